@@ -126,11 +126,10 @@ class LengthBounds(Step):
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class RatioBounds(Step):
-    """Keeps pairs with `(longer + slack) / (shorter + slack) <= max_ratio`.
+    """Keeps pairs with `(longer + slack) / (shorter + slack) <= max_ratio`, lengths in characters (see `width`).
 
-    Lengths are in characters; Chinese, Japanese and Korean ones count two, so that one bound serves all languages. The
-    slack keeps short pairs such as `Hi!` and `Bonjour à tous !` (26 / 13 by default). The default removes at most 3 in
-    1000 pairs of clean corpora of European languages, Chinese, Japanese, Korean, Arabic or Hindi with English.
+    The slack keeps short pairs such as `Hi!` and `Bonjour à tous !` (26 / 13 by default). The default removes at most 3
+    in 1000 pairs of clean corpora of European languages, Chinese, Japanese, Korean, Arabic or Hindi with English.
     """
 
     name: ClassVar[str] = "ratio"
@@ -258,10 +257,10 @@ class Sample(Step):
 
 
 class Cleaner:
-    """Runs rows through steps, one after the other, and counts.
+    """Runs rows through steps in batches of 1024, and counts those yielded so far.
 
-    Rows are read in batches of 1024; the counts are those of the rows yielded so far. The memory of a step lasts as long
-    as the step: several corpora are deduplicated against each other, and a second pass needs a new cleaner.
+    The memory of a step lasts as long as the step: several corpora are deduplicated against each other, and a second
+    pass needs a new cleaner.
 
     Examples:
         >>> cleaner = Cleaner([Normalize(), DropIdentical()])

@@ -44,8 +44,8 @@ class LabelledTask:
         texts: `pair` (columns `first` and `second`) or `single` (column `text`).
         labels: Names of the classes in the order of their numbers; none for a regression.
         scores: Lowest and highest score of a regression.
-        metrics: `accuracy`, `f1` (of the second of two classes) and `matthews` for classes, `pearson` and `spearman`
-            for scores; by default `accuracy`, or both correlations.
+        metrics: `accuracy` (the default), `f1` (of the second of two classes) and `matthews` for classes, `pearson` and
+            `spearman` (both by default) for scores.
 
     Examples:
         >>> task = LabelledTask(labels=("entailment", "neutral", "contradiction"))
@@ -289,10 +289,7 @@ class LabelledEncoder(RowEncoder):
 
 
 def convert_labelled(data: Any, tokenizer: Any, max_length: int, name: str) -> PreparedRows:
-    """Tokenises labelled texts that users have, with columns of `LABELLED`; `name` is that of the argument in errors.
-
-    Rows are as those of `prepare_labelled`; the report has `labels`.
-    """
+    """Tokenises labelled texts that users have, as `prepare_labelled`; `name` is that of the argument in errors."""
     rows = Dataset.from_list(data) if isinstance(data, list) else data
     found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
     kind, columns = next(((kind, columns) for kind, columns in found if columns), (None, None))
@@ -372,11 +369,11 @@ def prepare_nli(
     seed: int = 1,
     **options: Any,
 ) -> PreparedRows:
-    """Reads, cleans and tokenises labelled pairs, or finds them in the cache.
+    """Reads, cleans and tokenises inference rows, or finds them in the cache; `options` are those of `prepare_rows`.
 
     Sources have rows of `premise`, `hypothesis`, `label` (see `label_number`) and perhaps `lang`. Of a file with a column
     per language, `columns` with `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two
-    different languages, drawn by the seed; `lang` is that of the premise. `options` are those of `prepare_rows`.
+    different languages, drawn by the seed; `lang` is that of the premise.
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
@@ -424,11 +421,8 @@ def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantin
     """One pair per row of a wide file, premise and hypothesis in two languages whose cells are filled."""
     columns = parse_columns(as_source(source)["columns"])
     wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]
-    if (
-        len(set(wanted)) < 2
-        or not all("{lang}" in columns.get(side, "") for side in NLI.texts)
-        or "label" not in columns
-    ):
+    complete = "label" in columns and all("{lang}" in columns.get(side, "") for side in NLI.texts)
+    if len(set(wanted)) < 2 or not complete:
         raise XlsrError(
             f"NLI data '{source_name(source)}' needs two or more `languages`, and `columns` with {{lang}} in premise and "
             "hypothesis, and with label."
@@ -443,10 +437,6 @@ def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantin
             continue
         first = int(counter_uniform(seed, 0, np.array(number), 0) * len(filled))
         step = 1 + int(counter_uniform(seed, 0, np.array(number), 1) * (len(filled) - 1))
-        premise, hypothesis = filled[first], filled[(first + step) % len(filled)]
-        yield {
-            "premise": row[f"premise {premise}"],
-            "hypothesis": row[f"hypothesis {hypothesis}"],
-            "label": row["label"],
-            "lang": premise,
-        }
+        lang, other = filled[first], filled[(first + step) % len(filled)]
+        texts = {"premise": row[f"premise {lang}"], "hypothesis": row[f"hypothesis {other}"]}
+        yield {**texts, "label": row["label"], "lang": lang}

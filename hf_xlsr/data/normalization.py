@@ -20,9 +20,8 @@ _VIRAMA = 9  # canonical combining class
 def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: bool = False) -> str:
     """Normalises Unicode, removes invisible characters and collapses white space; idempotent.
 
-    Control and zero-width characters are removed, except joiners between letters, which are part of the spelling in
-    Persian, Hindi and other languages. All white space, including no-break spaces, becomes single spaces. `NFKC` also
-    replaces ligatures, full-width letters and other variants; `NFC` does not.
+    Joiners between letters stay: Persian, Hindi and other languages spell with them. `NFKC` also replaces ligatures,
+    full-width letters and other variants; `NFC` does not.
     """
     text, before = _compose(text, form), ""
     # Characters that become adjacent can compose or change places, so that a joiner loses its neighbours.

@@ -184,11 +184,8 @@ def evaluation_rows(
     sources: Sequence[Any], *, languages: Sequence[str], split: str, quarantine: Quarantine | None = None
 ) -> list[Row]:
     """The rows of small evaluation sets, in memory."""
-    return [
-        row
-        for source in sources
-        for row in open_source(source, languages=languages, split=split, quarantine=quarantine)
-    ]
+    options: dict[str, Any] = {"languages": languages, "split": split, "quarantine": quarantine}
+    return [row for source in sources for row in open_source(source, **options)]
 
 
 def load_tokenizer(path: str, key: str) -> Any:

@@ -95,8 +95,8 @@ class DataConverter:
         """Translation pairs: `PreparedPairs`, or `StreamedRows` of streams; errors name `name`.
 
         Columns: `source` and `target`, `anchor` and `positive`, or `english` and `non_english` (with `source_lang` and
-        `target_lang`); `translation`, a dict from language to text; or two columns named by languages. Columns
-        `negative`, `negative_1`, ... are hard negatives in the language of the target; rows may lack some.
+        `target_lang`); `translation`, a dict from language to text; or two named by languages. Columns `negative`,
+        `negative_1`, ... are hard negatives in the language of the target; rows may lack some.
         """
         return self._convert(data, name, "pairs")
 
@@ -115,9 +115,9 @@ class DataConverter:
     def inference(self, data: Any, name: str = "nli_dataset") -> Any:
         """Natural language inference: `PreparedRows` or `StreamedRows`.
 
-        Columns: `premise`, `hypothesis` and `label`, or `sentence1`, `sentence2` and `label` (with `lang`). Labels are 0
-        entailment, 1 neutral, 2 contradiction, these words, or numbers of a `ClassLabel` with these names in any order.
-        Rows without a label (-1) are skipped.
+        Columns: `premise` and `hypothesis`, or `sentence1` and `sentence2`; `label` (and `lang`). Labels are 0
+        entailment, 1 neutral, 2 contradiction, these words, or numbers of a `ClassLabel` with these names; rows with -1
+        are skipped.
         """
         return self._convert(data, name, "inference")
 

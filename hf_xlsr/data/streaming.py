@@ -33,18 +33,14 @@ Features = list[dict[str, Any]]
 
 @dataclass
 class Stream:
-    """Rows of a `datasets.IterableDataset`, tokenised by `encoder.encode` when they are used.
-
-    `read` makes rows of text or token ids of batches of raw rows; `size` is the number of raw rows, where known;
-    `ordered` is whether rows must be read in their order.
-    """
+    """Rows of a `datasets.IterableDataset`, tokenised by `encoder.encode` when they are used."""
 
     data: IterableDataset
-    read: Callable[[Iterable[Any]], Iterator[Row]]
+    read: Callable[[Iterable[Any]], Iterator[Row]]  # rows of text or token ids of batches of raw rows
     encoder: Any
     kind: RowKind
-    size: int | None = None
-    ordered: bool = False
+    size: int | None = None  # raw rows, where known
+    ordered: bool = False  # rows must be read in their order
 
 
 @dataclass
@@ -106,14 +102,13 @@ class _Drawn(NamedTuple):
 class StreamBatches(Batching, FeatureBatches):
     """Batches of streamed rows of similar length.
 
-    An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by shard and buffer, by
-    `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows (at least four global batches),
-    sorted by length, full batches are made and shuffled, and rows left over wait for the next ones. The last rows that
-    fill no batch are dropped. Every process reads all rows, but tokenises only its slice of each global batch.
+    An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by `IterableDataset.shuffle` and mixed with
+    the others; of each `buffer_size` rows (at least four global batches), sorted by length, full batches are made and
+    shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Every process reads
+    all rows, but tokenises only its slice of each global batch.
 
-    Several streams are mixed row by row, with shares by size, `proportional` or smoothed by `temperature`, if all
-    sizes are known, and with equal shares otherwise. `proportional` yields each row once. With `equal` and
-    `temperature`, shorter streams start again until the longest has ended once.
+    Streams are mixed row by row, by size (`proportional`, or smoothed by `temperature`) if all sizes are known, else with
+    equal shares. `proportional` yields each row once; otherwise shorter streams start again until the longest has ended.
 
     Examples:
         >>> from hf_xlsr.data.plain import DataConverter

@@ -63,14 +63,13 @@ def bible_pairs(
     source: str = "en",
     target: str = "fr",
     split: str = "train",
-    source_version: str | Sequence[str] | None = None,
-    target_version: str | Sequence[str] | None = None,
+    source_version: str | None = None,
+    target_version: str | None = None,
     database: str | Path | None = None,
 ) -> Iterator[dict[str, str]]:
     """Rows of aligned verses of two languages, or of two translations of one language.
 
-    A version is a translation's code, or several; None is the language's default. Every source version is paired with
-    every target version, one pair of versions after the other, never one with itself.
+    A version is a translation's code; None is the language's default.
 
     Examples:
         >>> bible_pairs("en", "fr", "tset")
@@ -78,44 +77,30 @@ def bible_pairs(
         ...
         hf_xlsr.utils.errors.XlsrError: the corpus 'bible' has no split 'tset'; did you mean 'test'?
     """
-    sides = itertools.product(_versions(source, source_version), _versions(target, target_version))
-    pairs = [side for side in sides if side[0] != side[1]]
-    if not pairs:
+    codes = _version(source, source_version), _version(target, target_version)
+    if codes[0] == codes[1]:
         raise XlsrError(
             f"a translation cannot be paired with itself; set source_version and target_version to two of the {source} "
             f"versions {', '.join(_codes(source))}."
         )
-    path = _database(database, split)
-
-    def rows() -> Iterator[dict[str, str]]:
-        for pair in pairs:
-            for verse, texts in _full(path, pair, split):
-                langs = {"source_lang": source, "target_lang": target}
-                yield {"source": texts[0], "target": texts[1], **langs, "id": verse}
-
-    return rows()
+    langs = {"source_lang": source, "target_lang": target}
+    verses = _aligned(_database(database, split), codes, split)
+    return ({"source": texts[0], "target": texts[1], **langs, "id": verse} for verse, texts in verses)
 
 
 def bible_text(
-    lang: str,
-    split: str = "train",
-    version: str | Sequence[str] | None = None,
-    database: str | Path | None = None,
+    lang: str, split: str = "train", version: str | None = None, database: str | Path | None = None
 ) -> Iterator[dict[str, str]]:
-    """Running text: each verse with the next one of the same book; several versions one after the other.
+    """Running text: each verse with the next one of the same book.
 
     Pairs cross chapters but not books. Verses without text are skipped, so that their neighbours form a row.
     """
-    versions = _versions(lang, version)
-    path = _database(database, split)
-
-    def rows() -> Iterator[dict[str, str]]:
-        for code in versions:
-            for (first_id, (first,)), (second_id, (second,)) in itertools.pairwise(_full(path, (code,), split)):
-                if first_id.split(".")[0] == second_id.split(".")[0]:
-                    yield {"first": first, "second": second, "lang": lang, "id": first_id}
-
-    return rows()
+    verses = _aligned(_database(database, split), (_version(lang, version),), split)
+    return (
+        {"first": first, "second": second, "lang": lang, "id": verse}
+        for (verse, (first,)), (following, (second,)) in itertools.pairwise(verses)
+        if verse.split(".")[0] == following.split(".")[0]
+    )
 
 
 def _codes(language: str) -> list[str]:
@@ -127,15 +112,12 @@ def _check(what: str, name: str, known: Collection[str]) -> None:
         raise XlsrError(f"the corpus 'bible' has no {what} '{name}'; {did_you_mean(name, known)}")
 
 
-def _versions(language: str, wanted: str | Sequence[str] | None) -> list[str]:
-    """The requested translation codes, each once, in the given order."""
+def _version(language: str, wanted: str | None) -> str:
     _check("language", language, LANGUAGES)
     if wanted is None:
-        return [_default_version(language)]
-    chosen = list(dict.fromkeys([wanted] if isinstance(wanted, str) else wanted))
-    for code in chosen:
-        _check(f"{language} version", code, _codes(language))
-    return chosen
+        return _default_version(language)
+    _check(f"{language} version", wanted, _codes(language))
+    return wanted
 
 
 @functools.cache  # one warning for a language in a process
@@ -157,7 +139,7 @@ def _database(path: str | Path | None, split: str) -> Path:
 
 
 def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, list[str]]]:
-    """Ids and cleaned verses of the versions `codes`, in the order of the books; "" where a version has none."""
+    """Ids and cleaned verses of the versions `codes`, in order; those that a version lacks are skipped and counted."""
     columns = ", ".join(f"v{index}.vText" for index in range(len(codes)))
     joins = " ".join(
         f"LEFT JOIN bible v{index} ON v{index}.bbName = ? AND v{index}.bNumber = v0.bNumber"
@@ -169,20 +151,14 @@ def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str
         f"SELECT v0.bNumber, v0.cNumber, v0.vNumber, {columns} FROM bible v0 {joins}"
         f" WHERE v0.bbName = ? AND v0.bNumber IN ({books}) ORDER BY v0.bNumber, v0.cNumber, v0.vNumber"
     )
+    skipped = 0
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         for book, chapter, verse, *texts in connection.execute(query, (*codes[1:], codes[0])):
             cleaned = [clean_verse(text or "", code) for text, code in zip(texts, codes, strict=True)]
-            yield f"{book}.{chapter}.{verse}", cleaned
-
-
-def _full(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, list[str]]]:
-    """`_aligned` without the verses that a version lacks, whose number is logged."""
-    skipped = 0
-    for verse, texts in _aligned(path, codes, split):
-        if all(texts):
-            yield verse, texts
-        else:
-            skipped += 1
+            if all(cleaned):
+                yield f"{book}.{chapter}.{verse}", cleaned
+            else:
+                skipped += 1
     if skipped:
         logger.info("bible %s, versions %s: %d verses skipped, a side is empty.", split, "-".join(codes), skipped)
 
@@ -190,18 +166,8 @@ def _full(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, l
 # Controls and marks of direction, without the joiners U+200C and U+200D, which Persian, Hindi and Bengali spell with.
 _INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060\ufeff]")
 _PLACEHOLDERS = frozenset(
-    {
-        "(aynı)",
-        "(앞절과 동일)",
-        "(없음)",
-        "12절과 상동",
-        "8절과 같음",
-        "Verszeile ohne Text",
-        "dummy verses inserted by amos",
-        "empty verses content detected by amos",
-        "상동",
-        "［本節欠如］",
-    }
+    ["(aynı)", "(앞절과 동일)", "(없음)", "12절과 상동", "8절과 같음", "상동", "［本節欠如］", "Verszeile ohne Text"]
+    + ["dummy verses inserted by amos", "empty verses content detected by amos"]
 )
 _NOTE = re.compile(
     r"\(\d+[-.:]+\d+[a-z]?\)"  # the verse's number in another numbering: (22:10), (22-11)

@@ -40,10 +40,11 @@ class Corpus:
 
 def _read_catalog() -> tuple[dict[str, Corpus], dict[str, dict[str, str]]]:
     table: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
-    corpora = {}
-    for name, fields in table["corpora"].items():
-        corpora[name] = Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
-    corpora["bible"] = Corpus(name="bible", **table["corpora"]["bible"], languages=BIBLE_LANGUAGES)
+    table["corpora"]["bible"]["languages"] = " ".join(BIBLE_LANGUAGES)
+    corpora = {
+        name: Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
+        for name, fields in table["corpora"].items()
+    }
     return corpora, table["glue"]
 
 
@@ -61,14 +62,12 @@ def load_corpus(
             after the other. `bible` with one language gives running text.
         split: `train`, `dev` or `test`, or the dataset's own name of a split.
         **options: For `bible`: `source_version` (with one language: its version), `target_version`, `database`. For
-            `glue`: `task`. For corpora on the Hub: `cache_dir`, `revision`, `token` and `streaming` (default True;
-            False reads a copy in the cache, also offline).
+            `glue`: `task`. For corpora on the Hub: those of `load_dataset` (`streaming` is True by default).
 
     Returns:
-        Rows of `source`, `target`, `source_lang`, `target_lang` (parallel), `text`, `lang` (text), `premise`,
-        `hypothesis`, `label`, `lang` (nli; label 0 entailment, 1 neutral, 2 contradiction), or for single-sentence
-        tasks of `glue` `text`, `label`, `lang`. `bible` adds `id`; with one language its rows are `first`, `second`,
-        `lang`, `id`. Rows with an empty side or without a label are skipped and their number logged.
+        Rows of `source`, `target`, `source_lang`, `target_lang`; of `lang` and `text` (and `label`), of `lang`,
+        `premise`, `hypothesis` and `label`, or of `lang`, `first` and `second` (`bible` with one language). `bible` adds
+        `id`. Rows with an empty side or without a label are skipped and their number logged.
 
     Examples:
         >>> load_corpus("opus100", languages=["en", "fr"])
@@ -138,21 +137,15 @@ def _hub_errors(corpus: Corpus) -> Iterator[None]:
         ) from error
 
 
-def _read(corpus: Corpus, dataset: Iterable[Any]) -> Iterator[Any]:
-    rows, end = iter(dataset), object()
-    while True:
-        with _hub_errors(corpus):  # streams fetch as they are read
-            row = next(rows, end)
-        if row is end:
-            return
-        yield row
-
-
 def _rows(
     corpus: Corpus, dataset: Iterable[Any], columns: Mapping[str, str], fixed: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    skipped = 0
-    for stored in _read(corpus, dataset):
+    skipped, stored_rows = 0, iter(dataset)
+    while True:
+        with _hub_errors(corpus):  # streams fetch as they are read
+            stored = next(stored_rows, None)
+        if stored is None:
+            break
         row = {ours: _value(stored, path) for ours, path in columns.items()}
         # -1 marks rows whose annotators disagreed, or whose label is not public.
         if row.get("label") == -1 or any(value is None or not str(value).strip() for value in row.values()):
@@ -171,23 +164,11 @@ def _value(row: Any, path: str) -> Any:
 
 def corpora_table() -> list[dict[str, str]]:
     """The corpora as rows of text, for printing."""
-    return [
-        {
-            "name": corpus.name,
-            "kind": corpus.kind,
-            "languages": _language_text(corpus.languages),
-            "size": corpus.size,
-            "licence": corpus.licence,
-            "source": corpus.source,
-            "hub_id": corpus.hub_id or "-",
-            "splits": " ".join(corpus.splits) or "-",
-            "note": corpus.note or "-",
-        }
-        for corpus in CORPORA.values()
-    ]
+    columns = ("name", "kind", "languages", "size", "licence", "source", "hub_id", "splits", "note")
+    return [{name: _cell(getattr(corpus, name)) for name in columns} for corpus in CORPORA.values()]
 
 
-def _language_text(languages: tuple[str, ...]) -> str:
-    if not languages:
-        return "many"
-    return " ".join(languages) if len(languages) <= 15 else f"{len(languages)} languages"
+def _cell(value: Any) -> str:
+    if isinstance(value, tuple):  # languages
+        return (" ".join(value) if len(value) <= 15 else f"{len(value)} languages") or "many"
+    return (" ".join(value) if isinstance(value, Mapping) else value) or "-"

@@ -60,7 +60,7 @@ def read_rows(
 
     Bad lines (wrong column count, not UTF-8, a NUL character, an empty required side, malformed JSON, more than 1 MiB)
     go to the quarantine, and reading continues, unless more than a fifth of a file is malformed. Control characters in
-    TMX are dropped and counted as repairs.
+    TMX are dropped and counted as repairs. Some errors of a file are raised only while iterating.
 
     Args:
         path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
@@ -70,16 +70,14 @@ def read_rows(
             and MO `msgid` and `msgstr`, those of Moses files their labels or 0 and 1.
         languages: Languages of the required columns, in their order; needed for TMX unless `columns` gives them.
         required: Our names of columns that must not be empty.
-        optional: Our names that are also read where a table has columns of these names; they may be empty. None reads all
-            of our names, unless `columns` is given.
+        optional: Our names that are also read where a table has such columns; None reads all, unless `columns` is given.
         selecting: Columns by which the caller selects rows; each is read unchanged, under its name after an underscore.
         format: One of `READERS`; None infers it from the suffix.
         default_split: Split of a dataset with several when `split` is None.
         quarantine: Gets bad lines; None counts them and logs one warning at the end.
 
     Returns:
-        An iterator over rows with our names as keys: the required, mapped and selecting ones. Texts are `str`; `label`
-        and `score` are as in the file. Some errors of a file are raised only while iterating.
+        Rows with our names as keys. Texts are `str`; `label` and `score` are as in the file.
 
     Examples:
         >>> import tempfile
