@@ -9,8 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_xlsr.export.hub_errors import hub_errors
-from hf_xlsr.export.hub_names import TAG
+from hf_xlsr.export.hub import TAG, hub_errors
 
 # Values of `DualMomentumConfig` for a model without training state.
 INFERENCE = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True, "nli_labels": 0}

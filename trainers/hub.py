@@ -17,12 +17,10 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from hf_xlsr.export.card import code, part_card, python_text
-from hf_xlsr.export.hub_errors import hub_errors
-from hf_xlsr.export.hub_names import TAG
-from hf_xlsr.export.hub_upload import CARD, RepoUpload, check_upload, folder_files
+from hf_xlsr.export.hub import CARD, TAG, hub_errors
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.live_encoder import set_prompts
-from hf_xlsr.utils.access_tokens import redact_tokens
+from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -79,9 +77,9 @@ class SlimPushes(_Base):
         self._finish_current_push()
         folder = tempfile.TemporaryDirectory()
         repo = str(self.hub_model_id)
-        (Path(folder.name) / CARD).write_text(export_trainer(self, Path(folder.name), repo), "utf-8")
-        files = folder_files(Path(folder.name), without=(CARD,))
-        check_upload(RepoUpload(repo, (Path(folder.name) / CARD).read_text("utf-8"), files))
+        card = export_trainer(self, Path(folder.name), repo)
+        check_no_token(card, CARD)
+        (Path(folder.name) / CARD).write_text(card, "utf-8")
         with hub_errors(repo):
             job = HfApi(token=token or self.args.hub_token).upload_folder(
                 repo_id=repo,

@@ -42,7 +42,7 @@ def export(
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.encoders.places import find_model
     from hf_xlsr.encoders.trained import trained_sentence_transformer
-    from hf_xlsr.export.hub_upload import folder_files
+    from hf_xlsr.export.hub import folder_files
 
     transformers_logging.disable_progress_bar()
     home = new_folder(output).absolute()

@@ -22,7 +22,7 @@ from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.card import code, one_line, part_card, prose, public_path, python_text, recipe_block
-from hf_xlsr.export.hub_names import TAG, is_hub_id
+from hf_xlsr.export.hub import TAG, is_hub_id
 from hf_xlsr.runs.comparison import comparison_rows
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import weights

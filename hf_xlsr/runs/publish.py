@@ -15,8 +15,15 @@ from safetensors.torch import load_file, save_file
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.places import ADAPTERS, find_model
 from hf_xlsr.export.card import code, one_line, part_card
-from hf_xlsr.export.hub_names import check_repo, is_hub_id
-from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
+from hf_xlsr.export.hub import (
+    CARD,
+    RepoUpload,
+    UploadResult,
+    check_repo,
+    folder_files,
+    is_hub_id,
+    push_uploads,
+)
 from hf_xlsr.modeling.hub import push_model
 from hf_xlsr.runs.card import base_models, card_for, card_of_model, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder

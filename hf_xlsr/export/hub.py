@@ -1,0 +1,167 @@
+"""Uploads to repositories of the Hub.
+
+They resume, as huggingface_hub skips files that the repository or its storage has (with hf_xet, parts of files, too).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
+from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.front_matter import front_matter
+
+TAG = "hf-xlsr"  # in the cards of our encoders
+CARD = "README.md"
+EMPTY = {".gitattributes", CARD}  # files that the Hub adds to a new repository
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+LONGEST = 500  # characters of an error
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form OWNER/NAME."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return bool(_ID.fullmatch(name))
+
+
+def check_repo(name: str) -> None:
+    if not is_hub_id(name):
+        raise XlsrError(f"--repo must be OWNER/NAME, such as me/my-encoder, got '{redact_tokens(name)}'.")
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Turns errors of huggingface_hub and the network into one `XlsrError` of one line, in which tokens are redacted."""
+    try:
+        yield
+    except XlsrError:
+        raise
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:
+        inner: BaseException | None = error
+        while inner is not None and not isinstance(inner, (HTTPError, OSError)):
+            inner = inner.__cause__ or inner.__context__
+        cause = inner or error
+        reason = redact_tokens(error_line(f"{type(cause).__name__}: {cause}", LONGEST)).rstrip(".")
+        # Without the chain: errors of the network hold the whole request.
+        raise XlsrError(f"Upload of {what} failed ({reason}). Run it again to resume.") from None
+
+
+@dataclass(frozen=True)
+class RepoUpload:
+    """Files (path in the repository -> local file) and card to upload to one repository.
+
+    An existing one may be overwritten if its card has the tag; files there that match `replaces` are deleted.
+    """
+
+    repo: str
+    card: str
+    files: Mapping[str, Path]
+    private: bool = False
+    tag: str = TAG
+    replaces: Sequence[str] = ("*.safetensors", "*.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class UploadResult:
+    """A repository after an upload; `files` counts the card, `size` is in bytes."""
+
+    url: str
+    private: bool
+    files: int
+    size: int
+
+
+def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
+    """All files of a folder by path in a repository, without hidden ones and those named in `without`."""
+    root, found = folder.resolve(), {}
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if not path.is_file() or path.name in without or any(part.startswith(".") for part in parts):
+            continue
+        if not path.resolve().is_relative_to(root):
+            raise XlsrError(f"{path} is a link out of {folder}. Replace it by a copy, or remove it.")
+        found[str(PurePosixPath(prefix, *parts))] = path
+    return found
+
+
+def push_uploads(
+    uploads: Sequence[RepoUpload], *, exist_ok: bool = False, message: str | None = None
+) -> list[UploadResult]:
+    """Uploads to repositories one after the other; all of them are checked before the first is sent.
+
+    A missing repository is created. An existing one must be empty, or its card must have `RepoUpload.tag`, or `exist_ok`
+    is set. The token is that of HF_TOKEN or `hf auth login`.
+    """
+    if not (token := get_token()):
+        raise XlsrError("An access token for the Hub is missing. Run `hf auth login`, or set HF_TOKEN.")
+    for upload in uploads:
+        check_repo(upload.repo)
+        check_no_token(upload.card, CARD)
+        with hub_errors(f"the card of {upload.repo}"):
+            ModelCard(upload.card).validate()
+    api = HfApi(token=token)
+    private = [_prepare(upload, api, exist_ok) for upload in uploads]
+    return [_push(upload, api, hidden, message) for upload, hidden in zip(uploads, private, strict=True)]
+
+
+def _prepare(upload: RepoUpload, api: HfApi, exist_ok: bool) -> bool:
+    """Creates a missing repository, or checks that it may be overwritten; returns whether it is private."""
+    repo = upload.repo
+    with hub_errors(repo):
+        api.create_repo(repo, private=upload.private or None, exist_ok=True)
+        info = api.model_info(repo)
+        there = {file.rfilename for file in info.siblings or ()}
+        if upload.private and not info.private:
+            raise XlsrError(f"Repository {repo} is public. Make it private on its page, or choose another name.")
+        if not exist_ok and there - EMPTY and upload.tag not in _tags(api, repo):
+            raise XlsrError(
+                f"Repository {repo} holds other files. Choose another name, or overwrite it by --exist-ok."
+            )
+    return bool(info.private)
+
+
+def _tags(api: HfApi, repo: str) -> list[str]:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            card = Path(api.hf_hub_download(repo, CARD, local_dir=folder)).read_text("utf-8")
+        return as_list(front_matter(card).get("tags"))
+    except LocalEntryNotFoundError:  # a network error
+        raise
+    except (EntryNotFoundError, ValueError):
+        return []
+
+
+def _push(upload: RepoUpload, api: HfApi, private: bool, message: str | None) -> UploadResult:
+    repo = upload.repo
+    with hub_errors(repo), tempfile.TemporaryDirectory() as folder:
+        for name, path in upload.files.items():
+            place = Path(folder) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.symlink(path.resolve(), place)
+            except OSError:
+                shutil.copyfile(path, place)
+        (Path(folder) / CARD).write_text(upload.card, "utf-8")
+        api.upload_folder(
+            repo_id=repo,
+            folder_path=folder,
+            commit_message=redact_tokens(message or "Push by hf-xlsr"),
+            delete_patterns=list(upload.replaces) or None,
+        )
+    size = sum(path.stat().st_size for path in upload.files.values()) + len(upload.card.encode())
+    return UploadResult(f"{api.endpoint}/{repo}", private, len(upload.files) + 1, size)
