@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hf_xlsr.export.debiased import debias_sentence_transformer
 from hf_xlsr.export.pruning import prune
 from hf_xlsr.export.routed import (
+    debias_sentence_transformer,
     export_routed_sentence_transformer,
     single_route,
     to_routed_sentence_transformer,

@@ -1,4 +1,4 @@
-"""Export of one encoder per language as one sentence-transformers model, which routes by `task`."""
+"""sentence-transformers models that route texts by `task`, their language: to its own encoder, or to its bias removal."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Normalize, Router
-from sentence_transformers.base.modules.module import Module
+from sentence_transformers.base.modules import Dense, Normalize, Router
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.debias import Debias
+from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.encoders.trained import MAX_LENGTH
-from hf_xlsr.export.sentence_transformer import (
-    encoder_modules,
-    projection_module,
-    save_export,
-    to_sentence_transformer,
-)
+from hf_xlsr.export.sentence_transformer import dense, encoder_modules, save_export, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError, require_choice
+
+# The BCP-47 tag of an undetermined language: the route of texts without one, which removes nothing.
+UNDETERMINED = "und"
 
 
 def to_routed_sentence_transformer(
@@ -48,9 +48,7 @@ def to_routed_sentence_transformer(
         encoders: Language -> a stock Hugging Face encoder.
         tokenizers: Language -> the encoder's fast tokenizer.
         projections: Language -> a linear layer applied to the pooled embeddings; languages may be missing.
-        pooling: `mean`, `max` or `cls`.
-        normalize: Normalise embeddings to length 1.
-        max_length: Number of tokens that sentences are truncated to.
+        pooling: As for `to_sentence_transformer`, as the options after it.
 
     Examples:
         >>> from transformers import BertConfig, BertModel
@@ -74,18 +72,23 @@ def to_routed_sentence_transformer(
         return to_sentence_transformer(
             encoder, tokenizer, projection=projection, pooling=pooling, normalize=normalize, max_length=max_length
         )
-    shared: dict[tuple[int, ...], list[Module]] = {}
-    routes: dict[str, list[Module]] = {}
+    shared: dict[tuple[int, ...], list[Any]] = {}
+    routes: dict[str, list[Any]] = {}
     for name, (encoder, tokenizer, projection) in parts.items():
-        key = id(encoder), id(tokenizer)
+        key, last = (id(encoder), id(tokenizer)), (id(projection),)
         if key not in shared:
             shared[key] = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
-        if projection is not None and (id(projection),) not in shared:
-            shared[id(projection),] = [projection_module(projection)]
-        routes[name] = shared[key] + ([] if projection is None else shared[id(projection),])
+        if last not in shared:
+            shared[last] = [] if projection is None else [dense(projection.weight, projection.bias)]
+        routes[name] = shared[key] + shared[last]
+    return SentenceTransformer(modules=_router(routes, first, normalize), device="cpu")
+
+
+def _router(routes: dict[str, list[Any]], first: str, normalize: bool, default: str | None = None) -> list[nn.Module]:
+    """`Router (+ Normalize)`; queries and documents without a language take the route `first`."""
     without_language: Any = {("query", None): first, ("document", None): first}
-    router = Router(routes, allow_empty_key=False, route_mappings=without_language)
-    return SentenceTransformer(modules=[router, *([Normalize()] if normalize else [])], device="cpu")
+    router = Router(routes, default_route=default, allow_empty_key=False, route_mappings=without_language)
+    return [router, *([Normalize()] if normalize else [])]
 
 
 def export_routed_sentence_transformer(
@@ -98,8 +101,72 @@ def export_routed_sentence_transformer(
 def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
     """The encoder of one route of a model with a `Router` as a model without routes, which shares its weights."""
     require_choice("route", route, routes_of(model))
-    router: Any = model[0]
-    modules = [*router.sub_modules[route], *list(model)[1:]]
-    single = SentenceTransformer(modules=modules, device="cpu")
+    single = SentenceTransformer(modules=_modules_of(model, route), device="cpu")
     single.prompts, single.default_prompt_name = dict(model.prompts), model.default_prompt_name
     return single
+
+
+def _modules_of(model: SentenceTransformer, route: str | None) -> list[Any]:
+    """The modules that texts go through; `route` is None for a model without routes."""
+    modules: list[Any] = list(model.children())
+    return modules if route is None else [*modules[0].sub_modules[route], *modules[1:]]
+
+
+def debias_sentence_transformer(
+    model: SentenceTransformer, debias: Debias, *, normalize: bool = False
+) -> SentenceTransformer:
+    """A model that removes the language bias of each text: `model.encode(texts, task="fr")`.
+
+    The result is `Router({language: [modules of the model, Dense]}) (+ Normalize)` of stock modules, with prompts and
+    similarity function of the original. All routes share its encoder. Texts without a language take the route `und`,
+    which removes nothing.
+
+    Args:
+        model: The model that `debias` was fitted on.
+        debias: What is removed, by language.
+        normalize: Rescale to unit length after the removal. The authors' notebook does not: embeddings of unit length
+            become shorter, which changes dot products and leaves cosines as they are.
+
+    Examples:
+        >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+        >>> from tokenizers import Tokenizer, models
+        >>> words = Tokenizer(models.WordLevel({"un": 0, "deux": 1, "trois": 2}, unk_token="un"))
+        >>> model = SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=8)], device="cpu")
+        >>> from hf_xlsr.encoders.debias import fit_debias
+        >>> debias = fit_debias(model, {"fr": ["un", "deux", "trois"]})
+        >>> embeddings = debias_sentence_transformer(model, debias).encode(["un", "deux"], task="fr")
+        >>> bool(np.abs(embeddings @ debias.components["fr"]).max() < 1e-5)
+        True
+    """
+    if model.truncate_dim is not None:
+        raise XlsrError(
+            f"truncate_dim is {model.truncate_dim}, which truncates after all modules. Load the model without it, and "
+            "set it on the result."
+        )
+    width = model.get_embedding_dimension()
+    if width is not None and width != debias.dimension:
+        raise XlsrError(
+            f"the model's embeddings have width {width}, but debias was fitted on width {debias.dimension}."
+        )
+    names = routes_of(model)
+    routes = {
+        language: [*_modules_of(model, route_of(model, language) if names else None), _removal(debias, language)]
+        for language in debias.languages
+    }
+    first: Any = next(model.children())
+    routes[UNDETERMINED] = _modules_of(model, (first.default_route or names[0]) if names else None)
+    prompts: Any = model.prompts
+    return SentenceTransformer(
+        modules=_router(routes, UNDETERMINED, normalize, default=UNDETERMINED),
+        device=str(model.device),
+        prompts=prompts,
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+    )
+
+
+def _removal(debias: Debias, language: str) -> Dense:
+    """The removal for one language as an affine layer: `x (I - C C^T)`, `x - m`, or `(x - m) W`."""
+    offset = debias.apply(np.zeros(debias.dimension), language)
+    weight = debias.apply(np.eye(debias.dimension), language) - offset
+    return dense(torch.from_numpy(weight.T), torch.from_numpy(offset) if offset.any() else None)

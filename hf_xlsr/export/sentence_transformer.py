@@ -42,19 +42,16 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
     return [transformer, Pooling(encoder.config.hidden_size, pooling_mode=pooling)]
 
 
-def projection_module(projection: nn.Linear) -> Dense:
-    """A float32 copy of a linear layer on the CPU, as a `Dense` without activation."""
-    weight, bias = (
-        None if part is None else part.detach().to("cpu", torch.float32, copy=True)
-        for part in (projection.weight, projection.bias)
-    )
+def dense(weight: torch.Tensor, bias: torch.Tensor | None) -> Dense:
+    """A `Dense` without activation from copies of a weight, `(out, in)`, and a bias, on the CPU in float32."""
+    copies = [None if part is None else part.detach().to("cpu", torch.float32, copy=True) for part in (weight, bias)]
     return Dense(
-        projection.in_features,
-        projection.out_features,
+        weight.shape[1],
+        weight.shape[0],
         bias=bias is not None,
         activation_function=nn.Identity(),
-        init_weight=weight,
-        init_bias=bias,
+        init_weight=copies[0],
+        init_bias=copies[1],
     )
 
 
@@ -79,7 +76,7 @@ def to_sentence_transformer(
     """
     modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
     if projection is not None:
-        modules.append(projection_module(projection))
+        modules.append(dense(projection.weight, projection.bias))
     return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
 
 
@@ -91,19 +88,17 @@ def export_sentence_transformer(
 
 
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
-    """Writes a model of stock modules to a folder, and loads it."""
+    """Writes a model of stock modules to a folder, and loads it.
+
+    Pooling and maximum length are also written under the names of older versions, which text-embeddings-inference reads.
+    """
     model.save(str(path), create_model_card=False)
-    write_older_names(path)
-    return SentenceTransformer(str(path), device="cpu", trust_remote_code=False)
-
-
-def write_older_names(export: str | Path) -> None:
-    """Writes pooling and maximum length also under the names of older versions, which text-embeddings-inference reads."""
-    for file in Path(export).rglob("*Pooling/config.json"):
+    for file in Path(path).rglob("*Pooling/config.json"):
         content = json.loads(file.read_text("utf-8"))
         older = {key: content["pooling_mode"] == mode for mode, key in POOLING_KEYS.items()}
         write_json(file, {**content, **older})
-    for file in Path(export).rglob("sentence_bert_config.json"):
+    for file in Path(path).rglob("sentence_bert_config.json"):
         tokenizer = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
         content = {**json.loads(file.read_text("utf-8")), "max_seq_length": tokenizer["model_max_length"]}
         write_json(file, content)
+    return SentenceTransformer(str(path), device="cpu", trust_remote_code=False)

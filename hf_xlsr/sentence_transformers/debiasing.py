@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.debias import fit_debias
 from hf_xlsr.encoders.encoding import EncodingOptions
-from hf_xlsr.export.debiased import debias_sentence_transformer
+from hf_xlsr.export.routed import debias_sentence_transformer
 
 
 def debias(
