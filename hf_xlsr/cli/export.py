@@ -138,8 +138,12 @@ def prune(
 
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.loading import load_encoder
+    from hf_xlsr.export import card
+    from hf_xlsr.export.hub import CARD, is_hub_id
     from hf_xlsr.export.pruning import prune as prune_model
     from hf_xlsr.export.sentence_transformer import save_export
+    from hf_xlsr.runs.card import card_of_model
+    from hf_xlsr.runs.recipe import load_runs
 
     transformers_logging.disable_progress_bar()
     if bool(texts) == bool(recipe):
@@ -150,21 +154,30 @@ def prune(
         raise XlsrError(f"--layers must be numbers separated by commas, got '{layers}'.") from None
     home = new_folder(output)
     if recipe:
-        words: Iterator[str] = _training_texts(recipe)
+        run = load_runs(recipe)[0]
+        languages, words = list(run.recipe.languages), _training_texts(run)
     else:
-        words = chain.from_iterable(read_texts(model, texts or [], given, Quarantine()).values())
+        found = read_texts(model, texts or [], given, Quarantine())
+        languages, words = list(found), chain.from_iterable(found.values())
     pruned, report = prune_model(load_encoder(model, "cpu"), words, layers=numbers, vocab_size=vocab_size)
     save_export(pruned, home)
+    chosen: dict[str, Any] = {"language": languages}
+    if is_hub_id(model) and not Path(model).exists():
+        chosen["base_model"] = model
+    (tokens, left), (layers_before, layers_after) = report["tokens"], report["layers"]
+    origin = (
+        f"Pruned from {card.code(card.public_path(model))} for {', '.join(map(card.code, languages))}: "
+        f"{left:,} of {tokens:,} tokens, {layers_after} of {layers_before} layers."
+    )
+    (home / CARD).write_text(card_of_model(str(home), chosen, origin), "utf-8")
     print(json.dumps({"output": output, **report}, indent=2))
 
 
-def _training_texts(recipe: str) -> Iterator[str]:
+def _training_texts(run: Any) -> Iterator[str]:
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.data.sources import as_list, open_source
     from hf_xlsr.runs.inputs import check_inputs
-    from hf_xlsr.runs.recipe import load_runs
 
-    run = load_runs(recipe)[0]
     check_inputs([run])
     content = run.recipe
     for source in as_list(content.data.train):

@@ -6,10 +6,10 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -20,7 +20,7 @@ from hf_xlsr.encoders.parts import EncoderPart, export_parts
 from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.pooling import normalize, pool
+from hf_xlsr.utils.pooling import pool
 
 TOLERANCE = 1e-4
 _LAYERS: dict[str, Any] = {"linear": Dense, "normalize": Normalize}
@@ -31,7 +31,7 @@ class SentenceGraph(nn.Module):
 
     Linear layers behind mean or first-token pooling give the same before it, so the states have them too: pooling and
     normalising `last_hidden_state`, as the pipeline of transformers.js does, gives the sentence embedding. Behind max
-    pooling they do not: then only `sentence_embedding` is right (see `folds`).
+    pooling they do not: then only `sentence_embedding` is right.
     """
 
     def __init__(self, export: Path, part: EncoderPart) -> None:
@@ -40,28 +40,21 @@ class SentenceGraph(nn.Module):
         (_, pooling), *layers = part.layers
         self.pooling = Pooling.load_config(str(export), subfolder=pooling)["pooling_mode"]
         self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=place) for kind, place in layers)
+        dense = [layer for layer in self.layers if isinstance(layer, Dense)]
+        affine = all(isinstance(layer.activation_function, nn.Identity) for layer in dense)
+        leading = list(takewhile(lambda layer: isinstance(layer, Dense), self.layers))
+        self.before_pooling = len(leading) if affine and self.pooling in ("mean", "cls") else 0
         self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token states, `(batch, length, width)`, and sentence embeddings, `(batch, width)`."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        layers = list(self.layers)
-        while self.folds and layers and isinstance(layers[0], Dense):
-            states = layers.pop(0)({"sentence_embedding": states})["sentence_embedding"]
+        for layer in self.layers[: self.before_pooling]:
+            states = layer({"sentence_embedding": states})["sentence_embedding"]
         embeddings = pool(states, attention_mask, self.pooling)
-        for layer in layers:
-            if isinstance(layer, Dense):
-                embeddings = layer({"sentence_embedding": embeddings})["sentence_embedding"]
-            else:
-                embeddings = normalize(embeddings)
+        for layer in self.layers[self.before_pooling :]:
+            embeddings = layer({"sentence_embedding": embeddings})["sentence_embedding"]
         return states, embeddings
-
-    @property
-    def folds(self) -> bool:
-        """Whether linear layers can go before the pooling."""
-        dense = [layer for layer in self.layers if isinstance(layer, Dense)]
-        affine = all(isinstance(layer.activation_function, nn.Identity) for layer in dense)
-        return self.pooling in ("mean", "cls") and affine
 
 
 def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, float]]:
@@ -84,11 +77,10 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         folder.mkdir(parents=True, exist_ok=True)
         batches = _batches(graph.encoder)
         with torch.no_grad():
-            expected = [graph(*batch)[1].numpy() for batch in batches]
+            expected = torch.cat([graph(*batch)[1] for batch in batches])
         with _quiet():
             _write_graph(graph, folder / FLOAT_FILE)
-        found = _run(folder / FLOAT_FILE, batches)
-        difference = max(float(np.abs(one - other).max()) for one, other in zip(expected, found, strict=True))
+        difference = float((expected - _run(folder / FLOAT_FILE, batches)).abs().max())
         if not difference <= TOLERANCE:
             raise XlsrError(
                 f"Embeddings of the ONNX graph of '{home}' must equal torch's, got a difference of {difference:.1e}: "
@@ -98,7 +90,8 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         if int8:
             with _quiet():
                 _write_int8(folder / FLOAT_FILE, folder / INT8_FILE)
-            report[route]["cosine_int8"] = _lowest_cosine(expected, _run(folder / INT8_FILE, batches))
+            cosines = torch.cosine_similarity(expected, _run(folder / INT8_FILE, batches))
+            report[route]["cosine_int8"] = float(cosines.min())
     return report
 
 
@@ -127,14 +120,8 @@ def _write_int8(source: Path, file: Path) -> None:
     del model.graph.value_info[:]
     # Graphs of more than 2 GiB store their weights in separate files.
     large = any(source.parent.glob(f"{source.name}*.data"))
-    quantize_dynamic(
-        model,
-        file,
-        per_channel=True,
-        reduce_range=True,
-        weight_type=QuantType.QInt8,
-        use_external_data_format=large,
-    )
+    options = {"weight_type": QuantType.QInt8, "use_external_data_format": large}
+    quantize_dynamic(model, file, per_channel=True, reduce_range=True, **options)
 
 
 def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -152,16 +139,10 @@ def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return batches
 
 
-def _run(file: Path, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[np.ndarray]:
+def _run(file: Path, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     session = onnx_session(file)
-    feeds = (dict(zip(INPUTS, (one.numpy() for one in batch), strict=True)) for batch in batches)
-    return [session.run([OUTPUT], feed)[0] for feed in feeds]
-
-
-def _lowest_cosine(ones: list[np.ndarray], others: list[np.ndarray]) -> float:
-    first, second = np.concatenate(ones), np.concatenate(others)
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return float(((first * second).sum(1) / lengths).min())
+    feeds = ({name: part.numpy() for name, part in zip(INPUTS, batch, strict=True)} for batch in batches)
+    return torch.cat([torch.from_numpy(session.run([OUTPUT], feed)[0]) for feed in feeds])
 
 
 @contextmanager

@@ -100,8 +100,8 @@ def card_of_run(
     return render_card(type(method).bind(content), results["metrics"], settings)
 
 
-def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
-    """The card of a model without a run: what it makes of texts, and how it is loaded."""
+def card_of_model(name: str, chosen: Mapping[str, Any] | None = None, origin: str = "") -> str:
+    """The card of a model without a run: what it makes of texts, where it is from, and how it is loaded."""
     encoder = load_encoder(name, "cpu")
     routes = routes_of(encoder)
     given: dict[str, Any] = {
@@ -109,11 +109,10 @@ def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
         for key, value in (chosen or {}).items()
     }
     data = ModelCardData(
-        language=[route for route in routes if route != "und" and tag_is_valid(route)] or None,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "feature-extraction", TAG],
-        **given,
+        **{"language": [route for route in routes if route != "und" and tag_is_valid(route)] or None, **given},
     )
     length = finite_length(encoder)
     facts = f"Sentence embeddings of {encoder.get_embedding_dimension()} dimensions"
@@ -125,7 +124,8 @@ def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
         f'model = SentenceTransformer("{PLACE}")',
         f"vectors = model.encode([{', '.join(map(python_text, EXAMPLES))}]{task})",
     ]
-    paragraphs = [f"{facts}.", *([f"Routes: {', '.join(map(code, routes))}."] if routes else [])]
+    more = f"Routes: {', '.join(map(code, routes))}." if routes else ""
+    paragraphs = [text for text in (f"{facts}.", more, origin) if text]
     return part_card(data, title=Path(name).name, paragraphs=paragraphs, example="\n".join(lines))
 
 

@@ -80,6 +80,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out)
     assert report["layers"] == [4, 2]
     assert SentenceTransformer(output, device="cpu").encode(["one bird"]).shape == (1, 16)
+    card = (tmp_path / "small" / "README.md").read_text("utf-8")
+    assert "language:\n- en\n" in card and "2 of 4 layers" in card and f"{report['tokens'][1]} of" in card
+    assert "/model`" in card and str(tmp_path) not in card and "SentenceTransformer(" in card
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
