@@ -18,7 +18,7 @@ from benchmarks.harness import Job, Step
 from hf_xlsr import HictlConfig, HictlForPreTraining
 from hf_xlsr.losses import bags_of_words, masked_lm_loss, sentence_contrast_loss
 from hf_xlsr.trainers.base import attention_for
-from hf_xlsr.utils.precision import choose_precision
+from hf_xlsr.utils.devices import choose_precision
 
 DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 8, "length": 64, "vocabularies": [250_002]}
 GRID = {"vocabulary": "vocabularies"}

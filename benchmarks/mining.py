@@ -80,7 +80,7 @@ def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray
 
 def prepare(job: Job, sides: list[str]) -> Step:
     from hf_xlsr.mining import extract_pairs, nearest_neighbours, neighbours_both_ways
-    from hf_xlsr.utils.memory import parse_size
+    from hf_xlsr.utils.devices import parse_size
 
     rows = job["rows"]
     source, target, order = make_sides(rows, job["width"])

@@ -77,8 +77,8 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
 
     from benchmarks.papers.controls import training_pairs
     from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
+    from hf_xlsr.utils.devices import choose_precision
     from hf_xlsr.utils.files import atomic_write
-    from hf_xlsr.utils.precision import choose_precision
 
     file = Path(job["folder"]) / f"{side}-{seed}-{rate:g}-{temperature:g}.json"
     if file.is_file():

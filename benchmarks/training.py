@@ -142,7 +142,7 @@ def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> d
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 
-    from hf_xlsr.utils.precision import choose_precision
+    from hf_xlsr.utils.devices import choose_precision
 
     pairs = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
     model = SentenceTransformer(str(folder / "encoder"))

@@ -12,8 +12,8 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import scaled_to_mean
-from hf_xlsr.utils.pretrained import load_auto
 
 # Names of dense layer, normalisation, decoder bias and decoder, by architecture.
 _KNOWN_HEADS = (

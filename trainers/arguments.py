@@ -9,8 +9,8 @@ from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
 from hf_xlsr.modeling.dual_momentum.momentum import MOMENTUM_SCHEDULES
+from hf_xlsr.utils.devices import PRECISIONS, choose_precision
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
-from hf_xlsr.utils.precision import PRECISIONS, choose_precision
 
 OPTIMIZATIONS = ("trainer", "released")
 OPTIMIZERS = ("trainer", "lamb")

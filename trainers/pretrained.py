@@ -16,8 +16,8 @@ from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pretrained import load_auto
 
 TOKENIZERS = "tokenizers"  # folder of a checkpoint
 NLI_LABELS = 3

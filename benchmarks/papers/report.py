@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.papers.figures import Figures, Spread
 from benchmarks.papers.tables import SEEDS, Book, Claim, Table
-from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
+from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 BEGIN, END = "<!-- papers -->", "<!-- /papers -->"
 SHOWN, OPPOSITE, NO_DIFFERENCE, OPEN = "shown", "opposite at this size", "no difference beyond the seeds", "open"

@@ -44,7 +44,7 @@ def fit(
 ) -> None:
     """Find the language bias of a model."""
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.encoders.debias.fitting import check_method, fit_debias
+    from hf_xlsr.encoders.debias import check_method, fit_debias
     from hf_xlsr.encoders.loading import check_choice, load_encoder
     from hf_xlsr.utils.files import check_writable
 
@@ -81,7 +81,7 @@ def apply(
     device: Annotated[str | None, typer.Option(help="Device of the model; by default cpu.")] = None,
 ) -> None:
     """Remove the language bias from a model or from vectors."""
-    from hf_xlsr.encoders.debias.removal import Debias
+    from hf_xlsr.encoders.debias import Debias
 
     removal = Debias.load(fitted)
     if vectors and language and not model:
@@ -133,7 +133,8 @@ def _print_report(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     count = report["components"]
-    what = "the mean" if report["method"] == "mean" else f"{count} component{'s' if count > 1 else ''}"
+    others = {"mean": "the mean", "whitening": "mean and covariance"}
+    what = others.get(report["method"], f"{count} component{'s' if count > 1 else ''}")
     table = Table(title=escape(f"{report['output']}: removes {what} of each language, width {report['dimension']}"))
     table.add_column("language")
     table.add_column("texts", justify="right")

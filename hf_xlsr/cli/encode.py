@@ -38,10 +38,9 @@ def encode(
     from tqdm import tqdm
 
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.encoders.cache import CachedEncoder
+    from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
     from hf_xlsr.encoders.encoding import embed
     from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-    from hf_xlsr.encoders.vector_store import VectorStore
     from hf_xlsr.utils.files import check_writable
 
     if not (vectors or output):

@@ -39,9 +39,7 @@ def export(
     """Export an encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.encoders.loading import load_encoder
-    from hf_xlsr.encoders.places import find_model
-    from hf_xlsr.encoders.trained import trained_sentence_transformer
+    from hf_xlsr.encoders.loading import find_model, load_encoder, trained_sentence_transformer
     from hf_xlsr.export.hub import folder_files
 
     transformers_logging.disable_progress_bar()

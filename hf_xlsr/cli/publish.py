@@ -57,7 +57,7 @@ def card(
     ] = None,
 ) -> None:
     """Write the card of a run or a model."""
-    from hf_xlsr.encoders.places import find_model
+    from hf_xlsr.encoders.loading import find_model
     from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text

@@ -19,8 +19,8 @@ from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.pretrained import load_auto
 
 _TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
 

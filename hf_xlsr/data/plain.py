@@ -36,8 +36,8 @@ from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows,
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
-from hf_xlsr.utils.cache import address_of
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import address_of
 
 logger = logging.getLogger(__name__)
 

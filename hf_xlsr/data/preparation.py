@@ -26,9 +26,9 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import as_list, as_source, expand
 from hf_xlsr.data.tokenization import tokenizer_hash
-from hf_xlsr.utils.cache import address_of, cache_folder, cached, content_hash
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, write_json, write_text
+from hf_xlsr.utils.hashing import address_of, cache_folder, cached, content_hash
 from hf_xlsr.utils.processes import run_shards
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,9 @@ from hf_xlsr.data.sources import (
     read_file,
     source_name,
 )
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.pretrained import load_auto
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from hf_xlsr.utils.cache import address_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.hashing import address_of
 
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
 FRAME = ("<s>", "</s>")

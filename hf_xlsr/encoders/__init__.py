@@ -7,9 +7,8 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "cache": ["CachedEncoder"],
+        "cache": ["CachedEncoder", "VectorStore"],
         "teacher": ["Teacher"],
-        "vector_store": ["VectorStore"],
         "encoding": ["Encoder", "EncodingOptions", "embed"],
         "loading": ["load_encoder"],
     },

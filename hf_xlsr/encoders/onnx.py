@@ -1,8 +1,10 @@
-"""Encoding with the ONNX files of an export, by onnxruntime on the CPU."""
+"""The parts of an export by route, and encoding with its ONNX files by onnxruntime on the CPU."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,72 @@ import numpy as np
 
 from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.encoders.parts import export_parts
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.pretrained import load_auto
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_quantized.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
 LONGEST = 2**20  # tokens; a greater `model_max_length` means that the tokenizer has none
+
+
+@dataclass(frozen=True)
+class EncoderPart:
+    """One encoder of an export and its tokenizer, in `folder` (empty for the export itself), with the modules after it.
+
+    `layers` are their classes (`Pooling`, `Dense`, `Normalize`) and folders, in order; `max_length` is None if only the
+    tokenizer has a limit.
+    """
+
+    folder: str
+    layers: tuple[tuple[str, str], ...]
+    max_length: int | None = None
+
+
+def export_parts(export: str | Path) -> dict[str, EncoderPart]:
+    """The encoders of a folder of sentence-transformers by route, which is empty for a model without routes."""
+    home = Path(export)
+    if not (home / "modules.json").is_file():
+        raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
+    if prompt := _json(home / "config_sentence_transformers.json").get("default_prompt_name"):
+        raise XlsrError(f"'{export}' must have no default prompt, which ONNX files ignore, got '{prompt}'.")
+    modules = [(_name(module["type"]), _inside(home, module["path"])) for module in _json(home / "modules.json")]
+    (first, folder), rest = modules[0], modules[1:]
+    if first != "Router":
+        return {"": _part(home, modules)}
+    router = _json(home / folder / "router_config.json")
+    parts = {}
+    for route, names in router["structure"].items():
+        own = [(_name(router["types"][name]), _inside(home, folder, name)) for name in names]
+        parts[_inside(home, route)] = _part(home, own + rest)
+    return parts
+
+
+def _part(home: Path, modules: list[tuple[str, str]]) -> EncoderPart:
+    names = [name for name, _ in modules]
+    if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= {"Dense", "Normalize"}:
+        raise XlsrError(f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(names)}.")
+    folder = modules[0][1]
+    settings = _json(home / folder / "sentence_bert_config.json")
+    if settings.get("do_lower_case"):
+        raise XlsrError(f"'{home}' must have no do_lower_case, which ONNX files ignore; lower-case by a normalizer.")
+    return EncoderPart(folder, tuple(modules[1:]), settings.get("max_seq_length"))
+
+
+def _name(module_type: str) -> str:
+    return module_type.rpartition(".")[2]
+
+
+def _inside(home: Path, *names: str) -> str:
+    """A path inside the export, where files will be written."""
+    place = Path(*names)
+    if place.is_absolute() or ".." in place.parts:
+        raise XlsrError(f"Modules must be inside of '{home}', got '{place}'.")
+    return "" if place == Path() else place.as_posix()
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 class OnnxEncoder:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
+from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.pretrained import load_auto, quiet_loading
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import embed, unit_length
 from hf_xlsr.encoders.fingerprint import loaded_hash
 from hf_xlsr.encoders.loading import encoder_facts, load_encoder
-from hf_xlsr.encoders.vector_store import VectorStore
-from hf_xlsr.utils.cache import cache_folder
-from hf_xlsr.utils.precision import choose_precision
+from hf_xlsr.utils.devices import choose_precision
+from hf_xlsr.utils.hashing import cache_folder
 
 TEXTS_AT_ONCE = 4096
 """A killed run computes at most this many embeddings again."""

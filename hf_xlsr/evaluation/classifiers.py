@@ -23,8 +23,8 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, 
 from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.utils.devices import choose_precision
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
-from hf_xlsr.utils.precision import choose_precision
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.debias.fitting import fit_debias
-from hf_xlsr.encoders.debias.removal import Debias, DebiasedEncoder
+from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
+from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-from hf_xlsr.encoders.vector_store import VectorStore
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import Protocol, check_options, find_protocols

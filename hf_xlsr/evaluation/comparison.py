@@ -15,7 +15,7 @@ from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import Result, Results, metrics_of, table_places
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
-from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
+from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 FORMATS = ("markdown", "csv", "latex", "json")
 ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}

@@ -20,7 +20,7 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_positive
 from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
-    from hf_xlsr.encoders.debias.removal import Debias
+    from hf_xlsr.encoders.debias import Debias
     from hf_xlsr.evaluation.bucc_data import BuccData
     from hf_xlsr.evaluation.registry import Protocol
 

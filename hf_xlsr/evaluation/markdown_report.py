@@ -21,7 +21,7 @@ from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_text
-from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
+from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 LEGEND = (
     "Shares and error rates are in per cent (%); correlations, F1 and average precision are times 100; counts are whole "

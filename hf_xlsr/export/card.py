@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub import ModelCardData
 
 from hf_xlsr.utils.access_tokens import redact_tokens
-from hf_xlsr.utils.markdown_text import escape_markdown
+from hf_xlsr.utils.markdown import escape_markdown
 
 # Local paths: their folders name the owner of the machine, not the data.
 _LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)

@@ -21,7 +21,7 @@ from huggingface_hub.utils import validate_repo_id
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.front_matter import front_matter
+from hf_xlsr.utils.markdown import front_matter
 
 TAG = "hf-xlsr"  # in the cards of our encoders
 CARD = "README.md"

@@ -15,15 +15,23 @@ from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 
-from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, onnx_session, route_folder
-from hf_xlsr.encoders.parts import EncoderPart, export_parts
+from hf_xlsr.encoders.onnx import (
+    FLOAT_FILE,
+    INPUTS,
+    INT8_FILE,
+    OUTPUT,
+    EncoderPart,
+    export_parts,
+    onnx_session,
+    route_folder,
+)
 from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.pooling import pool
 
 TOLERANCE = 1e-4
-_LAYERS: dict[str, Any] = {"linear": Dense, "normalize": Normalize}
+_LAYERS: dict[str, Any] = {"Dense": Dense, "Normalize": Normalize}
 
 
 class SentenceGraph(nn.Module):

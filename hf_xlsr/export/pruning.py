@@ -13,7 +13,7 @@ from torch import nn
 
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.trained import MAX_LENGTH
+from hf_xlsr.encoders.loading import MAX_LENGTH
 from hf_xlsr.export.sentence_transformer import to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
 

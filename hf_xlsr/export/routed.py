@@ -14,8 +14,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.debias import Debias
+from hf_xlsr.encoders.loading import MAX_LENGTH
 from hf_xlsr.encoders.routing import route_of, routes_of
-from hf_xlsr.encoders.trained import MAX_LENGTH
 from hf_xlsr.export.sentence_transformer import dense, encoder_modules, save_export, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -135,7 +135,7 @@ def debias_sentence_transformer(
         >>> from hf_xlsr.encoders.debias import fit_debias
         >>> debias = fit_debias(model, {"fr": ["un", "deux", "trois"]})
         >>> embeddings = debias_sentence_transformer(model, debias).encode(["un", "deux"], task="fr")
-        >>> bool(np.abs(embeddings @ debias.components["fr"]).max() < 1e-5)
+        >>> bool(np.abs(embeddings @ debias.fitted["fr"]).max() < 1e-5)
         True
     """
     if model.truncate_dim is not None:

@@ -15,8 +15,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_xlsr.encoders.loading import MAX_LENGTH
 from hf_xlsr.encoders.stock import max_positions, new_pooler
-from hf_xlsr.encoders.trained import MAX_LENGTH
 from hf_xlsr.utils.files import write_json
 
 POOLING_KEYS = {

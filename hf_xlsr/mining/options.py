@@ -11,9 +11,8 @@ from hf_xlsr.mining.search.both_ways import METHODS
 from hf_xlsr.mining.search.extraction import RETRIEVALS, ExtractionOptions
 from hf_xlsr.mining.search.margin import MARGINS
 from hf_xlsr.mining.texts import DUPLICATES
-from hf_xlsr.utils.devices import resolve_device
+from hf_xlsr.utils.devices import parse_size, resolve_device
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
-from hf_xlsr.utils.memory import parse_size
 
 CHOICES = {"margin": MARGINS, "retrieval": RETRIEVALS, "method": METHODS, "duplicates": DUPLICATES}
 

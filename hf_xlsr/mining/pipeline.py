@@ -20,9 +20,9 @@ from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_fo
 from hf_xlsr.mining.texts import Sentences, TextStore
 from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve, label_curve
 from hf_xlsr.mining.work_folder import save_array, save_rows
+from hf_xlsr.utils.devices import parse_size
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
-from hf_xlsr.utils.memory import parse_size
 
 logger = logging.getLogger(__name__)
 

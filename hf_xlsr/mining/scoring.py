@@ -18,8 +18,8 @@ from hf_xlsr.mining.search.margin import margin_scores
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, skipped_sentence
 from hf_xlsr.mining.work_folder import save_array
+from hf_xlsr.utils.devices import parse_size
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.memory import parse_size
 
 PAIRS_AT_ONCE = 1 << 12
 

@@ -30,7 +30,7 @@ from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.front_matter import front_matter
+from hf_xlsr.utils.markdown import front_matter
 
 # In the code of a card until `card_for` knows where the model goes.
 PLACE = "path/to/this/folder"

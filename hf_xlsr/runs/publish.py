@@ -12,8 +12,7 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
-from hf_xlsr.encoders.loading import load_encoder
-from hf_xlsr.encoders.places import ADAPTERS, find_model
+from hf_xlsr.encoders.loading import ADAPTERS, find_model, load_encoder
 from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub import (
     CARD,

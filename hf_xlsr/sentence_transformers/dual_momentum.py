@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed
@@ -95,7 +95,7 @@ class DualMomentumLoss(nn.Module):
         self.momentum_model = copy.deepcopy(model, card).requires_grad_(False).eval()
         if next(model.parameters()).dtype in (torch.bfloat16, torch.float16):
             self.momentum_model.float()  # small updates would be rounded away
-        self.queues = nn.ModuleDict()
+        self.queues: Any = nn.ModuleDict()
         if queue_size:
             device = next(model.parameters()).device
             with torch.no_grad():
@@ -116,16 +116,22 @@ class DualMomentumLoss(nn.Module):
     def _keys(self, features: dict[str, Any]) -> torch.Tensor:
         return _unit(self.momentum_model(dict(features))["sentence_embedding"])
 
-    def _queue(self, side: str) -> MemoryQueue | None:
-        return cast(MemoryQueue, self.queues[side]) if side in self.queues else None
+    @torch.no_grad()
+    def _keys_and_texts(
+        self, columns: Sequence[dict[str, Any]]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+        """Keys and hashes of the texts of each column, and the hashes of the pairs."""
+        texts = [text_hashes(features) for features in columns]
+        return [self._keys(features) for features in columns], texts, texts[0] * HASH_FACTOR + texts[1]
+
+    def _enqueue(self, keys: Sequence[torch.Tensor], texts: Sequence[torch.Tensor], pairs: torch.Tensor) -> None:
+        for side, own_keys, own_texts in zip(SIDES, keys, texts, strict=True):
+            self.queues[side].enqueue(own_keys, own_texts, pairs)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step."""
         columns = list(sentence_features)
-        with torch.no_grad():
-            keys = [self._keys(features) for features in columns]
-            texts = [text_hashes(features) for features in columns]
-            pairs = texts[0] * HASH_FACTOR + texts[1]
+        keys, texts, pairs = self._keys_and_texts(columns)
         source, target = (_unit(self.model(features)["sentence_embedding"]) for features in columns[:2])
         negatives = negative_texts = None
         if columns[2:]:
@@ -133,10 +139,11 @@ class DualMomentumLoss(nn.Module):
             if self.gather_across_devices:
                 negatives, negative_texts = gather_with_gradient(negatives), gather_with_gradient(negative_texts)
         options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "gather": self.gather_across_devices}
+        source_queue, target_queue = (self.queues[side] if self.queues else None for side in SIDES)
         onward, _ = direction_loss(
-            self.config, source, keys[1], self._queue("target"), texts[1], pairs, negatives, negative_texts, **options
+            self.config, source, keys[1], target_queue, texts[1], pairs, negatives, negative_texts, **options
         )
-        back, _ = direction_loss(self.config, target, keys[0], self._queue("source"), texts[0], pairs, **options)
+        back, _ = direction_loss(self.config, target, keys[0], source_queue, texts[0], pairs, **options)
         if self.model.training and torch.is_grad_enabled():
             # Gradients that are gone show that nobody has ended the last step.
             if self.waiting and not self.steps_end and all(one.grad is None for one in self.model.parameters()):
@@ -155,15 +162,12 @@ class DualMomentumLoss(nn.Module):
         waiting, self.waiting = self.waiting, []
         if not self.queues:
             return
-        # Processes may have batches of different datasets, and so none for this loss.
-        parts = [torch.cat(part) for part in zip(*waiting, strict=True)] or self._no_keys()
+        parts = [torch.cat(part) for part in zip(*waiting, strict=True)]
+        if not parts:  # processes may have batches of different datasets, and so none for this loss
+            queue = self.queues["source"]
+            parts = [queue.values[:0].float()] * 2 + [queue.texts[:0]] * 3
         source, target, source_texts, target_texts, pairs = map(gather_ragged, parts)
-        for side, keys, texts in (("source", source, source_texts), ("target", target, target_texts)):
-            cast(MemoryQueue, self.queues[side]).enqueue(keys, texts, pairs)
-
-    def _no_keys(self) -> list[torch.Tensor]:
-        values, texts = (getattr(self.queues["source"], name)[:0] for name in ("values", "texts"))
-        return [values.float(), values.float(), texts, texts, texts]
+        self._enqueue((source, target), (source_texts, target_texts), pairs)
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         """Pairs of a trained parameter and its momentum counterpart."""
@@ -185,16 +189,10 @@ class DualMomentumLoss(nn.Module):
         for start in range(0, len(sources), batch_size):
             columns = []
             for texts, task in zip((sources, targets), tasks, strict=True):
-                batch = list(texts[start : start + batch_size])
                 options = {} if task is None else {"task": task}
-                features = batch_to_device(
-                    self.momentum_model.preprocess(batch, **options), self.momentum_model.device
-                )
-                columns.append({**features, **options})
-            hashes = [text_hashes(features) for features in columns]
-            pairs = hashes[0] * HASH_FACTOR + hashes[1]
-            for side, features, own in zip(SIDES, columns, hashes, strict=True):
-                cast(MemoryQueue, self.queues[side]).enqueue(self._keys(features), own, pairs)
+                features = self.momentum_model.preprocess(list(texts[start : start + batch_size]), **options)
+                columns.append({**batch_to_device(features, self.momentum_model.device), **options})
+            self._enqueue(*self._keys_and_texts(columns))
 
     def synchronize(self) -> None:
         """Copies the momentum weights of the first process to the others, as DDP copies those of the model."""
@@ -208,7 +206,7 @@ class DualMomentumLoss(nn.Module):
         model: Any = extract_model_from_parallel(self.model)
         trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
         state: dict[str, torch.Tensor] = {f"momentum_model.{name}": momentum[name] for name in trained}
-        return state | {f"queues.{name}": buffer for name, buffer in self.queues.state_dict().items()}
+        return state | self.queues.state_dict(prefix="queues.")
 
     @torch.no_grad()
     def load_training_state(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -297,12 +295,12 @@ class DualMomentumCallback(SoundStepCallback):
                 f"Missing {file}. Resume from a complete checkpoint in `output_dir`, or set `resume_from_checkpoint` of "
                 "the training arguments."
             )
-        tensors = load_file(file)
+        states: dict[str, dict[str, torch.Tensor]] = {}
+        for key, part in load_file(file).items():
+            name, _, place = key.rpartition(":")
+            states.setdefault(name, {})[place] = part
         for name, loss in self.losses.items():
-            prefix = f"{name}:"
-            loss.load_training_state(
-                {key.removeprefix(prefix): part for key, part in tensors.items() if key.startswith(prefix)}
-            )
+            loss.load_training_state(states.get(name, {}))
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:

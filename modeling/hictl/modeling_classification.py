@@ -18,9 +18,9 @@ from transformers.utils.generic import can_return_tuple
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
 from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
-from hf_xlsr.utils.pretrained import load_auto
 
 from .configuration_hictl import HictlConfig
 

@@ -19,9 +19,9 @@ from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_pos
 from hf_xlsr.losses.in_batch import row_lengths
 from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize
-from hf_xlsr.utils.pretrained import load_auto
 
 from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import encoder_folder, start_encoder

@@ -14,8 +14,7 @@ from test_cli import TOY
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.cli import main
-from hf_xlsr.encoders.loading import load_encoder
-from hf_xlsr.encoders.places import find_model
+from hf_xlsr.encoders.loading import find_model, load_encoder
 from hf_xlsr.runs import publish
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe

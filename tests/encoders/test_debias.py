@@ -41,7 +41,7 @@ def test_streamed_fit_equals_svd(count: int, width: int, batch: int, seed: int, 
         fitter.partial_fit("fr", matrix[start : start + batch])
     debias = fitter.finish(components)
     _, values, right = np.linalg.svd(matrix)
-    found, expected = debias.components["fr"], right[:components].T
+    found, expected = debias.fitted["fr"], right[:components].T
     # The space is the same, whatever the signs.
     np.testing.assert_allclose(np.abs((found * expected).sum(0)), 1, atol=1e-6)
     np.testing.assert_allclose(found.T @ found, np.eye(components), atol=1e-10)
@@ -54,10 +54,10 @@ def test_streamed_fit_equals_svd(count: int, width: int, batch: int, seed: int, 
 def test_matrix_is_not_centred() -> None:
     matrix = np.array([[10.0, 1.0], [10.0, -1.0], [10.0, 0.0]])
     debias = fitted(fr=matrix)
-    np.testing.assert_allclose(debias.components["fr"], [[1.0], [0.0]], atol=1e-12)
+    np.testing.assert_allclose(debias.fitted["fr"], [[1.0], [0.0]], atol=1e-12)
     assert debias.shares["fr"] == pytest.approx(300 / 302)
     mean = fitted(method="mean", fr=matrix)
-    assert mean.means["fr"].tolist() == [10.0, 0.0] and mean.shares["fr"] == pytest.approx(300 / 302)
+    assert mean.fitted["fr"].tolist() == [10.0, 0.0] and mean.shares["fr"] == pytest.approx(300 / 302)
     np.testing.assert_allclose(mean.apply(matrix, "fr"), [[0, 1], [0, -1], [0, 0]])
     assert (debias.variant, mean.variant, mean.method, mean.removed) == ("pcr1", "mean", "mean", 0)
 
@@ -92,7 +92,7 @@ def test_removal_is_an_orthogonal_projection(count: int, width: int, seed: int, 
     before = others.copy()
     left = debias.apply(others, "fr")
     assert (others == before).all()
-    np.testing.assert_allclose(left @ debias.components["fr"], 0, atol=1e-9)
+    np.testing.assert_allclose(left @ debias.fitted["fr"], 0, atol=1e-9)
     np.testing.assert_allclose(debias.apply(left, "fr"), left, atol=1e-9)
     np.testing.assert_allclose(((others - left) * left).sum(1), 0, atol=1e-7)
     small = 1e-9 * np.linalg.norm(matrix)  # what counts as nothing, before and after
@@ -130,7 +130,7 @@ def test_shapes_types_and_gradients() -> None:
     np.testing.assert_allclose(leaf.grad, 2 * debias.apply(block, "fr"), atol=1e-9)
     zero = np.zeros((1, 8))
     assert (debias.apply(zero, "fr", normalize=True) == 0).all()
-    assert (remove_components(block, debias.components["fr"]) == debias.apply(block, "fr")).all()
+    assert (remove_components(block, debias.fitted["fr"]) == debias.apply(block, "fr")).all()
 
 
 def test_tags_of_one_language() -> None:
@@ -209,7 +209,7 @@ def test_fit_on_streams() -> None:
     for language, seed, count in (("en", 1, 100), ("fr", 2, 70)):
         whole = embed(Letters(), list(words(count, seed)), prompt="ab ", normalize=False).astype(np.float64)
         expected = np.linalg.svd(whole)[2][:2].T
-        np.testing.assert_allclose(np.abs((debias.components[language] * expected).sum(0)), 1, atol=1e-9)
+        np.testing.assert_allclose(np.abs((debias.fitted[language] * expected).sum(0)), 1, atol=1e-9)
 
 
 def test_memory_is_constant() -> None:

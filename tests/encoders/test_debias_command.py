@@ -48,7 +48,7 @@ def test_fit_on_one_file_per_language(
         SentenceTransformer(tiny_export, device="cpu"), {"en": ENGLISH, "fr": FRENCH}, components=2, prompt="red "
     )
     for language in ("en", "fr"):
-        np.testing.assert_allclose(fitted.components[language], expected.components[language], atol=1e-5)
+        np.testing.assert_allclose(fitted.fitted[language], expected.fitted[language], atol=1e-5)
     assert fitted.counts == {"en": 20, "fr": 20} and fitted.encoder == tiny_export and fitted.prompt == "red "
 
 
@@ -70,7 +70,7 @@ def test_tables_and_several_files(
         again = Debias.load(tmp_path / "fit")
         assert again.counts == {"en": 15, "fr": 15}
         for language in ("en", "fr"):
-            np.testing.assert_allclose(again.means[language], whole.means[language], atol=1e-6)
+            np.testing.assert_allclose(again.fitted[language], whole.fitted[language], atol=1e-6)
     # Several files of one language are read one after the other; bad lines are counted.
     (tmp_path / "more.txt").write_text("un\n\ndeux trois\n", "utf-8")
     words = ["debias", "fit", tiny_export, "--texts", f"fr={files['words.fr.txt']}", f"fr={tmp_path / 'more.txt'}"]
@@ -85,7 +85,7 @@ def test_apply_to_vectors_block_by_block(
     dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hf_xlsr.cli.debias.ROWS_AT_ONCE", 7)
-    debias = Debias(components={"fr": np.eye(6)[:, :2]}, counts={"fr": 9}, shares={"fr": 0.5})
+    debias = Debias({"fr": np.eye(6)[:, :2]}, counts={"fr": 9}, shares={"fr": 0.5})
     debias.save(tmp_path / "fit")
     vectors = (10 * np.random.default_rng(0).normal(size=(20, 6))).astype(dtype)
     np.save(tmp_path / "in.npy", vectors)
@@ -171,7 +171,7 @@ def test_invalid_apply(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("MODEL").symlink_to(tiny_export)
-    Debias(means={"fr": np.ones(6)}, counts={"fr": 9}, shares={"fr": 0.5}).save("fit")
+    Debias({"fr": np.ones(6)}, "mean", counts={"fr": 9}, shares={"fr": 0.5}).save("fit")
     given = [] if vectors is None else ["--vectors", "in.npy"]
     np.save("in.npy", np.zeros(1) if vectors is None else vectors)
     assert key in failing(capsys, "debias", "apply", "fit", "--output", "out.npy", *given, *words.split())

@@ -11,9 +11,9 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.encoders import calibration
+from hf_xlsr.encoders import loading
 from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.calibration import fastest_dtype
+from hf_xlsr.encoders.loading import fastest_dtype
 
 ROWS = make_pairs(60, seed=8)
 
@@ -64,12 +64,12 @@ def test_refusals(tiny_export: str, texts: dict[str, str], capsys: pytest.Captur
 
 
 def test_fastest_dtype(tiny_export: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "choose_precision", lambda **_: "float32")
+    monkeypatch.setattr(loading, "choose_precision", lambda **_: "float32")
     assert fastest_dtype(tiny_export, "cpu") == "float32"
-    monkeypatch.setattr(calibration, "choose_precision", lambda **_: "bfloat16")
+    monkeypatch.setattr(loading, "choose_precision", lambda **_: "bfloat16")
     clock = iter([0.0, 2.0, 2.0, 3.0])  # bfloat16 takes half as long
-    monkeypatch.setattr(calibration, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(loading, "perf_counter", lambda: next(clock))
     assert fastest_dtype(tiny_export, "cpu") == "bfloat16"
     clock = iter([0.0, 2.0, 2.0, 3.0])
-    monkeypatch.setattr(calibration, "MIN_COSINE", 0.9999999)
+    monkeypatch.setattr(loading, "MIN_COSINE", 0.9999999)
     assert fastest_dtype(tiny_export, "cpu") == "float32"

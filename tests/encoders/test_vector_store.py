@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.vector_store import KEYS, VectorStore
+from hf_xlsr.encoders.cache import KEYS, CachedEncoder, VectorStore
 
 
 class Numbers:

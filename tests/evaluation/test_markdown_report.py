@@ -22,7 +22,7 @@ from hf_xlsr.evaluation.markdown_report import (
 )
 from hf_xlsr.evaluation.results import load_results, save_results
 from hf_xlsr.utils.hashing import data_hash
-from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
+from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 

@@ -26,14 +26,14 @@ from transformers import AutoConfig
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.encoders.cache import VectorStore
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.encoders.vector_store import VectorStore
 from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.mining import MiningOptions, mine_bitext
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.front_matter import front_matter
+from hf_xlsr.utils.markdown import front_matter
 
 ROWS = make_pairs(12)
 TMX = (

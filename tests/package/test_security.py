@@ -37,7 +37,7 @@ from hf_xlsr.runs.publish import write_encoder_adapters
 from hf_xlsr.runs.recipe import load_runs, read_recipe
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.front_matter import front_matter
+from hf_xlsr.utils.markdown import front_matter
 
 ROOT = Path(__file__).resolve().parents[2]
 

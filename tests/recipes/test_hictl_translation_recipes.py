@@ -19,7 +19,7 @@ from hf_xlsr import XlsrError
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 from hf_xlsr.runs.recipe import resolve
 from hf_xlsr.runs.train import train_recipe
-from hf_xlsr.utils.markdown_text import escape_markdown
+from hf_xlsr.utils.markdown import escape_markdown
 
 # Section 4.2: languages, beams, length penalty, test set.
 TASKS: dict[str, tuple[list[str], int, float, str]] = {

@@ -199,7 +199,7 @@ def test_momentum_encoders_of_half_precision(dtype: torch.dtype, tmp_path: Path)
 
 
 def test_flags_hold_with_automatic_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_xlsr.utils.precision.cpu_has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("hf_xlsr.utils.devices.cpu_has_fast_bfloat16", lambda: False)
     automatic = arguments(tmp_path, use_cpu=True, precision="auto")
     assert not automatic.bf16
     flagged = arguments(tmp_path, use_cpu=True, precision="auto", bf16=True)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from hf_xlsr.utils.devices import parse_size
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.memory import parse_size, readable_size
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,3 @@ def test_sizes(text: str | int | None, size: int | None):
 def test_invalid_size(text: str | int):
     with pytest.raises(XlsrError, match="--memory"):
         parse_size(text, "--memory")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (512e6, "512.0 MB"), (3e15, "3000.0 TB")]
-)
-def test_readable_size(count: float, text: str):
-    assert readable_size(count) == text

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hf_xlsr.utils.devices import choose_precision, cpu_has_fast_bfloat16
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.precision import choose_precision, cpu_has_fast_bfloat16
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.mteb.data import column_language, langscript, subset_languages
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.front_matter import front_matter
+from hf_xlsr.utils.markdown import front_matter
 
 
 class MtebEncoder(AbsEncoder):

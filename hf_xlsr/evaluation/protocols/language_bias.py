@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
-    from hf_xlsr.encoders.debias.removal import Debias
+    from hf_xlsr.encoders.debias import Debias
 
 SELF: Literal["self"] = "self"
 SHARE = "share_"  # prefix of the metrics that are a histogram
@@ -114,7 +114,7 @@ def encode_parallel(
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
     """One component of each language; a sentence that occurs twice counts once."""
-    from hf_xlsr.encoders.debias.fitting import DebiasFitter
+    from hf_xlsr.encoders.debias import DebiasFitter
 
     fitter = DebiasFitter()
     for language, matrix in vectors.items():

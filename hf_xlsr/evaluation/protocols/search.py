@@ -19,7 +19,7 @@ from hf_xlsr.evaluation.table import TableReader
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
-    from hf_xlsr.encoders.debias.removal import Debias
+    from hf_xlsr.encoders.debias import Debias
 
 RANKS = (1, 10)
 DEPTH = 10  # of nDCG

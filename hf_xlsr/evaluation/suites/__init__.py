@@ -19,11 +19,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.debias.removal import TENSORS
+from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
+from hf_xlsr.encoders.debias import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-from hf_xlsr.encoders.vector_store import VectorStore
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
 from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare, render
 from hf_xlsr.evaluation.inputs import DataOptions

@@ -9,8 +9,7 @@ import torch
 
 from hf_xlsr.mining.search.neighbours import ROUNDING, pair_products
 from hf_xlsr.mining.search.vectors import Vectors, VectorStats
-from hf_xlsr.utils.devices import resolve_device
-from hf_xlsr.utils.precision import cpu_has_fast_bfloat16
+from hf_xlsr.utils.devices import cpu_has_fast_bfloat16, resolve_device
 
 GROUP = 32  # similarities that are represented by their maximum
 LARGEST_STEP = 512

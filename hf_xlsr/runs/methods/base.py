@@ -18,7 +18,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.encoders.places import weights_folder
+from hf_xlsr.encoders.loading import weights_folder
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.folder import RunFolder

@@ -10,11 +10,11 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
-from hf_xlsr.encoders.places import weights_folder
+from hf_xlsr.encoders.loading import weights_folder
 from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
-from hf_xlsr.utils.pretrained import load_auto
 from hf_xlsr.utils.validation import Section
 
 OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")

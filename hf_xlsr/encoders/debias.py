@@ -1,0 +1,360 @@
+"""Language bias of sentence embeddings: fitted on a stream of texts, removed from embeddings or an encoder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import langcodes
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from tqdm.auto import tqdm
+
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.encoders.encoding import Encoder, default_prompt, embed, unit_length
+from hf_xlsr.encoders.routing import route_of
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.utils.vectors import check_finite
+
+TENSORS, FACTS = "debias.safetensors", "debias.json"
+FORMAT = 1
+BATCHES_AT_ONCE = 16  # encoders sort texts by length: more than one batch at a time saves padding
+
+Vectors = TypeVar("Vectors", np.ndarray, torch.Tensor)
+
+
+def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
+    """Orthogonal projection onto the complement of some directions: `e - (e C) C^T`, `C` with orthonormal columns.
+
+    The paper prints `v - (v^T c) / ||v||`, which subtracts a number from a vector. The notebook of the method's authors
+    (LIR) projects as here. The result is not normalised.
+
+    Examples:
+        >>> remove_components(np.array([[3.0, 4.0]]), np.array([[1.0], [0.0]]))
+        array([[0., 4.]])
+    """
+    return vectors - (vectors @ components) @ components.T
+
+
+def whiten(vectors: Vectors, affine: Vectors) -> Vectors:
+    """Subtracts a mean and multiplies by the inverse square root of a covariance: `(e - m) W`.
+
+    `affine` is `m`, then `W`, `(1 + width, width)`.
+
+    Examples:
+        >>> whiten(np.array([[3.0, 4.0]]), np.array([[1.0, 4.0], [0.5, 0.0], [0.0, 0.1]]))
+        array([[1., 0.]])
+    """
+    return (vectors - affine[0]) @ affine[1:]
+
+
+# By method: the name of what is fitted in the file, and its removal.
+METHODS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "components": ("components", remove_components),
+    "mean": ("means", operator.sub),
+    "whitening": ("whitenings", whiten),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Debias:
+    """What is removed from the embeddings of each language: its first principal components, mean, or covariance.
+
+    Attributes:
+        fitted: Language -> by method, float64. `components`: its first r principal components, `(width, r)`, orthonormal
+            columns: right singular vectors of the uncentred matrix of its embeddings. `mean`: their mean, `(width,)`.
+            `whitening`: their mean and whitening matrix, `(1 + width, width)`, see `whiten`.
+        method: `components`, `mean` or `whitening`.
+        counts: Language -> number of texts it was fitted on.
+        shares: Language -> share of the mean squared length of its embeddings that is removed.
+
+    Examples:
+        >>> debias = Debias({"fr": np.array([[1.0], [0.0]])}, counts={"fr": 10}, shares={"fr": 0.5})
+        >>> debias.apply(np.array([[3.0, 4.0]]), "fra")
+        array([[0., 4.]])
+        >>> debias.apply(np.array([[3.0, 4.0]]), "fr", normalize=True)
+        array([[0., 1.]])
+    """
+
+    fitted: Mapping[str, np.ndarray]
+    method: str = "components"
+    counts: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    encoder: str = ""
+    prompt: str = ""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(self.fitted)
+
+    @property
+    def dimension(self) -> int:
+        return next(iter(self.fitted.values())).shape[-1 if self.method == "whitening" else 0]
+
+    @property
+    def removed(self) -> int:
+        """Number of components removed of each language; 0 for the other methods."""
+        return next(iter(self.fitted.values())).shape[1] if self.method == "components" else 0
+
+    @property
+    def variant(self) -> str:
+        """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., `mean` or `whitening`."""
+        return f"pcr{self.removed}" if self.method == "components" else self.method
+
+    def content_digest(self) -> str:
+        """SHA-256 of what is removed of each language, 64 hexadecimal digits."""
+        digest = hashlib.sha256(self.method.encode())
+        for language, array in sorted(self.fitted.items()):
+            exact = np.ascontiguousarray(array, np.float64)
+            digest.update(f"{language}\0{exact.shape}".encode() + exact.tobytes())
+        return digest.hexdigest()
+
+    def language_of(self, language: str | None) -> str:
+        """The tag under which a language was fitted: this one, or another of the same language."""
+        code = language_code(language) if language else None
+        for name in self.languages:
+            if language == name or language_code(name) == code:
+                return name
+        raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
+
+    def apply(self, vectors: Vectors, language: str, *, normalize: bool = False) -> Vectors:
+        """Removes what was fitted of a language from its embeddings, `(..., width)`.
+
+        An array or a tensor on any device gives the same kind, type and device; gradients flow through. The arithmetic
+        is in float32, or float64 for float64. With `normalize` the result has length 1 (a zero vector stays zero); the
+        notebook of the authors does not normalise, and cosines do not depend on it.
+        """
+        fitted, remove = self.fitted[self.language_of(language)], METHODS[self.method][1]
+        given: Any = vectors if isinstance(vectors, torch.Tensor) else np.asarray(vectors)
+        if not given.ndim or given.shape[-1] != self.dimension:
+            of, shape = f" of '{self.encoder}'" if self.encoder else "", tuple(given.shape)
+            raise XlsrError(f"Embeddings{of} must be {self.dimension} wide, as those fitted on, got shape {shape}.")
+        if isinstance(given, torch.Tensor):
+            if not bool(torch.isfinite(given).all()):
+                check_finite(given.detach().float().cpu().numpy(), "the embeddings")
+            wide = given if given.dtype == torch.float64 else given.float()
+            left = remove(wide, torch.from_numpy(np.ascontiguousarray(fitted)).to(wide.device, wide.dtype))
+            left = torch.nn.functional.normalize(left, dim=-1) if normalize else left
+            return left.to(given.dtype) if given.is_floating_point() else left
+        check_finite(given, "the embeddings")
+        array = given.astype(np.float64 if given.dtype == np.float64 else np.float32, copy=False)
+        rest = remove(array, fitted.astype(array.dtype))
+        rest = unit_length(rest) if normalize else rest
+        return rest.astype(given.dtype, copy=False) if given.dtype.kind == "f" else rest
+
+    def facts(self) -> dict[str, Any]:
+        """Content of `debias.json`: method, components, dimension, encoder, prompt, and texts and share by language."""
+        return {
+            "method": self.method,
+            "components": self.removed,
+            "dimension": self.dimension,
+            "encoder": self.encoder,
+            "prompt": self.prompt,
+            "languages": {
+                name: {"texts": int(self.counts[name]), "share": float(self.shares[name])} for name in self.languages
+            },
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes `debias.safetensors` and `debias.json` to a folder, which is created."""
+        home, part = Path(folder), METHODS[self.method][0]
+        tensors = {f"{part}/{name}": np.ascontiguousarray(array) for name, array in self.fitted.items()}
+        facts = {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}
+        home.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, home / TENSORS)
+        (home / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        return home
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Debias:
+        home = Path(folder)
+        try:
+            facts = json.loads((home / FACTS).read_text("utf-8"))
+            tensors = load_file(home / TENSORS)
+            languages, method, form = facts["languages"], facts["method"], facts["format"]
+            fitted = {name: tensors[f"{METHODS[method][0]}/{name}"].astype(np.float64) for name in languages}
+            counts = {name: int(entry["texts"]) for name, entry in languages.items()}
+            shares = {name: float(entry["share"]) for name, entry in languages.items()}
+            found = cls(fitted, method, counts, shares, str(facts["encoder"]), str(facts["prompt"]))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+            raise XlsrError(f"{home} must hold {FACTS} and {TENSORS} of `hf-xlsr debias fit`: {error!r}.") from error
+        if form != FORMAT:
+            raise XlsrError(f"{home / FACTS} is of format {form} instead of {FORMAT}. Fit again.")
+        return found
+
+
+class DebiasedEncoder:
+    """Wraps an encoder; the language of the texts is given as `task`.
+
+    Its `routes` are the fitted languages, so protocols and mining pass the language. `routes` names those of the
+    encoder that are not named after languages.
+    """
+
+    def __init__(self, encoder: Any, debias: Debias, routes: Mapping[str, str] | None = None) -> None:
+        self.encoder, self.debias = encoder, debias
+        self.routes = debias.languages
+        self.default_prompt_name = default_prompt(encoder)
+        self._routes = routes
+
+    def encode(
+        self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
+    ) -> np.ndarray:
+        """Embeddings of texts of the language `task`, `(texts, width)`, float32, normalised after the removal."""
+        language = self.debias.language_of(task)
+        route = route_of(self.encoder, task, self._routes)
+        if route is not None:
+            options["task"] = route
+        # Fitted on embeddings that were not normalised, so it is removed from such.
+        options["convert_to_numpy"] = True
+        vectors = np.asarray(self.encoder.encode(list(texts), normalize_embeddings=False, **options), np.float32)
+        return self.debias.apply(vectors, language, normalize=normalize_embeddings)
+
+
+class DebiasFitter:
+    """Collects moments of each language's embeddings, batch by batch.
+
+    Of the embeddings `M` of a language, `(n, width)`, only `M^T M`, their sum and their number are kept, in float64. The
+    eigenvectors of `M^T M` are the right singular vectors of `M`, so memory does not grow with `n`. `M` is **not**
+    centred: the first component then holds most of the mean, which all sentences of a language share.
+    """
+
+    def __init__(self) -> None:
+        self._moments: dict[str, tuple[int, Any, Any]] = {}  # number, sum and `M^T M`
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(self._moments)
+
+    def partial_fit(self, language: str, vectors: np.ndarray) -> DebiasFitter:
+        """Adds embeddings of one language, `(n, width)`, as the encoder returns them; use the same tag in each call."""
+        if language not in self._moments:
+            check_language(language, self.languages)
+        matrix = np.asarray(vectors, np.float64)
+        widths = {len(total) for _, total, _ in self._moments.values()}
+        if matrix.ndim != 2 or not widths <= {matrix.shape[1]}:
+            raise XlsrError(f"`vectors` of '{language}' must be equally wide rows of a matrix, got {matrix.shape}.")
+        if len(matrix):
+            count, total, moment = self._moments.get(language, (0, 0.0, 0.0))
+            check_finite(matrix, "the embeddings", count)
+            moment = moment + matrix.T @ matrix
+            self._moments[language] = count + len(matrix), total + matrix.sum(axis=0), moment
+        return self
+
+    def finish(
+        self, components: int = 1, method: str = "components", *, encoder: str = "", prompt: str = ""
+    ) -> Debias:
+        """Computes what to remove, from the embeddings so far; more may follow.
+
+        `components` is the number of principal components: the paper removes 1, its authors' notebook 1 or 2. The
+        methods `mean`, which subtracts the mean of a language's embeddings, and `whitening`, which also makes their
+        covariance the identity, ignore it. Each direction has the sign that makes its entry of largest magnitude
+        positive.
+        """
+        check_method(components, method)
+        counts = {language: count for language, (count, _, _) in self._moments.items()}
+        require_positive("number of embeddings", sum(counts.values()))
+        fitted: dict[str, np.ndarray] = {}
+        shares: dict[str, float] = {}
+        for language, (count, total, moment) in self._moments.items():
+            mean = total / count
+            squares = float(count * (mean @ mean))
+            if method == "mean":
+                fitted[language] = mean
+            elif method == "whitening":
+                fitted[language] = np.vstack([mean, _inverse_root(moment / count - np.outer(mean, mean))])
+            else:
+                fitted[language], squares = _leading(moment, count, components, language)
+            whole = float(np.trace(moment))
+            shares[language] = squares / whole if whole else 0.0
+        return Debias(fitted, method, counts, shares, encoder, prompt)
+
+
+def _leading(moment: np.ndarray, count: int, components: int, language: str) -> tuple[np.ndarray, float]:
+    """The first eigenvectors, `(width, components)`, and the sum of their eigenvalues."""
+    values, vectors = np.linalg.eigh(moment)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rank = int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum())
+    if components > (most := min(rank, count - 1, len(moment) - 1)):
+        raise XlsrError(f"`components` must be at most {most} for the texts of '{language}', got {components}.")
+    chosen = vectors[:, :components]
+    # The sign of an eigenvector depends on the library.
+    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(components)])
+    return np.ascontiguousarray(chosen * signs), float(values[:components].sum())
+
+
+def _inverse_root(covariance: np.ndarray) -> np.ndarray:
+    """`U L^(-1/2) U^T` of the eigenvectors and eigenvalues, `(width, width)`; directions without variance become 0.
+
+    Su et al. stop at `U L^(-1/2)`, which has the same cosines. Rotating back keeps the directions that languages share.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    varying = values > len(values) * np.finfo(np.float64).eps * values[-1]
+    scales = np.where(varying, 1 / np.sqrt(np.where(varying, values, 1.0)), 0.0)
+    return (vectors * scales) @ vectors.T
+
+
+def check_method(components: int, method: str) -> None:
+    require_choice("method", method, tuple(METHODS))
+    require_positive("components", components)
+
+
+def check_language(language: str, known: Iterable[str]) -> None:
+    """Raises for an invalid language tag, or if another tag of the same language is known."""
+    if not langcodes.tag_is_valid(language):
+        raise XlsrError(f"`language` must be a language tag such as en or zh, got '{language}'.")
+    same = next((other for other in known if language_code(other) == language_code(language)), None)
+    if same is not None:
+        raise XlsrError(f"'{same}' and '{language}' are the same language. Use one of the tags.")
+
+
+def fit_debias(
+    encoder: Encoder,
+    texts: Mapping[str, Iterable[str]],
+    *,
+    components: int = 1,
+    method: str = "components",
+    prompt: str = "",
+    batch_size: int = 64,
+    routes: Mapping[str, str] | None = None,
+    show_progress_bar: bool = False,
+    name: str = "",
+) -> Debias:
+    """Encodes texts of each language as a stream, and fits on the embeddings.
+
+    Texts are encoded some batches at a time, and not kept; they need not be translations. Embeddings are used as the
+    encoder returns them: if they do not have length 1, long ones count more. A text that occurs twice counts twice.
+    `components` and `method` are those of `DebiasFitter.finish`.
+
+    Examples:
+        >>> class Lengths:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[len(text), 1.0, text.count("e")] for text in texts])
+        >>> debias = fit_debias(Lengths(), {"en": ["one", "seven"], "fr": ["deux", "trois", "quatre"]})
+        >>> debias.languages, debias.fitted["fr"].shape
+        (('en', 'fr'), (3, 1))
+    """
+    check_method(components, method)
+    for number, language in enumerate(texts):
+        check_language(language, list(texts)[:number])
+    options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}
+    fitter = DebiasFitter()
+    with tqdm(desc="fitting", unit=" texts", disable=not show_progress_bar) as bar:
+        for language, stream in texts.items():
+            bar.set_description(f"fitting {language}")
+            rows = iter(() if isinstance(stream, str) else stream)
+            while chunk := list(islice(rows, batch_size * BATCHES_AT_ONCE)):
+                fitter.partial_fit(language, embed(encoder, chunk, language=language, **options))
+                bar.update(len(chunk))
+            if language not in fitter.languages:
+                raise XlsrError(f"`texts` of '{language}' must be a list of sentences that is not empty.")
+    return fitter.finish(components, method, encoder=name, prompt=prompt)
