@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.encoders.encoding import default_prompt, unit_length
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import default_prompt, routes_of, unit_length
 from hf_xlsr.utils.errors import error_line
 from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.vectors import as_array

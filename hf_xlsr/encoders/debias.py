@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import operator
 import os
@@ -21,8 +20,7 @@ from safetensors.numpy import load_file, save_file
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.encoders.encoding import Encoder, default_prompt, embed, unit_length
-from hf_xlsr.encoders.routing import route_of
+from hf_xlsr.encoders.encoding import Encoder, default_prompt, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import check_finite
 
@@ -110,14 +108,6 @@ class Debias:
     def variant(self) -> str:
         """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., `mean` or `whitening`."""
         return f"pcr{self.removed}" if self.method == "components" else self.method
-
-    def content_digest(self) -> str:
-        """SHA-256 of what is removed of each language, 64 hexadecimal digits."""
-        digest = hashlib.sha256(self.method.encode())
-        for language, array in sorted(self.fitted.items()):
-            exact = np.ascontiguousarray(array, np.float64)
-            digest.update(f"{language}\0{exact.shape}".encode() + exact.tobytes())
-        return digest.hexdigest()
 
     def language_of(self, language: str | None) -> str:
         """The tag under which a language was fitted: this one, or another of the same language."""

@@ -1,15 +1,16 @@
-"""Sentence embeddings from anything with a sentence-transformers style `encode`."""
+"""Sentence embeddings from anything with a sentence-transformers style `encode`, and its routes by language."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+import langcodes
 import numpy as np
 from typing_extensions import TypedDict
 
-from hf_xlsr.encoders.routing import route_of
-from hf_xlsr.utils.errors import XlsrError, require_positive
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import as_vectors
 
 
@@ -24,7 +25,7 @@ class EncodingOptions(TypedDict, total=False):
     """Options of `embed`, for functions that pass them on.
 
     Attributes:
-        prompt: Put before every text, for instance `"query: "`.
+        prompt: Put before every text, for instance `"query: "`, instead of the model's default prompt.
         batch_size: Texts encoded at a time (64).
         routes: Language -> route, for an encoder whose routes are not named after languages.
         show_progress_bar: Show one while encoding.
@@ -48,6 +49,46 @@ def default_prompt(encoder: Any) -> str | None:
     return getattr(encoder, "default_prompt_name", None)
 
 
+def routes_of(encoder: Any) -> tuple[str, ...]:
+    """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`."""
+    if getattr(encoder, "routes", None):
+        return tuple(encoder.routes)
+    children = list(encoder.children()) if hasattr(encoder, "children") else []
+    # A Router is known by its parts, so that nothing is imported for encoders that have none.
+    routers = [module for module in children if hasattr(module, "sub_modules") and hasattr(module, "default_route")]
+    return tuple(routers[0].sub_modules) if routers else ()
+
+
+def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:
+    """The `task` of sentence-transformers that encodes a language's sentences by its route.
+
+    It is None for an encoder without routes, or with other routes (`query` and `document`). `routes` names the route of
+    each language, for models whose routes are not named after languages.
+
+    Examples:
+        >>> class OneForEach:
+        ...     routes = ("en", "zh")
+        >>> route_of(OneForEach(), "cmn")
+        'zh'
+    """
+    names = routes_of(encoder)
+    if routes:
+        chosen = {language_code(tag): route for tag, route in routes.items()}
+        route = chosen.get(language_code(language)) if language else None
+        if route is None:
+            raise XlsrError(f"`routes` must include language {language!r}, got {', '.join(routes)}.")
+        require_choice("routes", route, names)
+        return route
+    by_language = {language_code(name): name for name in names if langcodes.tag_is_valid(name)}
+    if language and language_code(language) in by_language:
+        return by_language[language_code(language)]
+    if len(by_language) < max(len(names), 1):
+        return None
+    raise XlsrError(
+        f"The encoder has routes for {', '.join(names)}, got language {language!r}. Give --languages, or --routes de=en."
+    )
+
+
 def embed(
     encoder: Encoder,
     texts: Iterable[str],
@@ -65,11 +106,8 @@ def embed(
         encoder: Anything with a sentence-transformers style `encode`.
         texts: The sentences.
         language: Their language, required by a model with a route for each language (`route_of`).
-        prompt: Put before every text, for instance `"query: "`, instead of the model's default prompt.
-        batch_size: Texts encoded at a time.
-        routes: Language -> route, for an encoder whose routes are not named after languages.
         normalize: Normalise each vector to length 1.
-        show_progress_bar: Passed to `encode`.
+        prompt: See `EncodingOptions` for this and the others.
 
     Returns:
         `(len(texts), width)`, float32, C-contiguous, each row of length 1 (a zero vector stays zero).

@@ -21,9 +21,9 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     """SHA-256 of what determines a model's embeddings, 64 hexadecimal digits; the model's revision for mteb.
 
     Of a folder, or of a Hub id in the local cache: names and content of all files but cards, pictures, licences and
-    hidden ones. Of a loaded `SentenceTransformer`: its weights, its modules' and tokenizers' configuration, what a
-    module's `content_digest()` returns, and its prompts. The two hashes of one model differ. A loaded model has a new
-    hash after each load if the files lack weights that are then random (BERT's unused pooler): give its folder then.
+    hidden ones. Of a loaded `SentenceTransformer`: its weights, its modules' and tokenizers' configuration, and its
+    prompts. The two hashes of one model differ. A loaded model has a new hash after each load if the files lack weights
+    that are then random (BERT's unused pooler): give its folder then.
     """
     if not isinstance(model, (str, os.PathLike)):
         return loaded_hash(model)

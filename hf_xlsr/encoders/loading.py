@@ -16,8 +16,7 @@ from safetensors import SafetensorError
 
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
-from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.utils.devices import choose_precision, resolve_device
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice

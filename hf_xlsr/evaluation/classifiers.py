@@ -19,8 +19,7 @@ from tqdm.auto import tqdm
 from transformers import get_linear_schedule_with_warmup
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed
-from hf_xlsr.encoders.routing import route_of, routes_of
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed, route_of, routes_of
 from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
 from hf_xlsr.utils.devices import choose_precision

@@ -14,8 +14,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.debias import Debias
+from hf_xlsr.encoders.encoding import route_of, routes_of
 from hf_xlsr.encoders.loading import MAX_LENGTH
-from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.export.sentence_transformer import dense, encoder_modules, save_export, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError, require_choice
 

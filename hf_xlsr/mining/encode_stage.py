@@ -15,10 +15,9 @@ import torch
 from tqdm import tqdm
 
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
 from hf_xlsr.encoders.loading import check_choice, check_dtype, encoder_facts, fastest_dtype, load_encoder
-from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.mining.texts import TextStore
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError

@@ -16,8 +16,8 @@ from langcodes import tag_is_valid
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format
 from hf_xlsr.data.sources import as_list, as_source
+from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.encoders.loading import finite_length, load_encoder
-from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results

@@ -29,10 +29,9 @@ def debias(
     Args:
         model: Unchanged; the result shares its weights.
         texts: Language -> its sentences, any iterable. They need not be translations of each other.
-        components: Number of principal components to remove of each language.
-        method: `components`; `mean`, which subtracts the mean of a language's embeddings; or `whitening`.
+        components: Number of principal components to remove of each language, for the `method` `components`. The others
+            are `mean`, which subtracts the mean of a language's embeddings, and `whitening`.
         normalize: Rescale to unit length after the removal.
-        encoding: See `EncodingOptions`.
 
     Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding

@@ -16,13 +16,6 @@ SHORTEST = 8  # characters; a shorter value is not a token, and would match ever
 HIDDEN = "<token>"
 
 
-def known_tokens() -> set[str]:
-    from huggingface_hub import get_token
-
-    found = {os.environ.get(name, "").strip() for name in VARIABLES} | {(get_token() or "").strip()}
-    return {token for token in found if len(token) >= SHORTEST}
-
-
 def redact_tokens(text: str) -> str:
     """The text with access tokens, known or by their form, replaced by `<token>`.
 
@@ -30,16 +23,18 @@ def redact_tokens(text: str) -> str:
         >>> redact_tokens("refused for hf_" + "a" * 34)
         'refused for <token>'
     """
-    for token in sorted(known_tokens(), key=len, reverse=True):
-        text = text.replace(token, HIDDEN)
+    from huggingface_hub import get_token
+
+    known = {os.environ.get(name, "").strip() for name in VARIABLES} | {(get_token() or "").strip()}
+    for token in sorted(known, key=len, reverse=True):
+        text = text.replace(token, HIDDEN) if len(token) >= SHORTEST else text
     return TOKEN.sub(HIDDEN, text)
 
 
 def check_no_token(value: Any, place: str) -> None:
     """Raises for nested values, such as a recipe, that hold an access token; `place` names the value."""
-    known = known_tokens()
     for key, text in _strings(value):
-        if TOKEN.search(text) or any(token in text for token in known):
+        if redact_tokens(text) != text:
             where = f"{place}, {redact_tokens(key)}" if key else place
             raise XlsrError(f"{where} holds an access token. Remove it and set HF_TOKEN.")
 

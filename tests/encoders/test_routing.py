@@ -9,7 +9,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
-from hf_xlsr.encoders.routing import route_of, routes_of
+from hf_xlsr.encoders.encoding import route_of, routes_of
 from hf_xlsr.utils.errors import XlsrError
 
 

@@ -9,7 +9,7 @@ import pytest
 from mteb_helpers import ENGLISH, FRENCH, routed_model
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.evaluation.bucc_data import BuccData, hide_pairs
 from hf_xlsr.evaluation.protocols.bucc import bucc
 from hf_xlsr.evaluation.protocols.sts import sts

@@ -1,48 +1,24 @@
-"""Runs to push, and processes that push them to a Hub of this machine."""
+"""Runs to push, and a Hub in memory to push them to."""
 
 from __future__ import annotations
 
-import atexit
-import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from conftest import make_pairs
-from hub_server import TOKEN, HubServer
+from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 
-# What reads the address of the Hub does so at import: whatever talks to the server runs in a process of its own, which is
-# kept, since importing takes longer than all tests together. Waits between attempts take no time there.
-WORKER = """
-import contextlib, io, json, os, sys, time, traceback
-real = sys.stdout
-sys.stdout = sys.stderr
-import huggingface_hub.utils._http as http
-http.time = type("time", (), {**vars(time), "sleep": staticmethod(lambda seconds: None)})
-from hf_xlsr.cli import main
-import hf_xlsr.runs.publish
-def hf_xlsr_command(*words):
-    return main(list(words))
-for line in sys.stdin:
-    job = json.loads(line)
-    os.environ.pop("HF_TOKEN", None)
-    os.environ.update(job["env"])
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = eval(job["code"]) if job["mode"] == "eval" else exec(job["code"], {"__name__": "job"}) or 0
-        except BaseException:
-            traceback.print_exc()
-            status = -1
-    print(json.dumps({"status": status, "out": out.getvalue(), "err": err.getvalue()}), file=real, flush=True)
-"""
+TOKEN, READER = "hf_" + "S3cretOfThisTest" * 2 + "xy", "hf_" + "MayOnlyReadOnHere" * 2
 
 RECIPE = """
 method: {method}
@@ -78,48 +54,91 @@ def train(recipe: Path, output: Path, *words: str) -> Path:
     return output
 
 
-@cache
-def shared_hub(home: Path) -> tuple[HubServer, Worker]:
-    """A Hub and a process that reaches it, for all tests of this session."""
-    server = HubServer().__enter__()
-    worker = Worker(server.url, home)
-    atexit.register(worker.close)
-    return server, worker
-
-
 @dataclass
-class Done:
-    """What a job left."""
-
-    status: Any
-    out: str
-    err: str
+class Repo:
+    private: bool = False
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
-class Worker:
-    """A process that reaches the Hub at `url` and knows nothing of this user's login."""
+def refusal(status: int, message: str, kind: type[HfHubHTTPError] = HfHubHTTPError) -> HfHubHTTPError:
+    response: Any = SimpleNamespace(headers={}, request=None, status_code=status)
+    return kind(f"{status}: {message}", response=response)
 
-    def __init__(self, url: str, home: Path) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-        switches = ("DISABLE_XET", "DISABLE_PROGRESS_BARS", "DISABLE_TELEMETRY")
-        own = {"HF_ENDPOINT": url, "HF_HOME": str(home), **{f"HF_HUB_{name}": "1" for name in switches}}
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process: Any = subprocess.Popen([sys.executable, "-c", WORKER], env={**kept, **own}, **pipes)
 
-    def command(self, *words: str, token: str | None = TOKEN) -> Done:
-        """Runs `hf-xlsr` with these words."""
-        return self._do("eval", f"hf_xlsr_command(*{list(words)!r})", token)
+class Hub:
+    """Repositories of `me` in memory, in place of those methods of `HfApi` that send requests."""
 
-    def python(self, code: str, token: str | None = TOKEN) -> Done:
-        """Runs a script; its status is 0, or -1 with the traceback in `err`."""
-        return self._do("exec", code, token)
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.repos: dict[str, Repo] = {}
+        self.commits: list[tuple[list[str], list[str]]] = []  # paths that each changed, and that it deleted
+        self.sent: list[bytes] = []  # names, messages and contents of files
+        self.broken = False  # whether every connection breaks
+        self.card_error = ""  # what the Hub says of every card
+        for name in ("create_repo", "upload_folder", "create_commit"):
+            patch.setattr(HfApi, name, self._request(getattr(self, name), writes=True))
+        for name in ("model_info", "hf_hub_download"):
+            patch.setattr(HfApi, name, self._request(getattr(self, name)))
+        patch.setattr(ModelCard, "validate", self._validate)
+        patch.setenv("HF_TOKEN", TOKEN)
 
-    def close(self) -> None:
-        self._process.kill()  # an orderly end takes seconds
-        self._process.communicate()
+    def _request(self, answer: Callable[..., Any], *, writes: bool = False) -> Callable[..., Any]:
+        def request(api: HfApi, *given: Any, token: Any = None, **options: Any) -> Any:
+            token, repo = token or api.token or get_token(), str(given[0] if given else options["repo_id"])
+            self.sent.append(f"{repo} {options}".encode())
+            if self.broken:
+                raise ConnectionError("the connection broke")
+            if token not in (TOKEN, READER):
+                raise refusal(401, "Invalid credentials")
+            if writes and (token == READER or not repo.startswith("me/")):
+                raise refusal(403, f"You may not write to {repo}")
+            return answer(*given, **options)
 
-    def _do(self, mode: str, code: str, token: str | None) -> Done:
-        job = {"mode": mode, "code": code, "env": {"HF_TOKEN": token} if token else {}}
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return Done(**json.loads(self._process.stdout.readline()))
+        return request
+
+    def _validate(self) -> None:
+        if self.card_error:
+            raise ValueError(self.card_error)
+
+    def create_repo(self, repo_id: str, private: bool | None = None, **_: Any) -> Any:
+        self.repos.setdefault(repo_id, Repo(bool(private)))
+        return SimpleNamespace(repo_id=repo_id)
+
+    def model_info(self, repo_id: str) -> Any:
+        repo = self.repos[repo_id]
+        return SimpleNamespace(private=repo.private, siblings=[SimpleNamespace(rfilename=path) for path in repo.files])
+
+    def hf_hub_download(self, repo_id: str, filename: str, local_dir: str) -> str:
+        if filename not in self.repos[repo_id].files:
+            raise refusal(404, filename, RemoteEntryNotFoundError)
+        (Path(local_dir) / filename).write_bytes(self.repos[repo_id].files[filename])
+        return str(Path(local_dir) / filename)
+
+    def upload_folder(
+        self, repo_id: str, folder_path: str, delete_patterns: Any = (), run_as_future: bool = False, **_: Any
+    ) -> Any:
+        paths = [path for path in Path(folder_path).rglob("*") if path.is_file()]
+        files = {path.relative_to(folder_path).as_posix(): path.read_bytes() for path in paths}
+        self._commit(self.repos[repo_id], files, delete_patterns or ())
+        done: Future[Any] = Future()
+        done.set_result(SimpleNamespace(oid="0" * 40))
+        return done if run_as_future else done.result()
+
+    def create_commit(self, repo_id: str, operations: Any, **_: Any) -> None:
+        files = {one.path_in_repo: Path(one.path_or_fileobj).read_bytes() for one in operations}
+        self._commit(self.repos[repo_id], files, ())
+
+    def _commit(self, repo: Repo, files: dict[str, bytes], delete_patterns: Any) -> None:
+        gone = [
+            path for path in repo.files if path not in files and any(fnmatch(path, one) for one in delete_patterns)
+        ]
+        changed = sorted(path for path, content in files.items() if repo.files.get(path) != content)
+        repo.files = {path: content for path, content in repo.files.items() if path not in gone} | files
+        self.commits.append((changed, gone))
+        self.sent += files.values()
+
+    def pull(self, repo_id: str, folder: Path) -> Path:
+        """Writes the files of a repository to a folder."""
+        for name, content in self.repos[repo_id].files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        return folder

@@ -18,7 +18,8 @@ from hf_xlsr.utils.errors import XlsrError
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("carded")
+    """A run of the lightweight method."""
+    folder = tmp_path_factory.mktemp("light")
     return train(write_recipe(folder), folder / "run")
 
 

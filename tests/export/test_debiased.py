@@ -25,7 +25,7 @@ from hf_xlsr import (
     LightweightDualTransformer,
 )
 from hf_xlsr.encoders.debias import Debias, fit_debias
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.export import debias_sentence_transformer, save_export
 from hf_xlsr.utils.errors import XlsrError
 

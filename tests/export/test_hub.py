@@ -1,21 +1,25 @@
-"""`hf-xlsr push`, end to end: against a Hub on this machine."""
+"""`hf-xlsr push`, end to end, to a Hub in memory."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hub_helpers import Done, Worker, shared_hub, train, write_recipe
-from hub_server import READER, TOKEN, HubServer, Repo
+from cli_helpers import failing
+from hub_helpers import READER, TOKEN, Hub, Repo, train, write_recipe
 from safetensors.torch import load, load_file, save_file
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
 
+from hf_xlsr.cli import main
 from hf_xlsr.runs.publish import write_encoder_adapters
 
 DUAL = """
@@ -24,20 +28,9 @@ adapters: {{rank: 2}}
 """
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[HubServer, Worker]:
-    return shared_hub(tmp_path_factory.getbasetemp() / "hub_home")
-
-
 @pytest.fixture
-def hub(both: tuple[HubServer, Worker]) -> HubServer:
-    both[0].forget()
-    return both[0]
-
-
-@pytest.fixture(scope="module")
-def worker(both: tuple[HubServer, Worker]) -> Worker:
-    return both[1]
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    return Hub(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -60,125 +53,92 @@ def dual(tiny_encoder_folder: str, tmp_path_factory: pytest.TempPathFactory) -> 
     return train(recipe, folder / "run")
 
 
-def told(done: Done) -> str:
-    """The error that a command printed, on one line; retries of huggingface_hub may be logged above it."""
-    assert done.status == 1 and "Traceback" not in done.err, done.err
-    line = done.err.strip().splitlines()[-1]
-    assert line.startswith("hf-xlsr: ")
-    return line.removeprefix("hf-xlsr: ")
+def push(run: Path, *words: str, repo: str = "me/toy") -> None:
+    assert main(["push", str(run), f"--repo={repo}", *words]) == 0
 
 
-def pushed(done: Done) -> Done:
-    assert done.status == 0, done.err
-    return done
-
-
-def test_pushed_encoder_loads(hub: HubServer, worker: Worker, run: Path) -> None:
-    assert "/me/toy (public): " in pushed(worker.command("push", str(run), "--repo", "me/toy")).out
+def test_pushed_encoder_loads(hub: Hub, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    push(run)
+    assert "/me/toy (public): " in capsys.readouterr().out
     here = {path.relative_to(run / "model").as_posix(): path for path in (run / "model").rglob("*") if path.is_file()}
     here |= {name: run / name for name in ("loss.png", "tsne.png")}
-    assert set(hub.repos["me/toy"].files) == set(here) and set(hub.repos) == {"me/toy"}
+    assert set(hub.repos) == {"me/toy"} and set(hub.repos["me/toy"].files) == set(here)
     for name, path in here.items():
         if name != "README.md":
-            there = hub.content("me/toy", name)
-            assert hashlib.sha256(there).digest() == hashlib.sha256(path.read_bytes()).digest(), name
-    card = hub.content("me/toy", "README.md").decode()
+            assert hub.repos["me/toy"].files[name] == path.read_bytes(), name
+    card = hub.repos["me/toy"].files["README.md"].decode()
     assert 'SentenceTransformer("me/toy")' in card and "path/to/this/folder" not in card
 
-    expected = SentenceTransformer(str(run / "model")).encode(["The weather is lovely today."])[0, :4].tolist()
-    first, second = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    check = "np.testing.assert_allclose(st, vectors, atol=1e-5)\n"
-    code = f"import numpy as np\n{first}\nst = vectors[:1]\n{second}\n{check}"
-    pushed(worker.python(f"{code}np.testing.assert_allclose(st[0, :4], {expected}, atol=1e-5)"))
+    expected = SentenceTransformer(str(run / "model")).encode(["The weather is lovely today."])[0, :4]
+    place = str(hub.pull("me/toy", tmp_path / "pulled"))
+    found = []
+    for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL):  # with sentence-transformers, then transformers
+        exec(code.replace("me/toy", place), space := {})
+        found.append(space["vectors"])
+    assert len(found) == 2
+    np.testing.assert_allclose(found[1], found[0][:1], atol=1e-5)
+    np.testing.assert_allclose(found[0][0, :4], expected, atol=1e-5)
 
 
-def test_training_state_is_private(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
+def test_training_state_is_private(hub: Hub, run: Path, tmp_path: Path) -> None:
     for name in ("checkpoint-6", "final"):  # as a run that was stopped: what is downloaded has to go on
         shutil.move(run / "training" / name, tmp_path / name)
-    pushed(worker.command("push", str(run), "--repo", "me/toy", "--what", "all"))
-    main, state = hub.repos["me/toy"], hub.repos["me/toy-training"]
-    assert state.private and not main.private
-    assert not [path for path in main.files if "checkpoint" in path or "optimizer" in path or "recipe" in path]
+    push(run, "--what", "all")
+    encoder, state = hub.repos["me/toy"], hub.repos["me/toy-training"]
+    assert state.private and not encoder.private
+    assert not [path for path in encoder.files if "checkpoint" in path or "optimizer" in path or "recipe" in path]
     assert "training/checkpoint-4/optimizer.pt" in state.files
     assert not [path for path in state.files if path.endswith(("training_args.bin", ".arrow", ".jsonl"))]
-
-    pulled = tmp_path / "pulled"
-    code = f"from huggingface_hub import snapshot_download as pull\npull('me/toy-training', local_dir={str(pulled)!r})"
-    assert "RepositoryNotFoundError" in worker.python(code, token=READER).err
-    pushed(worker.python(code))
+    pulled = hub.pull("me/toy-training", tmp_path / "pulled")
     recipe = json.loads((pulled / "training" / "recipe.json").read_text("utf-8"))
     train(Path(recipe["data"]["train"]["path"]).parent / "lightweight_toy.yaml", pulled)
     ours, theirs = (load_file(at / "final" / "model.safetensors") for at in (tmp_path, pulled / "training"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_training_state_mirrors_the_folder(hub: HubServer, worker: Worker, run: Path) -> None:
-    words = ("push", str(run), "--repo", "me/toy", "--what", "training")
-    pushed(worker.command(*words))
+def test_changed_run_is_mirrored(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.broken = True
+    assert "resume" in failing(capsys, "push", str(run), "--repo=me/toy")
+    hub.broken = False
+    push(run, "--what", "all")
+    files = hub.repos["me/toy"].files
+    files |= {"notes.md": b"mine", "model-00001-of-00002.safetensors": files["model.safetensors"]}
     shutil.rmtree(run / "training" / "checkpoint-4")
-    pushed(worker.command(*words))
-    assert set(hub.repos) == {"me/toy-training"}
-    files = hub.repos["me/toy-training"].files
-    assert "training/checkpoint-6/optimizer.pt" in files and not any("checkpoint-4" in path for path in files)
-
-
-@pytest.mark.parametrize("arrived", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_interrupted_push_goes_on(hub: HubServer, worker: Worker, run: Path, arrived: int) -> None:
-    words = ("push", str(run), "--repo", "me/toy", "--what", "training")
-    hub.break_after = arrived
-    sentence = told(worker.command(*words))
-    assert "me/toy-training" in sentence and "resume" in sentence
-    assert not hub.repos["me/toy-training"].commits
-    hub.break_after, before = None, list(hub.uploads)
-    stored = set(before)
-    assert len(stored) >= min(arrived, 1)
-    pushed(worker.command(*words))
-    again = hub.uploads[len(before) :]
-    assert again and not stored & set(again)  # nothing that had arrived was sent twice
-    large = {content for content, large in hub.repos["me/toy-training"].files.values() if large}
-    assert {oid.encode() for oid in stored | set(again)} == large
-    count, commits = len(hub.uploads), len(hub.commits)
-    pushed(worker.command(*words))
-    assert (len(hub.uploads), len(hub.commits)) == (count, commits)  # a third call has nothing to send
-
-
-def test_changed_run_sends_what_changed(hub: HubServer, worker: Worker, run: Path) -> None:
-    pushed(worker.command("push", str(run), "--repo", "me/toy"))
-    hub.repos["me/toy"].files["notes.md"] = (b"mine", False)
-    hub.repos["me/toy"].files["model-00001-of-00002.safetensors"] = hub.repos["me/toy"].files["model.safetensors"]
-    uploads = len(hub.uploads)
-    pushed(worker.command("card", str(run), "--license", "apache-2.0"))
-    pushed(worker.command("push", str(run), "--repo", "me/toy"))
-    assert hub.commits[-1] == (["README.md"], ["model-00001-of-00002.safetensors"]) and len(hub.uploads) == uploads
+    assert main(["card", str(run), "--license", "apache-2.0"]) == 0
+    push(run, "--what", "all")
+    encoder, state = hub.commits[-2:]
+    assert encoder == (["README.md"], ["model-00001-of-00002.safetensors"])
+    assert state[0] == [] and state[1] and all("checkpoint-4" in path for path in state[1])
     assert "notes.md" in hub.repos["me/toy"].files  # what others added stays
-    assert b"license: apache-2.0" in hub.content("me/toy", "README.md")
+    assert b"license: apache-2.0" in hub.repos["me/toy"].files["README.md"]
 
 
-def test_adapters_alone(hub: HubServer, worker: Worker, dual: Path, tiny_encoder_folder: str, finished: Path) -> None:
-    pushed(worker.command("push", str(dual), "--repo", "me/toy-lora", "--adapters", "--private"))
+def test_adapters_alone(
+    hub: Hub, finished: Path, tiny_encoder_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peft = pytest.importorskip("peft")
+    recipe = write_recipe(tmp_path, "dual_momentum", DUAL.format(encoder=tiny_encoder_folder))
+    dual = train(recipe, tmp_path / "run")
+    push(dual, "--adapters", "--private", repo="me/toy-lora")
     files = hub.repos["me/toy-lora"].files
     parts = {
         f"{language}/adapter_{part}" for language in ("en", "fr") for part in ("config.json", "model.safetensors")
     }
     assert set(files) == {"README.md", *parts} and hub.repos["me/toy-lora"].private
     for language in ("en", "fr"):
-        names = load(hub.content("me/toy-lora", f"{language}/adapter_model.safetensors"))
+        names = load(files[f"{language}/adapter_model.safetensors"])
         assert names and all(".lora_" in name and "momentum" not in name for name in names)
-        config = json.loads(hub.content("me/toy-lora", f"{language}/adapter_config.json"))
+        config = json.loads(files[f"{language}/adapter_config.json"])
         assert config["base_model_name_or_path"] is None  # a folder of this machine is nobody's business
-    exported = SentenceTransformer(str(dual / "model")).encode(["red house"], task="fr")[0].tolist()
-    pushed(
-        worker.python(
-            "import numpy as np, torch\nfrom peft import PeftModel\nfrom transformers import AutoModel, AutoTokenizer\n"
-            f"base = AutoModel.from_pretrained({tiny_encoder_folder!r})\n"
-            "model = PeftModel.from_pretrained(base, 'me/toy-lora', subfolder='fr').eval()\n"
-            f"batch = AutoTokenizer.from_pretrained({tiny_encoder_folder!r})(['red house'], return_tensors='pt')\n"
-            "batch.pop('token_type_ids', None)\n"
-            "vector = torch.nn.functional.normalize(model(**batch).last_hidden_state.mean(1), dim=-1)\n"
-            f"np.testing.assert_allclose(vector.detach()[0], {exported}, atol=1e-5)"
-        )
-    )
-    assert "adapters" in told(worker.command("push", str(finished), "--repo", "me/x", "--adapters"))
+    exported = SentenceTransformer(str(dual / "model")).encode(["red house"], task="fr")
+    pulled = hub.pull("me/toy-lora", tmp_path / "pulled")
+    model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(tiny_encoder_folder), pulled, subfolder="fr")
+    batch = AutoTokenizer.from_pretrained(tiny_encoder_folder)(["red house"], return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    with torch.no_grad():
+        states = model.eval()(**batch).last_hidden_state
+    np.testing.assert_allclose(torch.nn.functional.normalize(states.mean(1), dim=-1), exported, atol=1e-5)
+    assert "adapters" in failing(capsys, "push", str(finished), "--repo=me/x", "--adapters")
 
 
 def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
@@ -198,81 +158,73 @@ def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
     assert config["base_model_name_or_path"] == "intfloat/e5"
 
 
-def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> None:
-    words = ("push", str(run), "--repo", "me/toy")
-    hub.repos["me/toy"] = Repo(files={".gitattributes": (b"", False), "README.md": (b"# mine", False)})
-    pushed(worker.command(*words))  # an empty one, made on the website
-    files = {"config.json": (b"{}", False), "README.md": (b"---\ntags: [bert]\n---\n", False)}
-    hub.repos["me/toy"] = Repo(files=files)
-    assert "files" in told(worker.command(*words))
+def test_existing_repositories(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("push", str(run), "--repo=me/toy")
+    hub.repos["me/toy"] = Repo(files={".gitattributes": b"", "README.md": b"# mine"})
+    push(run)  # an empty one, made on the website
+    hub.repos["me/toy"] = Repo(files={"config.json": b"{}", "README.md": b"---\ntags: [bert]\n---\n"})
+    assert "files" in failing(capsys, *words)
     assert set(hub.repos["me/toy"].files) == {"config.json", "README.md"}
-    pushed(worker.command(*words, "--exist-ok"))
-    assert "public" in told(worker.command(*words, "--private"))
+    push(run, "--exist-ok")
+    assert "public" in failing(capsys, *words, "--private")
     hub.repos["me/toy-training"] = Repo()
-    assert "me/toy-training" in told(worker.command(*words, "--what", "training", "--exist-ok"))
+    assert "me/toy-training" in failing(capsys, *words, "--what", "training", "--exist-ok")
     assert not hub.repos["me/toy-training"].files
     # The encoder waits until its training may go, too.
     before = dict(hub.repos["me/toy"].files)
     (run / "model" / "note.txt").write_text("new", "utf-8")
-    assert "me/toy-training" in told(worker.command(*words, "--what", "all", "--exist-ok"))
+    assert "me/toy-training" in failing(capsys, *words, "--what", "all", "--exist-ok")
     assert hub.repos["me/toy"].files == before
 
 
-def test_refusals(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
-    words = ("push", str(run), "--repo", "me/toy")
-    assert "hf auth login" in told(worker.command(*words, token=None))
-    assert "401" in told(worker.command(*words, token="hf_" + "Wrong" * 7))
-    assert "me/toy" in told(worker.command(*words, token=READER))
-    assert "you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
-    hub.repos["you/toy"] = Repo()
-    assert "you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
-    assert not hub.repos["you/toy"].files and "me/toy" not in hub.repos
-    for name in ("toy", "../toy", "me/toy/more", "me/--toy"):
-        assert "OWNER/NAME" in told(worker.command("push", str(run), f"--repo={name}"))
-    assert "training" in told(worker.command(*words, "--what", "trainin"))
-    assert "none" in told(worker.command("push", str(tmp_path / "none"), "--repo", "me/toy"))
-    hub.reject_cards = '"language" must be an ISO code'
-    assert '"language" must be an ISO code' in told(worker.command(*words))
-    assert not hub.repos.get("me/toy") and not hub.uploads
-    hub.break_after = 0
-    assert "resume" in told(worker.command(*words))
-    away = "import huggingface_hub.constants as c; c.ENDPOINT = 'http://127.0.0.1:9'\n"
-    pushed(worker.python(away))
-    assert "resume" in told(worker.command(*words))
-    pushed(worker.python(f"import huggingface_hub.constants as c; c.ENDPOINT = {hub.url!r}"))
+@pytest.mark.parametrize(
+    ("words", "token", "card_error", "key"),
+    [
+        ("--repo=me/toy", "", "", "hf auth login"),
+        ("--repo=me/toy", "hf_" + "Wrong" * 7, "", "401"),
+        ("--repo=me/toy", READER, "", "me/toy"),
+        ("--repo=you/toy", TOKEN, "", "you/toy"),
+        ("--repo=toy", TOKEN, "", "OWNER/NAME"),
+        ("--repo=../toy", TOKEN, "", "OWNER/NAME"),
+        ("--repo=me/toy/more", TOKEN, "", "OWNER/NAME"),
+        ("--repo=me/--toy", TOKEN, "", "OWNER/NAME"),
+        ("--repo=me/toy --what trainin", TOKEN, "", "training"),
+        ("--repo=me/toy", TOKEN, "language is no ISO code", "language is no ISO code"),
+    ],
+)
+def test_refusals(
+    words: str, token: str, card_error: str, key: str, hub: Hub, finished: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    hub.card_error = card_error
+    assert key in failing(capsys, "push", str(finished), *words.split())
+    assert not hub.repos
 
 
-def test_invalid_run_is_not_sent(hub: HubServer, worker: Worker, run: Path) -> None:
-    words = ("push", str(run), "--repo", "me/toy")
+def test_invalid_run_is_not_sent(hub: Hub, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("push", str(run), "--repo=me/toy")
+    assert "none" in failing(capsys, "push", str(tmp_path / "none"), "--repo=me/toy")
     (run / "secret").mkdir()
     (run / "secret" / "key").write_text("private", "utf-8")
     os.symlink(run / "secret" / "key", run / "model" / "key")
-    assert "link" in told(worker.command(*words))
+    assert "link" in failing(capsys, *words)
     (run / "model" / "key").unlink()
     shutil.rmtree(run / "model")
-    assert "has not finished" in told(worker.command(*words))
+    assert "has not finished" in failing(capsys, *words)
     shutil.rmtree(run / "training" / "checkpoint-4")
     (run / "training" / "checkpoint-6" / "trainer_state.json").unlink()
-    assert "checkpoint" in told(worker.command(*words, "--what", "training"))
-    assert not hub.requests
+    assert "checkpoint" in failing(capsys, *words, "--what", "training")
+    assert not hub.sent
 
 
-def test_tokens_are_never_sent(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
-    """A token in the environment, in a recipe and in arguments: no file, no answer, no request body has it."""
+def test_tokens_are_never_sent(hub: Hub, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token in the environment, in a recipe and in arguments: no file, no message, nothing that is sent has it."""
     other = "hf_" + "OneInTheRecipe" * 3
     recipe = tmp_path / "leaky.yaml"
     text = write_recipe(tmp_path).read_text("utf-8").replace("A toy.", f"A toy of {TOKEN} and {other}.")
     recipe.write_text(text, "utf-8")
-    leaky = tmp_path / "leaky"
-    done = worker.command("train", str(recipe), "--output_dir", str(leaky))
-    outputs = [done.out, done.err]
-    if done.status:
-        assert "access token" in told(done) and not leaky.exists()
-    else:  # a card hides what the recipe should not have held, and nothing of the run is sent
-        texts = [(leaky / name).read_text("utf-8") for name in ("README.md", "model/README.md")]
-        assert all("A toy of" in text for text in texts)
-        outputs += [*texts, worker.command("push", str(leaky), "--repo", "me/x", "--what", "training").err]
-        assert "holds an access token" in outputs[-1] and not hub.repos
+    assert main(["train", str(recipe), "--output_dir", str(tmp_path / "leaky")]) == 1
+    assert not (tmp_path / "leaky").exists()
     for words in (
         ("push", str(run), "--repo", TOKEN),
         ("push", str(run), "--repo", f"me/{other}"),
@@ -282,10 +234,22 @@ def test_tokens_are_never_sent(hub: HubServer, worker: Worker, run: Path, tmp_pa
         ("card", str(run), "--base-model", other),
         ("push", str(run), "--repo", "me/toy", "--what", "all"),
     ):
-        done = worker.command(*words)
-        outputs += [done.out, done.err]
-    assert "me/toy-training" in hub.repos
-    assert not [text for text in outputs if TOKEN in text or other in text]
-    assert not [body for body in hub.bodies if TOKEN.encode() in body or other.encode() in body]
-    files = [path for path in run.rglob("*") if path.is_file()]
-    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
+        main(words)
+    written = capsys.readouterr()
+    assert "me/toy-training" in hub.repos and "access token" in written.err
+    files = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
+    for content in [*hub.sent, *files, written.out.encode(), written.err.encode()]:
+        assert TOKEN.encode() not in content and other.encode() not in content
+
+
+@pytest.mark.slow
+def test_commands_of_the_page(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(write_recipe(tmp_path), tmp_path / "outputs" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "publish.md").read_text("utf-8")
+    shell = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[0]
+    commands = [shlex.split(line, comments=True)[1:] for line in shell.splitlines()]
+    assert commands[0] == ["train", "quickstart"] and not any(map(main, commands[1:]))
+    assert b"\nlicense: cc-by-sa-4.0\n" in hub.repos["me/quickstart"].files["README.md"]
+    assert hub.repos["me/quickstart-training"].private
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[-1], {})

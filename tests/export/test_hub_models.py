@@ -2,151 +2,110 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hub_helpers import Worker, shared_hub
-from hub_server import TOKEN, HubServer
+from conftest import tiny_encoder
+from hub_helpers import TOKEN, Hub
+from huggingface_hub import HfApi
 from safetensors.torch import load
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
 
+from hf_xlsr import HictlConfig, HictlForSequenceClassification
+from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.hub import export_trainer
+from hf_xlsr.utils.errors import XlsrError
 
-TESTS = Path(__file__).resolve().parents[1]
-# What follows stands in front of each script.
-START = f"""
-import sys
-sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "trainers")!r}]
-from dual_momentum_runs import arguments, pairs_data, tiny_dual, tokenizers_of
-from hf_xlsr.trainers import DualMomentumTrainer
-
-def trainer_of(folder, **options):
-    data, tokenizers = pairs_data(), tokenizers_of(("en", "fr"))
-    args = arguments(folder, push_to_hub=True, hub_model_id="me/live", save_steps=2, **options)
-    return DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers, train_dataset=data)
-"""
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[HubServer, Worker]:
-    return shared_hub(tmp_path_factory.getbasetemp() / "hub_home")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "trainers"))
+from dual_momentum_runs import tiny_dual, trainer_of  # noqa: E402
 
 
 @pytest.fixture
-def hub(both: tuple[HubServer, Worker]) -> HubServer:
-    both[0].forget()
-    return both[0]
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    return Hub(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def worker(both: tuple[HubServer, Worker]) -> Worker:
-    return both[1]
+def pushing(folder: Path, **options: Any) -> Any:
+    return trainer_of(folder, push_to_hub=True, hub_model_id="me/live", save_steps=2, **options)
 
 
-def run(worker: Worker, code: str) -> str:
-    done = worker.python(START + code)
-    assert done.status == 0, done.err
-    return done.out
+def weights_of(hub: Hub, repo: str) -> set[str]:
+    files = hub.repos[repo].files
+    return {name for path, content in files.items() if path.endswith(".safetensors") for name in load(content)}
 
 
-def test_model_is_pushed_without_training_state(hub: HubServer, worker: Worker) -> None:
-    out = run(
-        worker,
-        "model = tiny_dual(projection_dim=8)\n"
-        "model.push_to_hub('me/dual')\n"
-        "assert model.config.queue_size == 64 and 'save_pretrained' not in vars(model)\n"
-        "import torch\nfrom transformers import AutoModel\n"
-        "back = AutoModel.from_pretrained('me/dual').eval()\n"
-        "ids = torch.tensor([[5, 6, 7]])\n"
-        "both = [m.eval().encode_sentences(ids, language='fr') for m in (model, back)]\n"
-        "print(torch.equal(*both), back.config.queue_size, len(back.queues), len(back.momentum_encoders))",
+def test_model_is_pushed_without_training_state(hub: Hub, tmp_path: Path) -> None:
+    model = tiny_dual(projection_dim=8)
+    model.push_to_hub("me/dual")
+    assert model.config.queue_size == 64 and "save_pretrained" not in vars(model)
+    back = AutoModel.from_pretrained(hub.pull("me/dual", tmp_path)).eval()
+    vectors = [one.eval().encode_sentences(torch.tensor([[5, 6, 7]]), language="fr") for one in (model, back)]
+    assert torch.equal(*vectors) and (back.config.queue_size, len(back.queues), len(back.momentum_encoders)) == (
+        0,
+        0,
+        0,
     )
-    assert out.split() == ["True", "0", "0", "0"]
-    names = load(hub.content("me/dual", "model.safetensors"))
-    assert names and all(name.startswith(("encoders.", "projections.")) for name in names)
-    assert b"hf-xlsr" in hub.content("me/dual", "README.md")
+    assert all(name.startswith(("encoders.", "projections.")) for name in weights_of(hub, "me/dual"))
+    assert b"hf-xlsr" in hub.repos["me/dual"].files["README.md"]
 
 
 @pytest.mark.parametrize("strategy", [pytest.param("end", marks=pytest.mark.slow), "every_save"])
-def test_trainer_pushes_the_export(hub: HubServer, worker: Worker, tmp_path: Path, strategy: str) -> None:
-    run(
-        worker,
-        f"trainer = trainer_of({str(tmp_path)!r}, hub_strategy={strategy!r}, hub_token={TOKEN!r})\n"
-        "trainer.train()\ntrainer.push_to_hub()\n"
-        "from sentence_transformers import SentenceTransformer\nimport numpy as np\n"
-        "ours = trainer.model.to_sentence_transformer(trainer.tokenizers, max_length=32)\n"
-        "both = [m.encode(['red house'], task='fr') for m in (ours, SentenceTransformer('me/live'))]\n"
-        "np.testing.assert_array_equal(*both)",
-    )
-    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
+def test_trainer_pushes_the_export(hub: Hub, tmp_path: Path, strategy: str) -> None:
+    trainer = pushing(tmp_path / "run", hub_strategy=strategy, hub_token=TOKEN)
+    trainer.train()
+    trainer.push_to_hub()
+    pulled = SentenceTransformer(str(hub.pull("me/live", tmp_path / "pulled")), device="cpu")
+    ours = trainer.model.to_sentence_transformer(trainer.tokenizers, max_length=32)
+    np.testing.assert_array_equal(ours.encode(["red house"], task="fr"), pulled.encode(["red house"], task="fr"))
+    assert len(list((tmp_path / "run").glob("checkpoint-*"))) == 2
+    assert len(hub.commits) > 1 if strategy == "every_save" else len(hub.commits) == 1
     sent = {path for commit, _ in hub.commits for path in commit}
     assert "en_0_Transformer/model.safetensors" in sent and "modules.json" in sent
     assert not [path for path in sent if "checkpoint" in path or path.endswith((".pt", ".pth", ".bin"))]
-    for content in hub.storage.values():
-        assert not [name for name in load(content) if "momentum" in name or "queue" in name]
-    assert len(hub.commits) > 1 if strategy == "every_save" else len(hub.commits) == 1
-    assert not [body for body in hub.bodies if TOKEN.encode() in body]
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [name for name in weights_of(hub, "me/live") if "momentum" in name or "queue" in name]
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert [path for path in files if path.name == "training_args.bin"]
-    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
-    card = hub.content("me/live", "README.md").decode()
+    assert not [
+        content for content in (*hub.sent, *(path.read_bytes() for path in files)) if TOKEN.encode() in content
+    ]
+    card = hub.repos["me/live"].files["README.md"].decode()
     assert "after 4 of 4 steps" in card and "language:\n- en\n- fr" in card
 
 
-def test_trainer_pushes_merged_adapters(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
-    run(
-        worker,
-        "from hf_xlsr.trainers.adapters import add_adapters\n"
-        f"args = arguments({str(tmp_path)!r}, push_to_hub=True, hub_model_id='me/live', hub_strategy='end')\n"
-        "trainer = DualMomentumTrainer(add_adapters(tiny_dual(), rank=2), args, tokenizers=tokenizers_of(('en', 'fr')),\n"
-        "                  train_dataset=pairs_data())\n"
-        "trainer.train()\ntrainer.push_to_hub()\n"
-        "assert any('lora' in name for name, _ in trainer.model.named_parameters())",  # training could go on
-    )
-    names = load(hub.content("me/live", "fr_0_Transformer/model.safetensors"))
+def test_trainer_pushes_merged_adapters(hub: Hub, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    trainer = pushing(tmp_path, model=add_adapters(tiny_dual(), rank=2), hub_strategy="end")
+    trainer.push_to_hub()
+    assert any("lora" in name for name, _ in trainer.model.named_parameters())  # training could go on
+    names = weights_of(hub, "me/live")
     assert names and not [name for name in names if "lora" in name or "base_layer" in name]
 
 
-def test_invalid_pushes_of_a_trainer(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
-    code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
-    assert "XlsrError: hub_strategy 'checkpoint'" in worker.python(START + code).err
-    code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
-    assert "401" in worker.python(START + code, token=None).err
-    hub.break_after = 0
-    assert "me/live failed" in worker.python(START + code).err and not hub.repos
-
-
-@pytest.mark.slow
-def test_failed_background_push_is_logged(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
-    done = worker.python(
-        START + "import logging\n"
-        "logging.basicConfig(stream=sys.stderr, force=True)\n"
-        f"trainer = trainer_of({str(tmp_path)!r}, hub_strategy='every_save')\n"
-        "from huggingface_hub import HfApi\n"
-        "def fail(*_, **__): raise ConnectionError('gone')\n"
-        "HfApi.create_commit, whole = fail, HfApi.create_commit\n"
-        "told = []\n"
-        "class Told(logging.Handler):\n"
-        "    def emit(self, record): told.append(record.getMessage())\n"
-        "logging.getLogger().addHandler(Told())\n"
-        "trainer.train()\n"
-        "HfApi.create_commit = whole\n"
-        "import time\n"
-        # The message comes from the thread that sends, which may speak just after those that wait for it go on.
-        "deadline = time.monotonic() + 30\n"
-        "while not any('stopped' in text for text in told) and time.monotonic() < deadline: time.sleep(0.05)"
-    )
-    assert done.status == 0, done.err
-    assert "me/live" in done.err and "Traceback" not in done.err
+def test_failed_pushes(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    with pytest.raises(XlsrError, match="hub_strategy 'checkpoint'"):
+        pushing(tmp_path, hub_strategy="checkpoint")
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "Wrong" * 7)
+    with pytest.raises(XlsrError, match="401"):
+        pushing(tmp_path, hub_strategy="end")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    trainer = pushing(tmp_path, hub_strategy="every_save")
+    # In the background, a failure is logged and training goes on.
+    failed: Any = Future()
+    failed.set_exception(ConnectionError(f"gone with {TOKEN}"))
+    monkeypatch.setattr(HfApi, "upload_folder", lambda api, **_: failed)
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert "Upload of me/live failed" in caplog.text and TOKEN not in caplog.text
 
 
 def test_model_that_encodes_no_sentences(tmp_path: Path, tokenizer: Any) -> None:
-    from conftest import tiny_encoder
-
-    from hf_xlsr import HictlConfig, HictlForSequenceClassification
-
     model = HictlForSequenceClassification(HictlConfig(text_config=tiny_encoder(len(tokenizer)), num_labels=2))
     accelerator = SimpleNamespace(unwrap_model=lambda inner: inner)
     state = SimpleNamespace(global_step=3, max_steps=9)

@@ -17,8 +17,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.export import export_routed_sentence_transformer, export_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError

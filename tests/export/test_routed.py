@@ -15,8 +15,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from hf_xlsr.cli import main
-from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.export import export_routed_sentence_transformer, to_routed_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
 

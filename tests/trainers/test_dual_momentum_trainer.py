@@ -18,7 +18,7 @@ from dual_momentum_runs import LANGUAGES, pairs_data, tiny_dual, tokenizers_of, 
 from transformers import TrainerCallback
 
 from hf_xlsr.data.prepared import PreparedRows
-from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.encoding import routes_of
 
 
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:

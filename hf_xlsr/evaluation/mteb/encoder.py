@@ -20,10 +20,9 @@ from mteb.models.model_meta import ScoringFunction
 from mteb.types import Licenses, PromptType
 from transformers import PreTrainedModel
 
-from hf_xlsr.encoders.encoding import default_prompt, embed
+from hf_xlsr.encoders.encoding import default_prompt, embed, route_of, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import finite_length, load_encoder
-from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.mteb.data import column_language, langscript, subset_languages
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.markdown import front_matter
