@@ -24,7 +24,7 @@ from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.onnx import OnnxEncoder
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.evaluation.metrics import retrieval_accuracy
+from hf_xlsr.evaluation.protocols.tatoeba import both_ways, right_both_ways
 from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
@@ -82,7 +82,8 @@ def prepare(job: Job, sides: list[str]) -> Step:
         found = encode(side, texts)
         cosines = np.concatenate([(one * base).sum(1) for one, base in zip(found, exact, strict=True)])
         quality[side] = {"file_bytes": files if kind == "onnx" else weights // sizes[precision]}
-        quality[side] |= {"lowest_cosine": float(cosines.min()), **retrieval_accuracy(*found)}
+        accuracies, _ = both_ways("accuracy", *right_both_ways(*found))
+        quality[side] |= {"lowest_cosine": float(cosines.min()), **accuracies}
 
     def step(side: str, warm_up: bool) -> dict[str, float]:
         _ = scratch  # lives as long as the step

@@ -15,9 +15,17 @@ import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks.harness import Job, Step
-from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, accuracy_score, train_classifiers, with_constant
-from hf_xlsr.evaluation.senteval.evaluate import SETTINGS
-from hf_xlsr.evaluation.senteval.folds import NESTED_SEED, WEIGHT_DECAYS, Classification
+from hf_xlsr.evaluation.senteval import (
+    NESTED_SEED,
+    SETTINGS,
+    WEIGHT_DECAYS,
+    Classification,
+    Group,
+    Schedule,
+    accuracy_score,
+    train_classifiers,
+    with_constant,
+)
 
 SIDES = ("stacked", "one by one")
 DEFAULTS: Job = {"rows": 10_000, "width": 768, "settings": ["literature", "fast"], "sample": 2}

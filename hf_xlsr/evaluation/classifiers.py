@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,12 +18,10 @@ from transformers import get_linear_schedule_with_warmup
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed, route_of, routes_of
-from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
+from hf_xlsr.evaluation.pairs import Languages, embed_pairs, pair_features, sides_of
 from hf_xlsr.evaluation.rows import LabelledTexts
 from hf_xlsr.utils.devices import choose_precision
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
-
-logger = logging.getLogger(__name__)
 
 HEADS = ("linear", "mlp", "trained")
 INVERSE_REGULARIZATION = (0.1, 1.0, 10.0, 100.0)
@@ -93,35 +89,27 @@ def learn_classifier(
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
-    learn, choose = (
-        (features_of(encoder, rows.sides, (language,) * len(rows.sides), **encoding), rows.labels)
-        for rows in (train, dev)
-    )
+    learn, choose = ((features_of(encoder, rows.sides, language, **encoding), rows.labels) for rows in (train, dev))
     if head == "linear":
         return Classifier(encoder, *fit_linear(learn, choose))
-    progress = encoding.get("show_progress_bar", False)
-    settings = replace(mlp, **changes)
-    return Classifier(
-        encoder, *fit_mlp(learn, choose, classes=classes, settings=settings, seed=seed, show_progress_bar=progress)
-    )
+    options = {"seed": seed, "show_progress_bar": encoding.get("show_progress_bar", False)}
+    return Classifier(encoder, *fit_mlp(learn, choose, classes=classes, settings=replace(mlp, **changes), **options))
 
 
 def features_of(
-    encoder: Encoder, sides: Sequence[Sequence[str]], languages: Sequence[str], **encoding: Unpack[EncodingOptions]
+    encoder: Encoder, sides: Sequence[Sequence[str]], language: Languages, **encoding: Unpack[EncodingOptions]
 ) -> np.ndarray:
     """The input of a head, `(n, width)`: unit embeddings of texts, or `pair_features` of the two sides of pairs."""
     if len(sides) == 1:
-        return embed(encoder, sides[0], language=languages[0], **encoding)
-    return pair_features(*embed_pairs(encoder, sides[0], sides[1], (languages[0], languages[1]), **encoding))
+        return embed(encoder, sides[0], language=sides_of(language)[0], **encoding)
+    return pair_features(*embed_pairs(encoder, *sides, language, **encoding))
 
 
 def fit_linear(train: Labelled, dev: Labelled) -> tuple[Predictor, float]:
     """Logistic regression with the inverse regularisation that is best on `dev`, of equals the lowest; its accuracy."""
     models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in INVERSE_REGULARIZATION]
-    accuracies = [float(model.score(*dev)) for model in models]
-    best = int(np.argmax(accuracies))
-    logger.info("linear head: C=%s, dev accuracy %.4f", INVERSE_REGULARIZATION[best], accuracies[best])
-    return models[best].predict, accuracies[best]
+    best = max(models, key=lambda model: model.score(*dev))
+    return best.predict, float(best.score(*dev))
 
 
 def fit_mlp(
@@ -213,7 +201,8 @@ def fine_tune(
     """
     network: Any = copy.deepcopy(model).float()  # half-precision weights would not take small steps
     weights = [weight for weight in network.parameters() if weight.requires_grad]
-    with _own_random_state(network.device, seed):
+    with torch.random.fork_rng([network.device] if network.device.type == "cuda" else []):
+        torch.manual_seed(seed)
         student = _Student(network, language, classes, len(train.sides), encoding)
         layer = list(student.layer.parameters())
         groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": HEAD_LEARNING_RATE}]
@@ -231,39 +220,30 @@ def fine_tune(
                     optimizer.zero_grad()
                     schedule.step()
                     bar.update()
-                accuracy = student.accuracy(dev)
+                features = features_of(student, dev.sides, language, **encoding)
+                accuracy = float((student.predict(features) == dev.labels).mean())
                 if accuracy >= best_accuracy:
                     best_accuracy, best = accuracy, copy.deepcopy(student.state_dict())
     student.load_state_dict(best)
-    return Classifier(student.encoder, student.predict, best_accuracy)
-
-
-class _Encoder:
-    """A model's `encode` in the precision that it is trained in."""
-
-    def __init__(self, network: Any) -> None:
-        self.network, self.routes = network, routes_of(network)
-        self.default_prompt_name = default_prompt(network)
-        self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
-
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.network.device.type, self.dtype, enabled=self.dtype != torch.float32)
-
-    def encode(self, *args: Any, **kwargs: Any) -> Any:
-        with self.autocast():
-            return self.network.encode(*args, **kwargs)
+    return Classifier(student, student.predict, best_accuracy)
 
 
 class _Student(nn.Module):
+    """A sentence-transformers model, which it encodes with in the precision of the training, and a layer on top."""
+
     scale: Tensor
 
     def __init__(self, network: Any, language: str, classes: int, sides: int, encoding: EncodingOptions) -> None:
         super().__init__()
-        self.network, self.encoder = network, _Encoder(network)
-        self.language, self.encoding = language, encoding
+        self.network, self.routes = network, routes_of(network)
+        self.default_prompt_name = default_prompt(network)
+        self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
+        prompt = encoding.get("prompt", "")
+        # As `encode` does.
+        self.prompt = prompt or (network.prompts[self.default_prompt_name] if self.default_prompt_name else "")
         task = route_of(network, language, encoding.get("routes"))
         self.route = {} if task is None else {"task": task}
-        width = embed(self.encoder, ["x"], language=language, **encoding).shape[1]
+        width = embed(self, ["x"], language=language, **encoding).shape[1]
         # A unit vector's numbers are about 1 / sqrt(width) in size, those of a product of two the square of that.
         scale = torch.full((width,), width**0.5)
         self.register_buffer("scale", scale if sides == 1 else torch.cat([scale, scale, scale, scale**2]))
@@ -272,43 +252,28 @@ class _Student(nn.Module):
         nn.init.zeros_(self.layer.bias)
         self.to(network.device)
 
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.network.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        with self.autocast():
+            return self.network.encode(*args, **kwargs)
+
     def loss(self, data: LabelledTexts, rows: Sequence[int]) -> Tensor:
-        vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
-        if len(vectors) == 1:
-            features = vectors[0]
-        else:
-            u, v = vectors
-            features = torch.cat([u, v, (u - v).abs(), u * v], dim=1)
+        features, *others = (self._vectors([side[row] for row in rows]) for side in data.sides)
+        for other in others:
+            features = torch.cat([features, other, (features - other).abs(), features * other], dim=1)
         labels = torch.from_numpy(data.labels[rows]).to(features.device)
         return F.cross_entropy(self.layer(features * self.scale), labels)
 
     def _vectors(self, texts: Sequence[str]) -> Tensor:
         from sentence_transformers.util import batch_to_device  # slow to load; here the model has loaded it
 
-        prompt = self.encoding.get("prompt", "")
-        if not prompt and (name := default_prompt(self.network)):
-            prompt = self.network.prompts[name]  # as `encode` does
-        batch = self.network.preprocess([prompt + text for text in texts], **self.route)
-        with self.encoder.autocast():
+        batch = self.network.preprocess([self.prompt + text for text in texts], **self.route)
+        with self.autocast():
             vectors = self.network(batch_to_device(batch, self.network.device), **self.route)["sentence_embedding"]
         return F.normalize(vectors[:, : self.network.truncate_dim].float(), dim=1)
 
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
         return self.layer(torch.from_numpy(features).to(self.scale) * self.scale).argmax(1).cpu().numpy()
-
-    def accuracy(self, data: LabelledTexts) -> float:
-        features = features_of(self.encoder, data.sides, (self.language,) * len(data.sides), **self.encoding)
-        return float((self.predict(features) == data.labels).mean())
-
-
-@contextmanager
-def _own_random_state(device: torch.device, seed: int) -> Iterator[None]:
-    """Seeds the CPU and, if it is used, the CUDA device; afterwards both are as they were."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed other accelerators
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield

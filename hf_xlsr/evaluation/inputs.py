@@ -21,7 +21,7 @@ from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
     from hf_xlsr.encoders.debias import Debias
-    from hf_xlsr.evaluation.bucc_data import BuccData
+    from hf_xlsr.evaluation.protocols.bucc import BuccData
     from hf_xlsr.evaluation.registry import Protocol
 
 
@@ -130,8 +130,7 @@ class Inputs:
                 key = f"{part}/{'-'.join(tags)}" if tags else part
                 cells.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
         for part, data in self.bitexts.items():
-            gold = (id_ for pair in sorted(data.gold) for id_ in pair)
-            cells[part] = [*data.source_ids, *data.sources, *data.target_ids, *data.targets, *gold]
+            cells[part] = data.texts
         return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.languages import sentence_languages
 
 Languages = str | tuple[str, str]
 
@@ -21,7 +21,7 @@ def sides_of(language: Languages) -> tuple[str, str]:
         (('en', 'en'), ('en', 'es'), ('zh-Hans', 'en'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
     """
     if isinstance(language, str):
-        first, _, second = re.sub(r"^([a-z]{2,3})-([a-z]{2,3})$", r"\1+\2", language).partition("+")
+        first, _, second = sentence_languages(language).partition("+")
         return first, second or first
     return language
 

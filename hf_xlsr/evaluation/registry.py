@@ -1,4 +1,4 @@
-"""The registry of protocols. Each module of `protocols` declares one protocol of its name, with its options.
+"""The registry of protocols. Each module of `protocols` declares protocols, `PROTOCOLS`, with their options.
 
 A protocol is imported when it is looked up. Its module imports torch, scikit-learn and the like inside functions, so
 that the command knows all options at once.
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_table
-from hf_xlsr.evaluation.protocols import NAMES
+from hf_xlsr.evaluation.protocols import NAMES, load_module
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
@@ -121,7 +120,7 @@ class _Protocols(Mapping[str, Protocol]):
     def __getitem__(self, name: str) -> Protocol:
         if name not in NAMES:
             raise KeyError(name)
-        return import_module(f"hf_xlsr.evaluation.protocols.{name.replace('-', '_')}").PROTOCOL
+        return next(protocol for protocol in load_module(name).PROTOCOLS if protocol.name == name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(NAMES)

@@ -113,7 +113,7 @@ class Table:
         if name in CORPORA:
             return list(CORPORA[name].splits)
         if name.startswith(MTEB):
-            from hf_xlsr.evaluation.mteb.data import task_splits
+            from hf_xlsr.evaluation.mteb.tasks import task_splits
 
             return task_splits(name.removeprefix(MTEB))
         if is_table(self.files):
@@ -183,7 +183,7 @@ class Table:
     def _read(self, options: dict[str, Any], split: str, languages: tuple[str, ...]) -> Iterator[Row]:
         reader = self.reader
         if "mteb" in options:
-            from hf_xlsr.evaluation.mteb.data import mteb_rows
+            from hf_xlsr.evaluation.mteb.tasks import mteb_rows
 
             rows = mteb_rows(options["mteb"], split=split)
         else:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.sources import as_source, open_source, open_texts, source_name
-from hf_xlsr.evaluation.protocols.sts import sts
+from hf_xlsr.evaluation.protocols.pair_similarity import sts
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsim import xsim
 from hf_xlsr.evaluation.report import metric_value

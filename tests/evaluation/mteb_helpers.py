@@ -54,3 +54,9 @@ def with_data(task: Any, data: Any) -> Any:
     task.dataset = data
     task.data_loaded = True
     return task
+
+
+def sides(pairs: list[dict[str, str]]) -> tuple[list[str], list[str]]:
+    """English and French; no sentence twice, so that no two vectors are tied."""
+    distinct = {pair["target"]: pair["source"] for pair in pairs}
+    return list(distinct.values()), list(distinct)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sacrebleu
 
-from hf_xlsr.evaluation.bleu import bleu, bleu_rows, corpus_bleu, default_tokenizer
+from hf_xlsr.evaluation.bleu import bleu, bleu_rows, corpus_bleu
 
 TRANSLATIONS = ["The cat sat on the mat.", "A dog barks, loudly!", "He doesn't know (yet)."]
 REFERENCES = ["The cat is sitting on the mat.", "A dog barks loudly.", "He doesn't know it yet."]
@@ -30,26 +30,18 @@ def test_hand_example() -> None:
     # "the cat sat on the mat" against "the cat is on the mat": 5 of 6 words, 3 of 5 pairs (the cat, on the, the mat),
     # 1 of 4 triples (on the mat), 0 of 3 quadruples, which smoothing counts as half of a third; no brevity penalty.
     expected = math.exp(sum(map(math.log, (5 / 6, 3 / 5, 1 / 4, 1 / 6))) / 4)
-    result = corpus_bleu(["the cat sat on the mat"], ["the cat is on the mat"], tokenize="none")
-    assert result.score == pytest.approx(expected, rel=1e-12) == pytest.approx(0.379918, abs=1e-6)
-    assert result.brevity_penalty == 1
+    score, _ = corpus_bleu(["the cat sat on the mat"], ["the cat is on the mat"], tokenize="none")
+    assert score == pytest.approx(expected, rel=1e-12) == pytest.approx(0.379918, abs=1e-6)
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
 def test_equals_sacrebleu(tokenize: str) -> None:
-    result = corpus_bleu(TRANSLATIONS, REFERENCES, tokenize=tokenize)
+    score, signature = corpus_bleu(TRANSLATIONS, REFERENCES, tokenize=tokenize)
     theirs = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], tokenize=tokenize, force=True)
-    assert result.score == pytest.approx(theirs.score / 100, rel=1e-12)
-    assert 0 < result.score < 1
-    assert f"tok:{tokenize}" in result.signature and f"version:{sacrebleu.__version__}" in result.signature
-    assert "case:mixed" in result.signature and "smooth:exp" in result.signature
-
-
-def test_chinese_characters() -> None:
-    assert default_tokenizer("zh") == "zh" and default_tokenizer("de") == default_tokenizer("ru") == "13a"
-    translations, references = ["我喜欢猫和狗。"], ["我喜欢狗和猫。"]
-    assert corpus_bleu(translations, references, tokenize="zh").score > 0.2
-    assert corpus_bleu(translations, references, tokenize="13a").score < 0.01  # one long word
+    assert score == pytest.approx(theirs.score / 100, rel=1e-12)
+    assert 0 < score < 1
+    for part in (f"tok:{tokenize}", f"version:{sacrebleu.__version__}", "case:mixed", "smooth:exp"):
+        assert part in signature.split("|")
 
 
 def test_moses_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +59,11 @@ def test_moses_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     module.__spec__ = ModuleSpec("sacremoses", None)
     module.MosesTokenizer = MosesTokenizer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sacremoses", module)
-    result = corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language="de")
-    by_hand = corpus_bleu(["the cat sat ."], ["the cat sat ."], tokenize="none")
-    assert result.score == by_hand.score == 1 and languages[-1] == "de"
-    corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language="deu_Latn")
-    assert languages[-1] == "de"
-    assert "tok:moses" in result.signature
+    for language in ("de", "deu_Latn"):
+        score, signature = corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language=language)
+        by_hand, _ = corpus_bleu(["the cat sat ."], ["the cat sat ."], tokenize="none")
+        assert score == by_hand == 1 and "tok:moses" in signature
+    assert languages == ["de", "de"]
 
 
 def test_keys() -> None:

@@ -1,5 +1,8 @@
+"""Mined hidden translations, their data and threshold: against LASER's steps written out, by hand, and by properties."""
+
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +11,9 @@ from bitext_helpers import TableEncoder, cosines, noisy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.evaluation import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs
+from hf_xlsr.evaluation import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, mining, read_bucc
 from hf_xlsr.evaluation.protocols.bucc import tune_threshold
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("de", "en")
 
@@ -55,20 +59,6 @@ def laser_pairs(encoder: TableEncoder, data: BuccData, k: int, margin: str) -> d
     return {(ids[0][s], ids[1][t]): value for (s, t), value in mined.items() if s in ids[0] and t in ids[1]}
 
 
-def laser_threshold(candidates: dict[tuple[str, str], float], gold: frozenset) -> tuple[float, float]:
-    items = sorted(candidates.items(), key=lambda item: -item[1])
-    correct, best_f1, threshold = 0, 0.0, 0.0
-    for i, (pair, score) in enumerate(items):
-        correct += pair in gold
-        if correct:
-            precision, recall = correct / (i + 1), correct / len(gold)
-            f1 = 2 * precision * recall / (precision + recall)
-            if f1 > best_f1 + 1e-12:
-                best_f1 = f1
-                threshold = (score + items[i + 1][1]) / 2 if i + 1 < len(items) else score
-    return threshold, best_f1
-
-
 @pytest.mark.parametrize(("share", "noise"), [(0.3, 0.8), (1.0, 1.5)], ids=["some hidden", "all parallel"])
 @pytest.mark.parametrize("margin", ["ratio", "distance"])
 @pytest.mark.parametrize("k", [3, 4])
@@ -84,7 +74,8 @@ def test_equals_the_naive_twin(k: int, margin: str, share: float, noise: float):
     )
     metrics = bucc(encoder, tune, doubled, languages=LANGUAGES, name="toy", k=k, margin=margin)
     candidates = laser_pairs(encoder, tune, k, margin)
-    threshold, tune_f1 = laser_threshold(candidates, tune.gold)
+    scores, right = np.array(list(candidates.values())), np.array([pair in tune.gold for pair in candidates])
+    threshold, tune_f1 = tune_threshold(scores, right, len(tune.gold))
     extracted = {pair for pair, score in laser_pairs(encoder, doubled, k, margin).items() if score >= threshold}
     right = len(extracted & doubled.gold)
     prefix = f"toy-bucc-k{k}-{margin}/de-en"
@@ -129,17 +120,6 @@ def test_hand_example_with_a_repeated_text():
     }
 
 
-def test_text_with_two_ids_claims_its_partner():
-    # `a` is nearest to A. It stands under two ids, so it counts for nothing, but it keeps A from `b`.
-    encoder = plane(a=0, A=1, b=5, z=90, Z=91)
-    gold = frozenset({("s2", "t1"), ("s9", "t9")})
-    test = BuccData(["s1", "s3", "s2", "s9"], ["a", "a", "b", "z"], ["t1", "t9"], ["A", "Z"], gold)
-    tune = BuccData(["s9"], ["z"], ["t9"], ["Z"], frozenset({("s9", "t9")}))
-    metrics = bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=1, margin="absolute")
-    assert metrics["toy-bucc-k1-absolute/de-en/test/pairs"] == 1
-    assert metrics["toy-bucc-k1-absolute/de-en/test/recall"] == 0.5
-
-
 def test_when_nothing_can_be_found():
     # The one gold pair of tune is of texts that stand twice; in test nothing reaches LASER's threshold of 0.
     encoder = plane(a=0, A=180)
@@ -164,14 +144,6 @@ def test_several_settings_equal_single_runs():
     default = bucc_settings(encoder, tune, test, languages=LANGUAGES, name="toy", split="dev", tune_split="tune")
     assert {key.split("/")[0] for key in default} == {"toy-bucc-k3-distance", "toy-bucc-k4-ratio"}
     assert {key.split("/")[2] for key in default} == {"dev", "tune"}
-
-
-def test_routes_and_prompt():
-    encoder, tune, test = toy(20, share=0.5, seed=5)
-    encoder.table = {f"query: {text}": vector for text, vector in encoder.table.items()}
-    encoder.routes = ("de", "en")
-    bucc(encoder, tune, test, languages=LANGUAGES, name="toy", prompt="query: ")
-    assert encoder.tasks == ["de", "en"] * 2
 
 
 # The threshold
@@ -221,3 +193,94 @@ def test_outcomes_of_two_encoders_are_of_the_same_examples() -> None:
         found.append(records)
     assert found[0]["pairs"].value != found[1]["pairs"].value  # and yet comparable
     assert all(found[0][metric].n == found[1][metric].n for metric in ("recall", "f1"))
+
+
+# Data
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_gold_in_either_order(tmp_path: Path, swap: bool):
+    gold = "e2\td1\ne3\td3\n" if swap else "d1\te2\nd3\te3\n"
+    german = "d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator"
+    paths = [tmp_path / name for name in ("de", "en", "gold")]
+    for path, text in zip(paths, (german, "\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n", gold), strict=True):
+        path.write_text(text, encoding="utf-8", newline="")
+    assert read_bucc(*paths) == BuccData(
+        ["d1", "d2", "d3"],
+        ["Hallo, Welt.", "Zwei", "mit\tTabulator"],
+        ["e1", "e2", "e3"],
+        ["One.", "Hello, world.", "with\ttab"],
+        frozenset({("d1", "e2"), ("d3", "e3")}),
+    )
+
+
+def gold_texts(data: BuccData) -> set[tuple[str, str]]:
+    sources = dict(zip(data.source_ids, data.sources, strict=True))
+    targets = dict(zip(data.target_ids, data.targets, strict=True))
+    return {(sources[source], targets[target]) for source, target in data.gold}
+
+
+def test_hidden_pairs_of_distinct_rows():
+    rows = [{"source": f"s{n}", "target": f"t{n}", "other": "x"} for n in range(1001)]
+    data = hide_pairs(rows, share=0.1, seed=5)
+    assert len(data.gold) == 100
+    assert (len(data.sources), len(data.targets)) == (100 + 450, 100 + 451)
+    kept = {text[1:] for text in data.sources}, {text[1:] for text in data.targets}
+    assert kept[0] | kept[1] == {str(n) for n in range(1001)}  # no row is lost
+    assert {(f"s{n}", f"t{n}") for n in kept[0] & kept[1]} == gold_texts(data)  # what is there twice is gold
+    # The place in the text gives nothing away.
+    for side, texts in zip(zip(*gold_texts(data), strict=True), (data.sources, data.targets), strict=True):
+        places = np.array([texts.index(text) for text in side]) / len(texts)
+        assert 0.4 < places.mean() < 0.6 and places.min() < 0.05 and places.max() > 0.95
+    assert hide_pairs(rows, share=0.1, seed=5) == data
+    assert hide_pairs(rows, share=0.1, seed=6) != data
+
+
+@pytest.mark.parametrize(("count", "share", "gold"), [(1, 0.5, 1), (10, 0.001, 1), (7, 1.0, 7), (2, 0.5, 1)])
+def test_small_and_whole_shares(count: int, share: float, gold: int):
+    data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(count)], share=share)
+    assert len(data.gold) == gold
+    assert len(data.sources) + len(data.targets) == count + gold
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
+    st.floats(0.01, 1),
+    st.integers(0, 3),
+)
+@example([(0, 0), (1, 1), (0, 1)], 1.0, 0)  # the third row makes one group of the first two
+@settings(max_examples=200, deadline=None)
+def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
+    rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
+    data = hide_pairs(rows, share=share, seed=seed)
+    assert len(set(data.sources)) == len(data.sources) and len(set(data.targets)) == len(data.targets)
+    pairs = {(row["source"], row["target"]) for row in rows}
+    present = {(s, t) for s, t in pairs if s in data.sources and t in data.targets}
+    assert present == gold_texts(data)
+
+
+# Mining of parallel sentences
+
+
+def test_mining_equals_bucc_on_both_halves() -> None:
+    encoder, sources, targets = noisy(200, 0.4, width=8)
+    found = mining(encoder, sources, targets, name="x", hide_pairs=0.4, k=3, margin="distance", seed=5)
+    order = np.random.default_rng(5).permutation(200)
+    rows = [{"source": sources[row], "target": targets[row]} for row in order]
+    halves = [hide_pairs(half, share=0.4, seed=5) for half in (rows[:100], rows[100:])]
+    expected = bucc(encoder, *halves, k=3, margin="distance", languages=("en", "fr"), name="x")
+    for metric in ("precision", "recall", "f1", "threshold", "pairs", "gold"):
+        key = f"k3-distance/en-fr/test/{metric}"
+        assert found[f"x-mining-h0.4-{key}"] == expected[f"x-bucc-{key}"]
+    assert 0.2 < found["x-mining-h0.4-k3-distance/en-fr/test/f1"] < 1
+    assert found["x-mining-h0.4-k3-distance/en-fr/test/gold"] == 40
+    # Repeated sentences are in one half only.
+    assert mining(encoder, sources * 3, targets * 3, name="x") == mining(encoder, sources, targets, name="x")
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "key"), [(200, 0.0, "hide_pairs"), (200, 1.5, "hide_pairs"), (10, 0.2, "20")]
+)
+def test_mining_refuses(count: int, share: float, key: str) -> None:
+    with pytest.raises(XlsrError, match=key):
+        mining(*noisy(count, 0.4), name="x", hide_pairs=share)

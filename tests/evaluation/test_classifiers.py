@@ -106,16 +106,6 @@ def test_mlp_equals_numpy(hidden: tuple[int, ...], epochs: int, dropout: float, 
     np.testing.assert_array_equal(predict(probe), expected(probe))
 
 
-def test_mlp_masks_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch):
-    train, dev, probe = clusters(50, 7, 3, seed=1), clusters(40, 7, 3, seed=2), clusters(500, 7, 3, seed=3)[0]
-    runs = []
-    for at_once in (2**22, 250, 1):
-        monkeypatch.setattr(classifiers, "MASK_NUMBERS", at_once)
-        predict, _ = fit_mlp(train, dev, classes=3, settings=settings(dropout=0.0, epochs=1))
-        runs.append(predict(probe).tolist())
-    assert runs[0] == runs[1] == runs[2]
-
-
 def test_mlp_learns_in_float32_and_repeats_with_its_seed():
     train, dev = clusters(300, 20, 4, seed=1, dtype=np.float32), clusters(100, 20, 4, seed=2, dtype=np.float32)
     probe = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
@@ -125,25 +115,6 @@ def test_mlp_learns_in_float32_and_repeats_with_its_seed():
     assert all(accuracy == (predict(dev[0]) == dev[1]).mean() > 0.9 for predict, accuracy in runs)
     one, again, other = (predict(probe).tolist() for predict, _ in runs)
     assert one == again != other
-
-
-def test_mlp_keeps_the_best_epoch():
-    # Dev holds the opposite of what is learnt: the first epochs are best, later ones only get worse.
-    vectors = np.random.default_rng(1).normal(size=(120, 4)).astype(np.float32)
-    labels = (vectors[:, 0] > 0).astype(np.int64)
-
-    def fit(dev: np.ndarray, epochs: int) -> tuple[Any, float]:
-        return fit_mlp((vectors, labels), (vectors, dev), classes=2, settings=settings(epochs=epochs))
-
-    accuracies = [fit(1 - labels, epochs)[1] for epochs in (1, 5, 60)]
-    assert accuracies == sorted(accuracies)
-    predict, kept = fit(1 - labels, 60)
-    assert float((predict(vectors) == 1 - labels).mean()) == kept
-    learnt, _ = fit(labels, 60)
-    assert float((learnt(vectors) == labels).mean()) > 0.95
-    # All epochs tie on a dev row that is always wrong: the last one is kept.
-    last, accuracy = fit_mlp((vectors, labels), (vectors[:1], np.array([5])), classes=2, settings=settings(epochs=80))
-    assert accuracy == 0.0 and float((last(vectors) == labels).mean()) > 0.9
 
 
 def test_linear_strength_is_chosen_on_dev():
@@ -207,7 +178,7 @@ def test_fine_tuning_trains_a_copy(model: SentenceTransformer, pairs: Pairs):
     assert {name for name, _ in model.named_parameters()} >= names
     assert any("embeddings" in name for name in names) and any("encoder" in name for name in names)
     test = begins_with(pairs, 120, 40)
-    predicted = classifier.predict(features_of(classifier.encoder, test.sides, ("en",)))
+    predicted = classifier.predict(features_of(classifier.encoder, test.sides, "en"))
     assert (predicted == test.labels).mean() > 0.9
 
 
@@ -282,7 +253,7 @@ def test_only_the_route_of_the_language_is_trained(tiny_export: str, model: Sent
     assert not changed(weights_of(by_name), weights_of(classifier))
     french = begins_with(pairs, 80, 4, side="target")
     expected = other.encode(french.sides[0], normalize_embeddings=True)
-    np.testing.assert_allclose(features_of(classifier.encoder, french.sides, ("fr",)), expected, atol=0.02)
+    np.testing.assert_allclose(features_of(classifier.encoder, french.sides, "fr"), expected, atol=0.02)
 
 
 def test_half_precision_and_frozen_weights(model: SentenceTransformer, pairs: Pairs):

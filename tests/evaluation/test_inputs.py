@@ -192,7 +192,7 @@ def test_tasks_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
         yield {"source": f"{task} {split}", "target": "day", "source_lang": "de", "target_lang": "en"}
         yield {"source": "x", "target": " ", "source_lang": "de", "target_lang": "en"}
 
-    monkeypatch.setattr("hf_xlsr.evaluation.mteb.data.mteb_rows", rows)
+    monkeypatch.setattr("hf_xlsr.evaluation.mteb.tasks.mteb_rows", rows)
     inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
     assert inputs.name == "Tatoeba" and inputs.skipped == {"empty target": 1}
     assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]

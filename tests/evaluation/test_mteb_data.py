@@ -1,16 +1,22 @@
-"""Rows of mteb's tasks with our columns; the data of the tasks are set by hand."""
+"""mteb's data: rows with our columns, the language of a column, and languages as mteb writes them."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
 from datasets import Dataset
-from mteb_helpers import table, with_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mteb_helpers import ENGLISH, FRENCH, table, with_data
 
 mteb = pytest.importorskip("mteb")
 
-from hf_xlsr.evaluation.mteb.data import mteb_rows  # noqa: E402
+from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, mteb_rows, subset_languages  # noqa: E402
+from hf_xlsr.utils.errors import XlsrError  # noqa: E402
+
+needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 
 Rows = list[dict[str, Any]]
 BITEXT = ("source", "target", "source_lang", "target_lang")
@@ -22,6 +28,39 @@ FLORES = table(eng_Latn=["Yes"], deu_Latn=["Ja"], zho_Hans=["是"], zho_Hant=["�
 # Without a translation of the first target.
 BUCC = {"sentence1": ["Zwei", "Drei"], "sentence2": ["One", "Two", "Three"], "gold": [(4, 1), (7, 2)]}
 INTENTS = {split: table(text=[split], label=["yes"]) for split in ("train", "validation", "test")}
+TATOEBA = {"deu-eng": {"test": table(sentence1=["Ja"], sentence2=["Yes"])}}
+TATOEBA["cmn-eng"] = {"test": table(sentence1=["你好"], sentence2=["Hello"])}
+STS17 = dict.fromkeys(("en-en", "en-de"), {"test": table(**SENTENCES, score=[5])})
+STS12 = dict.fromkeys(("train", "test"), table(**SENTENCES, score=[2.5]))
+CASES = [
+    ("Tatoeba", list(TATOEBA), TATOEBA, BITEXT, [("Ja", "Yes", "de", "en"), ("你好", "Hello", "zh", "en")]),
+    (
+        "FloresBitextMining",
+        ["deu_Latn-eng_Latn", "zho_Hans-zho_Hant"],
+        {"devtest": FLORES},
+        BITEXT,
+        [("Ja", "Yes", "de", "en"), ("是", "是的", "zho-Hans", "zho-Hant")],
+    ),
+    (
+        "BUCC",
+        ["de-en"],
+        {"de-en": {"test": BUCC}},
+        BITEXT,
+        [("Zwei", "Two", "de", "en"), ("Drei", "Three", "de", "en")],
+    ),
+    (
+        "STS17",
+        list(STS17),
+        STS17,
+        STS,
+        [("A dog.", "Ein Hund.", 5.0, "en"), ("A dog.", "Ein Hund.", 5.0, "en+de")],
+    ),
+    ("STS12", None, STS12, STS, [("A dog.", "Ein Hund.", 2.5, "en")]),
+    *[
+        ("XNLI", ["de"], {"de": {"test": rows}}, PAIRS, [("a", "c", 0, "de"), ("b", "d", 1, "de")])
+        for rows in (table(**LABELLED), Dataset.from_list([LABELLED]))  # older tasks keep columns as lists
+    ],
+]
 
 
 def rows_of(monkeypatch: pytest.MonkeyPatch, task_name: str, data: Any, **options: Any) -> Rows:
@@ -37,53 +76,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch, task_name: str, data: Any, **option
     return list(mteb_rows(task_name, **options))
 
 
-@pytest.mark.parametrize(
-    ("task", "subsets", "data", "columns", "expected"),
-    [
-        (
-            "Tatoeba",
-            ["deu-eng", "cmn-eng"],
-            {
-                "deu-eng": {"test": table(sentence1=["Hallo", "Ja"], sentence2=["Hello", "Yes"])},
-                "cmn-eng": {"test": table(sentence1=["你好"], sentence2=["Hello"])},
-            },
-            BITEXT,
-            [("Hallo", "Hello", "de", "en"), ("Ja", "Yes", "de", "en"), ("你好", "Hello", "zh", "en")],
-        ),
-        (
-            "FloresBitextMining",
-            ["deu_Latn-eng_Latn", "zho_Hans-zho_Hant"],
-            {"devtest": FLORES},
-            BITEXT,
-            [("Ja", "Yes", "de", "en"), ("是", "是的", "zho-Hans", "zho-Hant")],
-        ),
-        (
-            "BUCC",
-            ["de-en"],
-            {"de-en": {"test": BUCC}},
-            BITEXT,
-            [("Zwei", "Two", "de", "en"), ("Drei", "Three", "de", "en")],
-        ),
-        (
-            "STS17",
-            ["en-en", "en-de"],
-            dict.fromkeys(("en-en", "en-de"), {"test": table(**SENTENCES, score=[5])}),
-            STS,
-            [("A dog.", "Ein Hund.", 5.0, "en"), ("A dog.", "Ein Hund.", 5.0, "en+de")],
-        ),
-        (
-            "STS12",
-            None,
-            dict.fromkeys(("train", "test"), table(**SENTENCES, score=[2.5])),
-            STS,
-            [("A dog.", "Ein Hund.", 2.5, "en")],
-        ),
-        *[
-            ("XNLI", ["de"], {"de": {"test": rows}}, PAIRS, [("a", "c", 0, "de"), ("b", "d", 1, "de")])
-            for rows in (table(**LABELLED), Dataset.from_list([LABELLED]))  # older tasks keep columns as lists
-        ],
-    ],
-)
+@pytest.mark.parametrize(("task", "subsets", "data", "columns", "expected"), CASES)
 def test_rows(
     task: str, subsets: Any, data: Any, columns: tuple[str, ...], expected: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -98,3 +91,46 @@ def test_classification_has_training_rows(monkeypatch: pytest.MonkeyPatch):
     row = {"label": "yes", "lang": "de"}
     assert found() == [{**row, "text": split, "split": split} for split in INTENTS]
     assert found("dev") == found("validation") == [{**row, "text": "validation", "split": "validation"}]
+
+
+def language(texts: list[str], first: str, second: str) -> str:
+    return column_language(texts, (first, second), place="a column")
+
+
+@needs_py3langid
+@given(share=st.integers(0, 12), order=st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_two_thirds_of_the_texts_decide(share: int, order: Any):
+    texts = (FRENCH * 2)[:share] + (ENGLISH * 2)[: 12 - share]
+    order.shuffle(texts)
+    for candidates in (("fr", "en"), ("en", "fr")):
+        if share in (5, 6, 7):
+            with pytest.raises(XlsrError, match="a column"):
+                language(texts, *candidates)
+        else:
+            assert language(texts, *candidates) == ("fr" if share >= 8 else "en")
+
+
+@needs_py3langid
+def test_language_unknown_to_the_identifier():
+    swiss = ["Mir gönd hüt is Schwimmbad.", "Das isch es schöns Huus.", "I ha hüt kei Ziit.", "Chunsch du au mit?"]
+    assert language(swiss, "gsw", "en") == language(swiss, "en", "gsw") == "gsw"
+    assert language(ENGLISH, "gsw", "en") == language(ENGLISH, "en", "gsw") == "en"
+
+
+def test_long_columns_are_sampled_evenly():
+    # 2,000 votes at even distances: the first 2,000 texts alone would say Russian.
+    assert language(["Привет, мир"] * 2500 + ["Hello world"] * 7500, "ru", "en") == "en"
+
+
+def test_languages():
+    for name, subset, expected in (
+        ("Tatoeba", "cmn-eng", ("zh", "en")),
+        ("Tatoeba", "deu_Latn", ("de",)),
+        ("Tatoeba", "default", ()),
+        ("STS17", "en-en", ("en",)),
+        ("STSBenchmark", "default", ("en",)),
+    ):
+        assert subset_languages(mteb.get_task(name).metadata, subset) == expected
+    tags = [langscript(tag) for tag in ("de", "zh-Hant", "cmn", "pt_BR", "sr", "multilingual", "xx", "")]
+    assert tags == ["deu-Latn", "zho-Hant", "cmn-Hans", "por-Latn", "srp-Cyrl", None, None, None]

@@ -48,7 +48,7 @@ def encoded(model: Any, texts: list[str], subset: str, task: str = "Tatoeba", **
 def test_metadata(folder: Path, routed: SentenceTransformer):
     card = "---\nlanguage:\n- en\n- fr\n- multilingual\nlicense: apache-2.0\n---\n# Card\n"
     (folder / "README.md").write_text(card)
-    encoder = as_mteb_encoder(folder, training_datasets=["XNLI"])
+    encoder = as_mteb_encoder(folder)
     meta = encoder.mteb_model_meta
     weights = load_file(next(folder.rglob("model.safetensors")))
     embeddings = next(weight for name, weight in weights.items() if "word_embeddings" in name)
@@ -58,7 +58,7 @@ def test_metadata(folder: Path, routed: SentenceTransformer):
     assert meta.n_embedding_parameters == embeddings.numel()
     assert (meta.embed_dim, meta.max_tokens, meta.similarity_fn_name.value) == (16, 32, "cosine")
     assert (meta.languages, meta.license, meta.open_weights) == (["eng-Latn", "fra-Latn"], "apache-2.0", True)
-    assert (meta.training_datasets, meta.use_instructions, meta.experiment_kwargs) == ({"XNLI"}, False, None)
+    assert (meta.use_instructions, meta.experiment_kwargs) == (False, None)
     assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
     meta = as_mteb_encoder(routed, name="me/routed", languages=["de", "zh-Hant"]).mteb_model_meta
     assert (meta.name, meta.languages) == ("me/routed", ["deu-Latn", "zho-Hant"])

@@ -1,25 +1,28 @@
-"""Runs of `mteb.evaluate`: scores against our own protocols, keys, routes of both columns, and the cache."""
+"""Runs of `mteb.evaluate`: scores against our own protocols, routes of both columns, the cache, and the guide's code."""
 
 from __future__ import annotations
 
 import importlib
-import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mteb_helpers import ENGLISH, FRENCH, routed_model, shaken, table, with_data
+from mteb_helpers import ENGLISH, FRENCH, routed_model, shaken, sides, table, with_data
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.protocols.tatoeba_mteb import tatoeba_mteb
+from hf_xlsr.evaluation import tatoeba_mteb
 
 mteb = pytest.importorskip("mteb")
 
-from hf_xlsr.evaluation.mteb.encoder import MtebEncoder, as_mteb_encoder  # noqa: E402
-from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb  # noqa: E402
+from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
 
+from hf_xlsr.evaluation.mteb import MtebEncoder, evaluate_mteb  # noqa: E402
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "mteb.md"
 TYPES = "bitext_mining classification clustering reranking retrieval summarization"
+Pairs = list[dict[str, str]]
 
 
 @pytest.fixture
@@ -42,35 +45,24 @@ def tatoeba_task(french: list[str], english: list[str]) -> Any:
     return with_data(task, {"fra-eng": {"test": table(sentence1=french, sentence2=english)}})
 
 
-def sides(pairs: list[dict[str, str]]) -> tuple[list[str], list[str]]:
-    """French and English; no sentence twice, so that no two vectors are tied."""
-    distinct = {pair["target"]: pair["source"] for pair in pairs}
-    return list(distinct), list(distinct.values())
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 def test_both_columns_take_their_routes(reverse: bool, tiny_export: str):
     # Vectors of a wrong route are far from right: identical sentences would no longer be found.
     model = routed_model(tiny_export)
-    first, second, languages = FRENCH, ENGLISH, ("fr", "en")
-    if reverse:
-        first, second, languages = ENGLISH, FRENCH, ("en", "fr")
-    found = evaluate_mteb(model, tatoeba_task(first, second))["Tatoeba-mteb/fr-en/test/f1"]
-    ours = tatoeba_mteb(model, first, second, languages=languages, name="t")
+    step = -1 if reverse else 1
+    columns, languages = (FRENCH, ENGLISH)[::step], ("fr", "en")[::step]
+    found = evaluate_mteb(model, tatoeba_task(*columns))["Tatoeba-mteb/fr-en/test/f1"]
+    ours = tatoeba_mteb(model, *columns, languages=languages, name="t")
     assert found == pytest.approx(ours[f"t-tatoeba-mteb/{'-'.join(languages)}/test/f1"])
-    wrong = tatoeba_mteb(model, first, second, languages=languages[::-1], name="t")
+    wrong = tatoeba_mteb(model, *columns, languages=languages[::-1], name="t")
     assert found != pytest.approx(wrong[f"t-tatoeba-mteb/{'-'.join(languages[::-1])}/test/f1"])
 
 
 def test_cached_scores(
-    tiny_export: str,
-    pairs: list[dict[str, str]],
-    tmp_path: Path,
-    encoded: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_export: str, pairs: Pairs, tmp_path: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "own"))
-    task = tatoeba_task(*sides(pairs[:70]))
+    task = tatoeba_task(*sides(pairs[:70])[::-1])
     first = evaluate_mteb(tiny_export, task, cache=tmp_path)
     assert encoded == ["fra-eng", "fra-eng"]
     card = shutil.copytree(tiny_export, tmp_path / "tiny")
@@ -81,42 +73,20 @@ def test_cached_scores(
     assert again == pytest.approx(first, abs=1e-6)
 
 
-def other_weights(model: SentenceTransformer, task: Any) -> tuple[Any, Any, dict[str, Any]]:
-    return shaken(model, 1), task, {}
-
-
-def other_prompt(model: SentenceTransformer, task: Any) -> tuple[Any, Any, dict[str, Any]]:
-    return model, task, {"prompt": "query: "}
-
-
-def other_data(model: SentenceTransformer, task: Any) -> tuple[Any, Any, dict[str, Any]]:
-    other = tatoeba_task(FRENCH, ENGLISH)
-    other.metadata = task.metadata.model_copy(update={"dataset": {"path": "elsewhere", "revision": "another"}})
-    return model, other, {}
-
-
-@pytest.mark.parametrize("change", [other_weights, other_prompt, other_data])
-def test_no_score_is_stale(
-    change: Any, tiny_export: str, pairs: list[dict[str, str]], tmp_path: Path, encoded: list[str]
-):
-    model, task = SentenceTransformer(tiny_export, device="cpu"), tatoeba_task(*sides(pairs[:70]))
+@pytest.mark.parametrize("changed", ["weights", "prompt", "data"])
+def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_path: Path, encoded: list[str]):
+    model, task = SentenceTransformer(tiny_export, device="cpu"), tatoeba_task(*sides(pairs[:70])[::-1])
     evaluate_mteb(model, task, cache=tmp_path)
-    changed, other, options = change(model, task)
-    cached = evaluate_mteb(changed, other, cache=tmp_path, **options)
+    options = {"prompt": "query: "} if changed == "prompt" else {}
+    if changed == "weights":
+        model = shaken(model, 1)
+    if changed == "data":
+        other = task.metadata.model_copy(update={"dataset": {"path": "elsewhere", "revision": "another"}})
+        task = tatoeba_task(FRENCH, ENGLISH)
+        task.metadata = other
+    cached = evaluate_mteb(model, task, cache=tmp_path, **options)
     assert len(encoded) == 4
-    assert cached == evaluate_mteb(changed, other, **options)
-
-
-def test_results_file(tiny_export: str, tmp_path: Path):
-    encoder = as_mteb_encoder(tiny_export, prompt="red ")
-    task = tatoeba_task(FRENCH, ENGLISH)
-    metrics = evaluate_mteb(encoder, [task], output=tmp_path / "scores.json", batch_size=3)
-    content = json.loads((tmp_path / "scores.json").read_text())
-    settings = content["settings"]
-    assert content["metrics"] == metrics
-    assert (settings["revision"], settings["prompt"]) == (encoder.mteb_model_meta.revision, "red ")
-    assert (settings["tasks"], settings["batch_size"]) == (["Tatoeba"], 3)
-    assert settings["data_revisions"] == {"Tatoeba": task.metadata.revision}
+    assert cached == evaluate_mteb(model, task, **options)
 
 
 def test_chosen_subsets(tiny_export: str, tmp_path: Path):
@@ -136,3 +106,19 @@ def test_text_tasks(kind: str, tiny_export: str):
     task = next(task for task in tasks if task.metadata.modalities == ["text"])
     metrics = evaluate_mteb(tiny_export, task())
     assert metrics and all(key.startswith(f"{task.metadata.name}-mteb/") for key in metrics)
+
+
+def test_the_code_of_the_guide_runs(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    monkeypatch.setitem(MODEL_REGISTRY, "me/my-model", None)
+    del MODEL_REGISTRY["me/my-model"]  # put back as it was when the test is over
+    namespace: dict[str, Any] = {"MODEL": tiny_export}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)  # as a reader would run them, one after the other
+    printed = capsys.readouterr().out
+    assert len(blocks) == 4
+    assert "True\n" in printed and "ModelMeta(" in printed
+    for name in ("LocalTatoeba", "XlsrXSR-mine-mteb/de-en/test/precision@1", "XlsrSTSWeightedMean-mine-mteb/en/test"):
+        assert name in printed
+    assert (tmp_path / "mteb-results" / "results" / "me__my-model").is_dir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import hf_xlsr.evaluation as evaluation
 from hf_xlsr.data.columns import KNOWN_COLUMNS
 from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocols import load_module
 from hf_xlsr.evaluation.registry import PROTOCOLS, Protocol, option_specs, specs_of
 from hf_xlsr.evaluation.results import Results
 
@@ -24,9 +24,8 @@ def test_declaration(protocol: Protocol) -> None:
     assert PROTOCOLS[protocol.name] is protocol and protocol.summary
     if protocol.name == "mteb":
         return
-    name = protocol.name.replace("-", "_")
-    module = import_module(f"hf_xlsr.evaluation.{'senteval.evaluate' if name == 'senteval' else f'protocols.{name}'}")
-    parameters = inspect.signature(getattr(module, name)).parameters
+    function = getattr(load_module(protocol.name), protocol.name.replace("-", "_"))
+    parameters = inspect.signature(function).parameters
     for option, value in protocol.options().arguments().items():
         assert parameters[option].default == value
     own = {spec.name for spec in specs_of(protocol.options).values()}
@@ -81,7 +80,7 @@ def test_xsr_joins_both_directions_and_the_pool() -> None:
 
 
 def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hf_xlsr.evaluation.protocols import pair_classification
+    from hf_xlsr.evaluation.protocols import pair_similarity
 
     seen: list[Any] = []
 
@@ -90,7 +89,7 @@ def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch)
         seen.append((language, tune and tune[0]["sentence1"], options.get("tune_language")))
         return Results()
 
-    monkeypatch.setattr(pair_classification, "pair_classification", record)
+    monkeypatch.setattr(pair_similarity, "pair_classification", record)
 
     def rows(*languages: str) -> list[dict[str, Any]]:
         return [{"sentence1": language, "lang": language} for language in languages]
@@ -117,7 +116,7 @@ def test_protocols_are_imported_on_first_use() -> None:
         "from hf_xlsr.evaluation.registry import PROTOCOLS, option_specs\n"
         "assert 'tatoeba' in PROTOCOLS and not [name for name in sys.modules if 'protocols.' in name]\n"
         "PROTOCOLS['tatoeba']\n"
-        "assert 'hf_xlsr.evaluation.protocols.nli' not in sys.modules\n"
+        "assert 'hf_xlsr.evaluation.protocols.transfer' not in sys.modules\n"
         "option_specs()\n"
         "heavy = {'mteb', 'sacrebleu', 'matplotlib', 'torch', 'sklearn', 'transformers'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"

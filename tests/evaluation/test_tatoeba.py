@@ -49,23 +49,6 @@ def test_equals_translation_evaluator():
     assert ours["toy-tatoeba/en-de/dev/accuracy"] == pytest.approx(theirs["mean_accuracy"])
 
 
-@pytest.fixture
-def hand() -> TableEncoder:
-    # c is nearest to B although C is its own; A's nearest is a, B's is c, C's is b.
-    degrees = {"a": 0, "b": 50, "c": 30, "A": 5, "B": 28, "C": 60}
-    return TableEncoder({text: [np.cos(np.deg2rad(d)), np.sin(np.deg2rad(d))] for text, d in degrees.items()})
-
-
-def test_hand_example_of_laser(hand: TableEncoder):
-    # a -> A is right, b -> C and c -> B are not; A -> a is right, B -> c and C -> b are not.
-    assert tatoeba_laser(hand, ["a", "b", "c"], ["A", "B", "C"], languages=LANGUAGES, name="toy") == {
-        "toy-tatoeba-laser/en-de/test/source_to_target_error": 2 / 3,
-        "toy-tatoeba-laser/en-de/test/target_to_source_error": 2 / 3,
-        "toy-tatoeba-laser/en-de/test/error": 2 / 3,
-        "toy-tatoeba-laser/en-de/test/pairs": 3,
-    }
-
-
 def test_hand_example_of_mteb():
     # Both sources choose A: class A has precision 1/2 and recall 1, class B nothing; the mean is weighted 1 to 1.
     encoder = TableEncoder({"a": [1.0, 0.0], "b": [0.8, 0.6], "A": [0.96, 0.28], "B": [0.0, 1.0]})

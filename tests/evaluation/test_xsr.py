@@ -92,15 +92,3 @@ def test_both_directions():
     forward = xsr(encoder, sources, targets, pool, name="toy", languages=languages)
     backward = xsr(encoder, targets, sources, source_pool, name="toy", languages=("de", "en"))
     assert metrics == forward | backward and len(metrics) == 10
-
-
-def test_routes():
-    class Routed(WordEncoder):
-        routes = ("source", "target")
-
-        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-            assert {text[0] for text in texts} == {"w" if kwargs["task"] == "source" else "v"}
-            return super().encode(texts)
-
-    sources, targets, _ = corpus(pairs=5, distractors=0)
-    xsr_both_directions(Routed(), sources, targets, [], [], name="toy", routes={"en": "source", "fr": "target"})

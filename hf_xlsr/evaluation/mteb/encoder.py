@@ -1,29 +1,36 @@
-"""Encoders as mteb takes them: each column routed by its language, scores filed under a hash of the model."""
+"""Encoders as mteb takes them, and runs of mteb's own evaluation with results under our keys."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import mteb
 import numpy as np
+from mteb.abstasks import AbsTask
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb.models.model_meta import ScoringFunction
+from mteb.results import TaskResult
 from mteb.types import Licenses, PromptType
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.encoding import default_prompt, embed, route_of, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import finite_length, load_encoder
-from hf_xlsr.evaluation.mteb.data import column_language, langscript, subset_languages
+from hf_xlsr.evaluation.languages import metric_languages
+from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, mteb_task, subset_languages
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.markdown import front_matter
 
@@ -40,8 +47,6 @@ class MtebEncoder(AbsEncoder):
         self.model, self.mteb_model_meta = model, mteb_model_meta
         self.prompt, self.routes = prompt, routes
         self.model_prompts = {name: text for name, text in model.prompts.items() if text is not None}
-        for language in routes or ():
-            route_of(model, language, routes)
 
     def encode(
         self,
@@ -96,9 +101,8 @@ class MtebEncoder(AbsEncoder):
             return candidates[0]
         place = f"A column of mteb's task {metadata.name}, subset '{subset}',"
         if len(candidates) != 2:
-            raise XlsrError(
-                f"{place} may be in {', '.join(candidates) or 'any language'}. Choose subsets of one or two languages."
-            )
+            found = ", ".join(candidates) or "any language"
+            raise XlsrError(f"{place} may be in {found}. Choose subsets of one or two languages.")
         return column_language(texts, (candidates[0], candidates[1]), place=place)
 
 
@@ -109,7 +113,6 @@ def as_mteb_encoder(
     prompt: str = "",
     routes: Mapping[str, str] | None = None,
     languages: Sequence[str] | None = None,
-    training_datasets: Iterable[str] | None = None,
 ) -> MtebEncoder:
     """A model that `mteb.evaluate` takes; its scores are filed under `content_hash` as revision.
 
@@ -123,10 +126,10 @@ def as_mteb_encoder(
         prompt: Put before every text, for instance `"query: "`.
         routes: Language -> route of a model whose routes do not have the languages' names.
         languages: What the model is for, in its metadata; by default what its card or its routes say.
-        training_datasets: Tasks of mteb that the model was trained on; None: unknown.
     """
     loaded = load_encoder(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else model
-    card = _card(model)
+    readme = Path(model) / "README.md" if isinstance(model, (str, os.PathLike)) else None
+    card = front_matter(readme.read_text("utf-8", errors="replace")) if readme and readme.is_file() else {}
     found = languages or card.get("language") or routes_of(loaded)
     tags = [tag for language in ([found] if isinstance(found, str) else found) if (tag := langscript(language))]
     encoders: list[Any] = [module for module in loaded.modules() if isinstance(module, PreTrainedModel)]
@@ -147,11 +150,26 @@ def as_mteb_encoder(
             "framework": ["Sentence Transformers", "PyTorch"],
             "similarity_fn_name": ScoringFunction(loaded.similarity_fn_name or "cosine"),
             "use_instructions": bool(prompt),
-            "training_datasets": None if training_datasets is None else set(training_datasets),
             "experiment_kwargs": _experiment(prompt, routes),
         }
     )
     return MtebEncoder(loaded, meta, prompt=prompt, routes=routes)
+
+
+def _experiment(prompt: str, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """Prompt and routes, which affect embeddings; mteb caches results per combination."""
+    options: dict[str, Any] = {"prompt": prompt} if prompt else {}
+    options.update({"routes": dict(routes)} if routes else {})
+    # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
+    return {**options, "digest": digest} if options else None
+
+
+def _name(model: Any, name: str | None) -> str:
+    if name is None and isinstance(model, (str, os.PathLike)):
+        name = Path(model).resolve().name if Path(model).is_dir() else str(model)
+    name = name or "sentence-transformer"
+    return name if "/" in name else f"local/{name}"
 
 
 def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
@@ -174,22 +192,75 @@ def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
     return meta
 
 
-def _experiment(prompt: str, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Prompt and routes, which affect embeddings; mteb caches results per combination."""
-    options: dict[str, Any] = {"prompt": prompt} if prompt else {}
-    options.update({"routes": dict(routes)} if routes else {})
-    # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
-    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-    return {**options, "digest": digest} if options else None
+def evaluate_mteb(
+    model: str | os.PathLike[str] | Any,
+    tasks: str | AbsTask | Iterable[str | AbsTask],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    batch_size: int = 64,
+    show_progress_bar: bool = False,
+    **options: Any,
+) -> Results:
+    """Runs mteb's tasks and gives their main scores under our keys.
+
+    mteb's default cache of results is never read or written. A score in `cache` is reused only for the same model,
+    prompt and routes, and the same revision of the task's data.
+
+    Args:
+        model: What `as_mteb_encoder` takes or returns.
+        tasks: Names of mteb's tasks or task objects (`mteb.get_task`, our own), one or several.
+        cache: Folder for mteb's result files; by default they are not kept.
+        **options: See `as_mteb_encoder`.
+
+    Returns:
+        `main_score`, and the same under the metric's own name (`f1`, `cosine_spearman`), for each subset and split:
+        `Tatoeba-mteb/de-en/test/f1`. Languages are named by their codes. A subset with more than three languages, or
+        with the same languages as another one of its task, is named as mteb names it.
+    """
+    if isinstance(model, MtebEncoder) and options:
+        raise XlsrError(f"`{next(iter(options))}` has no effect on a made encoder. Give it to `as_mteb_encoder`.")
+    encoder = model if isinstance(model, MtebEncoder) else as_mteb_encoder(model, **options)
+    encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+    measurements = Results()
+    with tempfile.TemporaryDirectory() as folder:
+        results = mteb.ResultCache(Path(cache or folder))
+        for task in [tasks] if isinstance(tasks, (str, AbsTask)) else tasks:
+            chosen = mteb_task(task) if isinstance(task, str) else task
+            measurements |= _task_results(chosen, _run(encoder, chosen, results, encode_kwargs))
+    return measurements
 
 
-def _name(model: Any, name: str | None) -> str:
-    if name is None and isinstance(model, (str, os.PathLike)):
-        name = Path(model).resolve().name if Path(model).is_dir() else str(model)
-    name = name or "sentence-transformer"
-    return name if "/" in name else f"local/{name}"
+def _run(encoder: MtebEncoder, task: AbsTask, results: mteb.ResultCache, encode_kwargs: Any) -> TaskResult:
+    """mteb's result of one task, from the cache if it has one of these data."""
+    found = results.load_task_result(task.metadata.name, encoder.mteb_model_meta)
+    # mteb takes a complete result from its cache whatever data it is of.
+    valid = found is not None and found.is_mergeable(task)
+    result = mteb.evaluate(
+        encoder,
+        task,
+        cache=results,
+        overwrite_strategy="only-missing" if valid else "always",
+        encode_kwargs=encode_kwargs,
+        show_progress_bar=encode_kwargs["show_progress_bar"],
+        co2_tracker=False,
+    )
+    return result.task_results[0]
 
 
-def _card(model: Any) -> dict[str, Any]:
-    file = Path(model) / "README.md" if isinstance(model, (str, os.PathLike)) else None
-    return front_matter(file.read_text("utf-8", errors="replace")) if file and file.is_file() else {}
+def _task_results(task: AbsTask, result: TaskResult) -> Results:
+    found = Results()
+    subsets = task.metadata.hf_subsets_to_langscripts
+    tags = metric_languages(dict.fromkeys(tag for langs in subsets.values() for tag in langs))
+    names = {subset: tuple(tags[tag] for tag in langs) for subset, langs in subsets.items()}
+    counts = Counter(names.values())
+    for split in task.eval_splits:
+        for scores in result.scores.get(split, ()):
+            subset = scores["hf_subset"]
+            if subset not in task.hf_subsets and not task.is_aggregate:
+                continue
+            plain = subset in names and len(subsets[subset]) <= 3 and counts[names[subset]] == 1
+            tagged = names[subset] if plain else (subset.replace("/", "-"),)
+            languages = (tagged[0], tagged[1]) if len(tagged) == 2 else "-".join(tagged)
+            values = dict.fromkeys(("main_score", task.metadata.main_score), float(scores["main_score"]))
+            found |= measured(task.metadata.name, "mteb", languages, split, values)
+    return found

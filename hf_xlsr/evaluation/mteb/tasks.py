@@ -1,66 +1,232 @@
-"""mteb tasks on the user's own data: scored by our protocols under our names, or as a stock task scores its own."""
+"""mteb's tasks: their data as rows with our columns, and tasks on the user's own data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+import langcodes
+import mteb
 from datasets import Dataset
 from mteb.abstasks import AbsTask
 from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.languages import check_language_code
 from torch.utils.data import DataLoader
 
+from hf_xlsr.data.columns import split_name
+from hf_xlsr.data.languages import language_code, language_shares
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation.bucc_data import BuccData
-from hf_xlsr.evaluation.mteb.data import COLUMNS, langscript, mteb_task, their_columns
-from hf_xlsr.evaluation.protocols.bucc import bucc
-from hf_xlsr.evaluation.protocols.sts import sts
+from hf_xlsr.evaluation.languages import metric_languages
+from hf_xlsr.evaluation.protocols.bucc import BuccData, bucc
+from hf_xlsr.evaluation.protocols.pair_similarity import sts
 from hf_xlsr.evaluation.protocols.xsr import xsr
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.hashing import data_hash
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
+SAMPLE = 2000  # texts of a column that vote
+CLEAR = 2 / 3  # share of the votes that settles a column's language
+
+# Type of task -> our columns, and the columns that name the languages.
+COLUMNS = {
+    "BitextMining": (("source", "target"), ("source_lang", "target_lang")),
+    "STS": (("sentence1", "sentence2", "score"), ("lang",)),
+    "PairClassification": (("sentence1", "sentence2", "label"), ("lang",)),
+    "Classification": (("text", "label", "split"), ("lang",)),
+}
+
+
+def their_columns(task: Any) -> dict[str, str]:
+    names = {"source": "sentence1", "target": "sentence2", "score": "score"}
+    if task.metadata.type == "STS":
+        names.update(zip(("sentence1", "sentence2"), task.column_names, strict=True))
+    elif task.metadata.type == "PairClassification":
+        names["sentence1"], names["sentence2"] = task.input1_column_name, task.input2_column_name
+    elif task.metadata.type == "Classification":
+        names["text"] = task.input_column_name
+    return names | {"label": getattr(task, "label_column_name", "label")}
+
+
+def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
+    """One of mteb's tasks, without its data: only subsets in these languages alone (`deu-Latn`), or only these."""
+    chosen: dict[str, Any] = {"languages": list(languages), "exclusive_language_filter": True} if languages else {}
+    chosen |= {"hf_subsets": list(hf_subsets)} if hf_subsets else {}
+    try:
+        return mteb.get_task(name, **chosen)
+    except ValueError as error:
+        raise XlsrError(f"mteb task '{name}': {error_line(error)}") from error
+    except KeyError as error:
+        raise XlsrError(f"mteb task {error.args[0].removeprefix('KeyError: ')}") from error
+
+
+def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: str | None = None) -> Iterator[Row]:
+    """The rows of one of mteb's tasks, with our columns.
+
+    Languages are named by their codes; where a task has two kinds of one language (`zho-Hans`, `zho-Hant`), by its
+    tags. The columns of bitext are in the languages of the subset's name, in this order, as the tasks document it; the
+    `lang` of a pair in two languages is both, `en+de`.
+
+    `split` is one of the data's, `dev` for any name of it. By default, of those that mteb evaluates on, `test` or the
+    first; of classification all of them and the one it trains on.
+    """
+    task = mteb_task(task_name)
+    kind, unknown = task.metadata.type, set(subsets or ()) - set(task.hf_subsets)
+    if kind not in COLUMNS or unknown:
+        what = f"no subset {', '.join(unknown)}" if kind in COLUMNS else f"type {kind} is unsupported"
+        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: {what}.")
+    # Only these are downloaded, where the Hub keeps them apart.
+    task.hf_subsets = list(subsets or task.hf_subsets)
+    task.load_data()
+    tags = [tag for langs in task.metadata.hf_subsets_to_langscripts.values() for tag in langs]
+    languages = metric_languages(dict.fromkeys(tags))
+    parts = list(_parts(task, split))
+    return (row for part in parts for row in _read(task, *part, languages))
+
+
+def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
+    """Subset, split and table of each part of the data that is wanted."""
+    for subset in task.hf_subsets:
+        tables = _tables(task, subset)
+        if split is None:
+            wanted = [name for name in _usual_splits(task) if name in tables]
+        else:
+            wanted = [split] if split in tables else [name for name in tables if split_name(name) == split_name(split)]
+        if not wanted:
+            raise XlsrError(
+                f"Subset '{subset}' of mteb's task {task.metadata.name} has no split "
+                f"'{split or _usual_splits(task)[0]}', only {', '.join(tables) or 'none'}."
+            )
+        for name in wanted:
+            yield subset, name, tables[name]
+
+
+def _tables(task: Any, subset: str) -> Any:
+    together = getattr(task, "parallel_subsets", False) or (subset == "default" and subset not in task.dataset)
+    return task.dataset if together else task.dataset.get(subset, {})
+
+
+def task_splits(task_name: str) -> list[str]:
+    """Names of the splits of a task's data, as `mteb_rows` takes them."""
+    task = mteb_task(task_name)
+    task.load_data()
+    return sorted({name for subset in task.hf_subsets for name in _tables(task, subset)})
+
+
+def _usual_splits(task: Any) -> list[str]:
+    tested = list(task.metadata.eval_splits)
+    if task.metadata.type == "Classification":
+        return list(dict.fromkeys([task.train_split, *tested]))
+    return ["test"] if "test" in tested else tested[:1]
+
+
+def _read(task: Any, subset: str, split: str, data: Any, languages: dict[str, str]) -> Iterator[Row]:
+    columns, sides = COLUMNS[task.metadata.type]
+    ours = [column for column in columns if column != "split"]
+    names = [their_columns(task)[column] for column in ours]
+    own = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
+    if len(sides) == 2:
+        names = subset.split("-") if task.parallel_subsets else names
+        constant = {"source_lang": own[0], "target_lang": own[:2][-1]}
+    else:
+        constant = {"lang": "+".join(dict.fromkeys(own))}  # no language tag has a plus sign
+    if "split" in columns:
+        constant["split"] = split
+    if not isinstance(data, dict) and len(data) == 1 and isinstance(data[0][names[0]], list):
+        data = data[0]  # older tasks keep each column as one list
+    values = [data[name] for name in names]
+    if isinstance(data, dict) and "gold" in data:
+        # The first BUCC also has targets without a source.
+        values[1] = [values[1][target] for _, target in data["gold"]]
+    return ({**dict(zip(ours, row, strict=True)), **constant} for row in zip(*values, strict=True))
+
+
+def langscript(language: str) -> str | None:
+    """A language as mteb writes it, `deu-Latn`: ISO 639-3 and ISO 15924; None if mteb does not know it."""
+    if not langcodes.tag_is_valid(language):
+        return None
+    full = langcodes.Language.get(language).maximize()
+    tag = f"{full.to_alpha3()}-{full.script}"
+    try:
+        check_language_code(tag)
+    except ValueError:
+        return None
+    return tag
+
+
+def subset_languages(metadata: TaskMetadata, subset: str) -> tuple[str, ...]:
+    """The codes of the languages of a subset, or of a column that mteb names by its language; none where unknown."""
+    tags = metadata.hf_subsets_to_langscripts.get(subset)
+    if tags is None:
+        tags = [subset] if langcodes.tag_is_valid(subset) else []
+    return tuple(dict.fromkeys(map(language_code, tags)))
+
+
+def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place: str) -> str:
+    """Identifies which of two languages a whole column is in.
+
+    Each of up to 2,000 evenly spaced texts votes. Where the two languages share no script the letters decide, else
+    py3langid among the two. A text votes for a language unknown to py3langid unless it is identified as the other one.
+    """
+    first, second = candidates
+    advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
+    shares = language_shares(candidates, place=place, advice=advice)
+    votes = [found[0] for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := shares(text)) is not None]
+    won = sum(0.5 if vote == 0.5 else vote > 0.5 for vote in votes) / max(len(votes), 1)
+    if votes and won >= CLEAR:
+        return first
+    if votes and won <= 1 - CLEAR:
+        return second
+    raise XlsrError(
+        f"{place} may be in {first} or {second}: {won:.0%} of its {len(votes)} texts with letters look like {first}; "
+        f"{advice}."
+    )
 
 
 class ProtocolTask(AbsTask):
     """A task of mteb that is scored by one of our protocols, for any encoder of mteb.
 
     It hands over the sentences of a language as mteb hands over the columns of tasks that keep all languages in one
-    table: the subset is the language, so that nothing needs to be identified. `revision` is the `data_hash` of all that
-    affects the score except the model; `about` are other fields of `TaskMetadata`.
+    table: the subset is the language, so that nothing needs to be identified. `measure` holds the data; `texts` are all
+    that affects the score except the model, for the revision; `about` are other fields of `TaskMetadata`.
     """
 
     abstask_prompt = "Retrieve semantically similar text."
 
     def __init__(
         self,
-        measure: Callable[[Encoder, str, str], Results],
+        measure: Callable[..., Results],
         *,
         languages: tuple[str, ...],
         split: str,
         samples: int,
-        revision: str,
+        texts: Iterable[str],
         **about: Any,
     ) -> None:
         self.metadata = TaskMetadata(
             eval_langs=_eval_langs([languages]),
             eval_splits=[split],
-            dataset={"path": f"local/{about['name']}", "revision": revision},
+            dataset={"path": f"local/{about['name']}", "revision": data_hash(texts)},
             **about,
         )
         super().__init__()
         self.measure, self.samples, self.languages_of_sides = measure, samples, languages
-        self.dataset = {"-".join(languages): {split: None}}  # `measure` holds the data
+        self.dataset = {"-".join(languages): {split: None}}
         self.data_loaded = True
 
     def _evaluate_subset(
         self, model: Any, data_split: Any, *, hf_split: str, encode_kwargs: Any, **_: Any
     ) -> dict[str, float]:
-        encoder = _EncoderOfMteb(model, self.metadata, hf_split, encode_kwargs, self.languages_of_sides)
-        records = self.measure(encoder, self.metadata.name, hf_split).records.values()
-        return {record.metric: record.value for record in records if record.split == hf_split}
+        def encode(texts: list[str], *, task: str, **_: Any) -> Any:
+            loader = DataLoader(Dataset.from_dict({"text": texts}), batch_size=encode_kwargs.get("batch_size", 32))
+            place = {"task_metadata": self.metadata, "hf_split": hf_split, "hf_subset": task}
+            return model.encode(loader, **place, **encode_kwargs)
+
+        encoder = SimpleNamespace(encode=encode, routes=self.languages_of_sides)
+        found = self.measure(encoder, name=self.metadata.name, languages=self.languages_of_sides, split=hf_split)
+        return {record.metric: record.value for record in found.records.values() if record.split == hf_split}
 
     def _calculate_descriptive_statistics_from_split(self, split: str, **_: Any) -> Any:
         return {"num_samples": self.samples}
@@ -76,13 +242,12 @@ def xsr_task(
     split: str = "test",
 ) -> ProtocolTask:
     """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score."""
-    sides = list(queries), list(golds), list(pool)
     return ProtocolTask(
-        lambda encoder, task, split: xsr(encoder, *sides, name=task, languages=languages, split=split),
+        partial(xsr, queries=queries, golds=golds, pool=pool),
         languages=languages,
         split=split,
-        samples=len(sides[0]),
-        revision=data_hash([*(str(len(side)) for side in sides), *queries, *golds, *pool]),
+        samples=len(queries),
+        texts=[*(str(len(side)) for side in (queries, golds, pool)), *queries, *golds, *pool],
         name=f"XlsrXSR-{name}",
         description="Cross-lingual sentence retrieval: precision of finding translations among other sentences.",
         reference="https://aclanthology.org/2021.acl-long.226",
@@ -102,19 +267,13 @@ def bucc_task(
     margin: str = "ratio",
 ) -> ProtocolTask:
     """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score."""
-    texts = [str(k), margin]
-    for data in (tune, test):
-        texts += [str(len(data.sources)), str(len(data.gold))]
-        texts += [*data.source_ids, *data.sources, *data.target_ids, *data.targets]
-        texts += [id_ for pair in sorted(data.gold) for id_ in pair]
+    parts = [[str(len(data.sources)), str(len(data.gold)), *data.texts] for data in (tune, test)]
     return ProtocolTask(
-        lambda encoder, task, split: bucc(
-            encoder, tune, test, name=task, languages=languages, split=split, k=k, margin=margin
-        ),
+        partial(bucc, tune=tune, test=test, k=k, margin=margin),
         languages=languages,
         split=split,
         samples=len(test.gold),
-        revision=data_hash(texts),
+        texts=[str(k), margin, *parts[0], *parts[1]],
         name=f"XlsrBuccF1-{name}",
         description="Translations hidden among other sentences, mined by margin with a threshold tuned on other data.",
         reference="https://comparable.limsi.fr/bucc2018/bucc2018-task.html",
@@ -127,17 +286,18 @@ def sts_task(
     name: str, rows: Iterable[Row], languages: str | tuple[str, ...] = "en", *, split: str = "test"
 ) -> ProtocolTask:
     """Protocol `sts` as a task of mteb, `XlsrSTSWeightedMean-{name}`, with `spearman_wmean` as its main score."""
-    listed = [dict(row) for row in rows]
+    listed = list(rows)
+
+    def measure(encoder: Encoder, *, name: str, languages: tuple[str, ...], split: str) -> Results:
+        return sts(encoder, {name: listed}, language="+".join(languages), split=split)
+
     columns = ("sentence1", "sentence2", "score", "subset")
-    sides = (languages,) if isinstance(languages, str) else languages
     return ProtocolTask(
-        lambda encoder, task, split: sts(
-            encoder, {task: listed}, language=sides if len(sides) == 2 else sides[0], split=split
-        ),
-        languages=sides,
+        measure,
+        languages=(languages,) if isinstance(languages, str) else languages,
         split=split,
         samples=len(listed),
-        revision=data_hash(str(row.get(column, "")) for row in listed for column in columns),
+        texts=(str(row.get(column, "")) for row in listed for column in columns),
         name=f"XlsrSTSWeightedMean-{name}",
         description="Semantic textual similarity: mean of the subsets' correlations, weighted by their sizes.",
         reference="https://github.com/facebookresearch/SentEval",
@@ -191,33 +351,7 @@ def _eval_langs(pairs: Iterable[tuple[str, ...]]) -> dict[str, list[str]]:
     for languages in pairs:
         tags = [langscript(language) for language in languages]
         if None in tags:
-            raise XlsrError(
-                f"mteb does not know the language '{languages[tags.index(None)]}'. Give a code such as de."
-            )
+            unknown = languages[tags.index(None)]
+            raise XlsrError(f"mteb does not know the language '{unknown}'. Give a code such as de.")
         found["-".join(languages)] = [tag for tag in tags if tag]
     return found
-
-
-class _EncoderOfMteb:
-    """An encoder of mteb with the `encode` that our protocols call; its routes are the languages."""
-
-    def __init__(
-        self,
-        model: Any,
-        metadata: TaskMetadata,
-        split: str,
-        encode_kwargs: dict[str, Any],
-        languages: tuple[str, ...],
-    ) -> None:
-        self.model, self.routes = model, languages
-        self.metadata, self.split, self.encode_kwargs = metadata, split, encode_kwargs
-
-    def encode(self, texts: list[str], *, task: str, **_: Any) -> np.ndarray:
-        loader = DataLoader(
-            Dataset.from_dict({"text": texts}),
-            batch_size=self.encode_kwargs.get("batch_size", 32),
-        )
-        vectors = self.model.encode(
-            loader, task_metadata=self.metadata, hf_split=self.split, hf_subset=task, **self.encode_kwargs
-        )
-        return vectors.cpu().float().numpy() if hasattr(vectors, "cpu") else np.asarray(vectors)

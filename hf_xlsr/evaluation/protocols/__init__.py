@@ -1,7 +1,26 @@
-"""Evaluation protocols, one module each; `NAMES` are their names in commands and metric keys."""
+"""Evaluation protocols; `NAMES` are their names in commands and metric keys."""
 
 from __future__ import annotations
 
-import pkgutil
+from importlib import import_module
+from types import ModuleType
 
-NAMES = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+MODULES = {
+    "bucc": ("bucc", "mining"),
+    "language_bias": ("language-bias",),
+    "mteb": ("mteb",),
+    "pair_similarity": ("pair-classification", "sts"),
+    "search": ("search",),
+    "senteval": ("senteval",),
+    "tatoeba": ("tatoeba", "tatoeba-laser", "tatoeba-mteb", "tatoeba-xtreme"),
+    "transfer": ("nli", "zero-shot"),
+    "xsim": ("xsim", "xsim-pp"),
+    "xsr": ("xsr",),
+}
+NAMES = tuple(sorted(name for names in MODULES.values() for name in names))
+
+
+def load_module(protocol: str) -> ModuleType:
+    """Imports the module that declares a protocol."""
+    (module,) = (module for module, names in MODULES.items() if protocol in names)
+    return import_module(f"{__name__}.{module}")

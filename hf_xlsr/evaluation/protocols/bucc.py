@@ -1,9 +1,11 @@
-"""Protocol `bucc`: mined translations among other sentences, with a threshold tuned on other data."""
+"""Protocols `bucc` and `mining`: mined translations among other sentences, with a threshold tuned on other data."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -12,14 +14,14 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.data.formats.reading import format_suffix
+from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.bucc_data import BuccData, read_bucc
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
 from hf_xlsr.evaluation.outcomes import Outcomes, Thresholds
 from hf_xlsr.evaluation.protocols.tatoeba import embed_sides
 from hf_xlsr.evaluation.protocols.xsim import margin_setting
-from hf_xlsr.evaluation.registry import Options, Protocol, option
+from hf_xlsr.evaluation.registry import Options, Protocol, option, pair_protocol
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.table import data_name
 from hf_xlsr.utils.errors import XlsrError
@@ -30,17 +32,126 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
-
+LEAST_PAIRS = 20  # of protocol `mining`
 NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 
 
 @dataclass(frozen=True)
-class BuccOptions(Options):
-    gold: str | None = option(None, "pairs of ids that are translations, id-tab-id", data=True)
-    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
-    tune_gold: str | None = option(None, "pairs of ids that are translations in the data of --tune", data=True)
-    k: int | None = option(None, "size of the neighbourhoods")
-    margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
+class BuccData:
+    """Sentences of two languages, some of which are hidden translations.
+
+    Ids of a side are distinct, one for each sentence; `gold` has one or more pairs of source and target id.
+
+    Examples:
+        >>> BuccData(["a1"], ["Hello."], ["b1", "b2"], ["Au revoir.", "Bonjour."], frozenset({("a1", "b2")})).targets
+        ['Au revoir.', 'Bonjour.']
+    """
+
+    source_ids: Sequence[str]
+    sources: Sequence[str]
+    target_ids: Sequence[str]
+    targets: Sequence[str]
+    gold: frozenset[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        sides = ("source", self.source_ids, self.sources), ("target", self.target_ids, self.targets)
+        for place, (side, ids, texts) in enumerate(sides):
+            if len(ids) != len(texts) or len(set(ids)) != len(ids):
+                twice = [id_ for id_, count in Counter(ids).items() if count > 1]
+                raise XlsrError(f"`{side}_ids` must be distinct, one for each sentence; {twice[:3]} occur twice.")
+            if not self.gold or (unknown := {pair[place] for pair in self.gold} - set(ids)):
+                problem = f"has an unknown {side} id, {min(unknown)!r}" if self.gold else "must have one or more pairs"
+                raise XlsrError(f"`gold` {problem}.")
+
+    @property
+    def texts(self) -> list[str]:
+        """All that affects the metrics, for a hash."""
+        gold = [id_ for pair in sorted(self.gold) for id_ in pair]
+        return [*self.source_ids, *self.sources, *self.target_ids, *self.targets, *gold]
+
+
+def read_bucc(
+    source_file: str | os.PathLike[str], target_file: str | os.PathLike[str], gold_file: str | os.PathLike[str]
+) -> BuccData:
+    """Reads the shared task's files: a line is id, tab, text; a gold line two ids with a tab between.
+
+    Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
+    (`.gz`, `.bz2`, `.xz`, `.zst`).
+    """
+    sources, targets, gold = (list(_read_lines(Path(file))) for file in (source_file, target_file, gold_file))
+    (source_ids, source_texts), (target_ids, target_texts) = (
+        ([id_ for id_, _ in side], [text for _, text in side]) for side in (sources, targets)
+    )
+    firsts = {first for first, _ in gold}
+    if len(firsts.intersection(source_ids)) < len(firsts.intersection(target_ids)):
+        gold = [(second, first) for first, second in gold]
+    return BuccData(source_ids, source_texts, target_ids, target_texts, frozenset(gold))
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The text before and after the first tab of each line."""
+    number = 0
+    try:
+        with open_binary(path) as file:
+            for line in iter_lines(file):
+                number += 1
+                first, _, second = decode(line).partition("\t")
+                if not second.strip():
+                    raise BadLine("it must be an id, a tab and a text")
+                yield first.strip(), second.strip()
+    except (BrokenFile, BadLine) as error:
+        raise XlsrError(f"Cannot read {f'line {number} of ' if number else ''}{path}: {error}.") from error
+
+
+def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1) -> BuccData:
+    """A BUCC-like test from parallel rows: some keep both sides, each other row keeps only one.
+
+    A text that occurs in several rows would give unmarked translations. Of rows connected by equal sources or equal
+    targets therefore only the first is kept.
+
+    Args:
+        rows: Parallel sentences, `{"source": ..., "target": ...}`.
+        share: Share of the rows that keep both sides, above 0 and at most 1; one row at least. Half of the others keep
+            the source, half the target.
+        seed: Of the choice, and of the order on each side.
+
+    Examples:
+        >>> data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(10)], share=0.2)
+        >>> len(data.sources), len(data.targets), len(data.gold)
+        (6, 6, 2)
+    """
+    return _hide(_independent([(row["source"], row["target"]) for row in rows]), share, seed)
+
+
+def _hide(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> BuccData:
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(pairs))
+    hidden = max(1, round(share * len(pairs)))
+    middle = hidden + (len(pairs) - hidden) // 2
+    source_rows = rng.permutation(order[:middle])
+    target_rows = rng.permutation(np.concatenate([order[:hidden], order[middle:]]))
+    source_ids = {row: f"source-{number:06d}" for number, row in enumerate(source_rows.tolist(), start=1)}
+    target_ids = {row: f"target-{number:06d}" for number, row in enumerate(target_rows.tolist(), start=1)}
+    return BuccData(
+        list(source_ids.values()),
+        [pairs[row][0] for row in source_ids],
+        list(target_ids.values()),
+        [pairs[row][1] for row in target_ids],
+        frozenset((source_ids[row], target_ids[row]) for row in order[:hidden].tolist()),
+    )
+
+
+def _independent(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The first pair of each group of pairs that are connected by equal texts of a side."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    x, y = (np.array([seen.setdefault(pair[side], len(seen)) for pair in pairs]) for side, seen in enumerate(numbers))
+    size = len(numbers[0]) + len(numbers[1])
+    links = coo_array((np.ones(len(pairs)), (x, y + len(numbers[0]))), shape=(size, size))
+    groups = connected_components(links, directed=False)[1][x]
+    return [pairs[row] for row in np.sort(np.unique(groups, return_index=True)[1])]
 
 
 def bucc(
@@ -72,29 +183,24 @@ def bucc_settings(
 
     Args:
         settings: Pairs of `k`, the size of the neighbourhoods both ways, and `margin`, see `margin_scores`; by default
-            those of the dual-momentum paper and of LASER.
+            those of the dual-momentum paper and of LASER (its `bucc.py` after `--unify --retrieval max`).
         languages: Codes of the languages of sources and targets.
         protocol: First part of the protocol's name in metric keys.
 
     Returns:
         `precision`, `recall`, `f1`, `threshold`, `pairs` (extracted) and `gold` (gold pairs) under
-        `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`.
-
-    Relations:
-        LASER's `bucc.py` after mining with `--unify --retrieval max --margin ratio -k 4` (`BUCC_SETTINGS["laser"]`);
-        the dual-momentum paper takes 3 neighbours and margin `distance`. mteb's BUCC has no threshold: it retrieves
-        gold sentences among gold sentences, see `tatoeba_mteb`.
+        `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`. mteb's BUCC
+        has no threshold: it retrieves gold sentences among gold sentences, see `tatoeba_mteb`.
     """
-    settings = tuple(settings)
     if tune_split == split or tune == test:
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
-    protocols = [f"{protocol}-{margin_setting(*setting)}" for setting in settings]
-    widest = max(k for k, _ in settings)
+    named = {setting: f"{protocol}-{margin_setting(*setting)}" for setting in settings}
+    widest = max(k for k, _ in named)
     tuned, tested = (_search(encoder, data, languages, widest, **encoding) for data in (tune, test))
     results = Results()
-    for (k, margin), full_name in zip(settings, protocols, strict=True):
-        threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin)[:2], len(tune.gold))
-        scores, correct, codes = _candidates(tested, k, margin)
+    for setting, full_name in named.items():
+        threshold, tune_f1 = tune_threshold(*_candidates(tuned, *setting)[:2], len(tune.gold))
+        scores, correct, codes = _candidates(tested, *setting)
         extracted = scores >= threshold
         right, pairs, gold = int((correct & extracted).sum()), int(extracted.sum()), len(test.gold)
         values = {
@@ -120,6 +226,51 @@ def bucc_settings(
     return results
 
 
+def mining(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    name: str,
+    languages: tuple[str, str] = ("en", "fr"),
+    split: str = "test",
+    hide_pairs: float = 0.2,
+    k: int = 4,
+    margin: str = "ratio",
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Precision, recall and F1 of mined pairs, as `bucc`, from parallel sentences.
+
+    The pairs are divided into two random halves, one to tune the threshold and one to test. In each half `hide_pairs` of
+    the pairs keep both sides, and each other pair loses one side (see `hf_xlsr.evaluation.hide_pairs`). `k` and `margin`
+    are those of `bucc`. It needs 20 pairs of distinct sentences.
+
+    Returns:
+        The metrics of `bucc`, under `{name}-mining-k4-ratio/en-fr/test/`, and `f1` of the tuning half under `tune`. A
+        share other than 0.2 is part of the name (`mining-h0.5-k4-ratio`).
+
+    Examples:
+        >>> class Words:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.stack([np.random.default_rng(int(text.split()[1])).normal(size=8) for text in texts])
+        >>> numbers = range(100)
+        >>> sides = [f"one {n}" for n in numbers], [f"un {n}" for n in numbers]
+        >>> round(mining(Words(), *sides, name="numbers")["numbers-mining-k4-ratio/en-fr/test/f1"], 2)
+        0.87
+    """
+    if not 0 < hide_pairs <= 1:
+        raise XlsrError(f"`hide_pairs` must be above 0 and at most 1, got {hide_pairs}.")
+    pairs = _independent(list(zip(sources, targets, strict=True)))
+    if len(pairs) < LEAST_PAIRS:
+        raise XlsrError(f"{name} has {len(pairs)} pairs of distinct sentences; protocol mining needs {LEAST_PAIRS}.")
+    halves = np.array_split(np.random.default_rng(seed).permutation(len(pairs)), 2)
+    tune, test = (_hide([pairs[row] for row in half], hide_pairs, seed) for half in halves)
+    protocol = "mining" if hide_pairs == MiningOptions.hide_pairs else f"mining-h{hide_pairs:g}"
+    options: dict[str, Any] = {"split": split, "tune_split": "tune", "languages": languages, "name": name, **encoding}
+    return bucc_settings(encoder, tune, test, settings=[(k, margin)], protocol=protocol, **options)
+
+
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
     """The threshold with the best F1, halfway between the last candidate taken and the first one rejected, and that F1.
 
@@ -136,7 +287,6 @@ def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> 
         >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)
         (1.05, 0.8)
     """
-    scores, correct = np.asarray(scores, np.float64), np.asarray(correct, bool)
     if not correct.any():
         return 0.0, 0.0
     thresholds = Thresholds.of(scores, correct)
@@ -155,9 +305,7 @@ class _Searched(NamedTuple):
     gold: np.ndarray  # source row * target_count + target row
 
 
-def _search(
-    encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Unpack[EncodingOptions]
-) -> _Searched:
+def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Any) -> _Searched:
     from hf_xlsr.mining.search.both_ways import neighbours_both_ways
 
     (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
@@ -189,6 +337,23 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
     single = (sources >= 0) & (targets >= 0)
     codes = sources[single] * searched.target_count + targets[single]
     return mined.score[single], np.isin(codes, searched.gold), codes
+
+
+@dataclass(frozen=True)
+class MiningOptions(Options):
+    hide_pairs: float = option(0.2, "share of the pairs that keep both sides; the others lose one")
+    k: int | None = option(None, "size of the neighbourhoods")
+    margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
+    seed: int | None = option(None, "seed of the halves and of what is hidden")
+
+
+@dataclass(frozen=True)
+class BuccOptions(Options):
+    gold: str | None = option(None, "pairs of ids that are translations, id-tab-id", data=True)
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+    tune_gold: str | None = option(None, "pairs of ids that are translations in the data of --tune", data=True)
+    k: int | None = option(None, "size of the neighbourhoods")
+    margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
@@ -225,11 +390,14 @@ def _run(encoder: Encoder, inputs: Inputs, options: BuccOptions) -> Results:
     return run(encoder, tune, test, languages=inputs.languages, **inputs.common, **setting)
 
 
-PROTOCOL = Protocol(
-    "bucc",
-    "F1 of mined hidden translations; the threshold is tuned on other data",
-    "two files of id, tab and text, and a gold file",
-    _read,
-    _run,
-    BuccOptions,
+PROTOCOLS = (
+    Protocol(
+        "bucc",
+        "F1 of mined hidden translations; the threshold is tuned on other data",
+        "two files of id, tab and text, and a gold file",
+        _read,
+        _run,
+        BuccOptions,
+    ),
+    pair_protocol("mining", "F1 of translations that are hidden among sentences without one", mining, MiningOptions),
 )

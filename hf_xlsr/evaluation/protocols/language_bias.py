@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from typing_extensions import Unpack
@@ -73,43 +73,36 @@ def language_bias(
         0.67
     """
     languages, count = list(texts), len(next(iter(texts.values()), ()))
-    wanted = len(languages) if k is None else k
-    if languages and not 1 <= wanted <= len(languages) * (count - 1):
-        most = len(languages) * (count - 1)
+    wanted, most = len(languages) if k is None else k, len(languages) * (count - 1)
+    if languages and not 1 <= wanted <= most:
         raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
-    protocol = "language-bias" + ("" if k is None or k == len(languages) else f"-k{k}")
+    protocol = "language-bias" + ("" if wanted == len(languages) else f"-k{k}")
     results = Results()
-    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding):
+    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding).items():
         results |= _measured(vectors, wanted, name, f"{protocol}{variant}", split)
     return mean_over_languages(results)
 
 
 def encode_parallel(
-    encoder: Encoder,
-    texts: Mapping[str, Sequence[str]],
-    debias: Debias | Literal["self"] | None,
-    **encoding: Unpack[EncodingOptions],
-) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Vectors of parallel texts by language, and without language bias; each with its part of the protocol's name."""
+    encoder: Encoder, texts: Mapping[str, Sequence[str]], debias: Debias | Literal["self"] | None, **encoding: Any
+) -> dict[str, dict[str, np.ndarray]]:
+    """Vectors of parallel texts by language, and without language bias; each by its part of the protocol's name."""
     counts = {language: len(rows) for language, rows in texts.items()}
     if len(counts) < 2 or len(set(counts.values())) > 1:
         raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
-    if debias is not None and debias != SELF:
-        for language in texts:
-            debias.language_of(language)
     vectors = {
         language: embed(encoder, rows, language=language, normalize=False, **encoding)
         for language, rows in texts.items()
     }
-    variants = [("", vectors)]
+    variants = {"": vectors}
     if debias is not None:
         chosen = _fit_on(vectors, texts) if debias == SELF else debias
         without = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
-        variants.append((f"-{chosen.variant}" + ("-self" if debias == SELF else ""), without))
-    for variant, each in variants:
+        variants[f"-{chosen.variant}" + ("-self" if debias == SELF else "")] = without
+    for each in variants.values():
         for language, matrix in each.items():
             check_directions(matrix, texts[language])
-        yield variant, each
+    return variants
 
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
@@ -170,10 +163,12 @@ def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Resu
     return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
 
 
-PROTOCOL = row_protocol(
-    "language-bias",
-    "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
-    ("text",),
-    _run,
-    LanguageBiasOptions,
+PROTOCOLS = (
+    row_protocol(
+        "language-bias",
+        "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
+        ("text",),
+        _run,
+        LanguageBiasOptions,
+    ),
 )

@@ -1,4 +1,4 @@
-"""Protocol `mteb` of the command: tasks under mteb's own evaluation, `hf_xlsr.evaluation.mteb.evaluate`."""
+"""Protocol `mteb` of the command: tasks under mteb's own evaluation, `hf_xlsr.evaluation.mteb`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MtebOptions(Options):
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    from hf_xlsr.evaluation.mteb.data import langscript, mteb_task
+    from hf_xlsr.evaluation.mteb.tasks import langscript, mteb_task
 
     data.refuse("mteb", "columns", "where", "config", "limit", "split")
     inputs = Inputs(name=data.name or "", split=data.split)
@@ -34,11 +34,13 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: MtebOptions) -> Results:
-    from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb
+    from hf_xlsr.evaluation.mteb import evaluate_mteb
 
     encoding: dict[str, Any] = {key: value for key, value in inputs.encoding.items() if value not in (None, "")}
     encoding |= {"name": inputs.name} if inputs.name else {}
     return evaluate_mteb(encoder, list(inputs.mteb_tasks.values()), cache=options.cache, **encoding)
 
 
-PROTOCOL = Protocol("mteb", "mteb's own evaluation of its tasks", "names of mteb's tasks", _read, _run, MtebOptions)
+PROTOCOLS = (
+    Protocol("mteb", "mteb's own evaluation of its tasks", "names of mteb's tasks", _read, _run, MtebOptions),
+)

@@ -44,13 +44,10 @@ def search(
 ) -> Results:
     """Search in a pool of all languages, by cosine.
 
-    `texts` are sentences by language; row `i` of all languages says the same thing. Every sentence of every language is
-    a query. The pool has the sentences of all languages without the query itself; its translations are relevant. For
-    each pair of languages the one translation is ranked among the documents that are no translation. A document of equal
-    similarity is ranked above it: an encoder that gives all texts one vector finds nothing.
-
-    `debias` also measures after removing each language's bias: a fitted one, or, with `self`, one component fitted on
-    the same sentences.
+    `texts` and `debias` are those of `language_bias`. Every sentence of every language is a query. The pool has the
+    sentences of all languages without the query itself; its translations are relevant. For each pair of languages the
+    one translation is ranked among the documents that are no translation. A document of equal similarity is ranked above
+    it: an encoder that gives all texts one vector finds nothing.
 
     Returns:
         For each language of queries and of documents, under `{name}-search/en-de/test/`: `mrr` (mean of 1 / rank),
@@ -69,7 +66,7 @@ def search(
         0.34
     """
     results = Results()
-    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding):
+    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding).items():
         results |= _measured(vectors, name, f"search{variant}", split)
     return mean_over_languages(results)
 
@@ -145,8 +142,9 @@ def search_documents(
     Returns:
         `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
     """
-    asked = [query for query in queries if any(value > 0 for value in relevance.get(query, {}).values())]
-    lost = sorted({one for query in asked for one, value in relevance[query].items() if value > 0} - documents.keys())
+    relevant = {query: {one: gain for one, gain in relevance.get(query, {}).items() if gain > 0} for query in queries}
+    asked = [query for query in queries if relevant[query]]
+    lost = sorted(set().union(*relevant.values()) - documents.keys())
     if not asked or lost:
         problem = f"document '{lost[0]}' is missing" if lost else "no query has a relevant document"
         raise XlsrError(f"{name}: {problem}; check the columns `query_id` and `document_id`.")
@@ -157,14 +155,12 @@ def search_documents(
     values: dict[str, list[float]] = {"mrr": [], "ndcg@10": [], **{f"recall@{k}": [] for k in RANKS}}
     for start in range(0, len(asked), QUERIES):
         for query, scores in zip(asked[start:], vectors[start : start + QUERIES] @ pool.T, strict=False):
-            gain = {place[one]: value for one, value in relevance[query].items() if value > 0}
-            mine = np.array(sorted(gain))
-            better = (scores[None, :] > scores[mine, None]).sum(axis=1)
-            earlier = np.array([(scores[:one] == scores[one]).sum() for one in mine])
-            ranks = 1 + better + earlier
-            top = sorted(gain.values(), reverse=True)[:DEPTH]
-            best = sum(value / np.log2(2 + number) for number, value in enumerate(top))
-            gains = [gain[one] / np.log2(1 + rank) for one, rank in zip(mine, ranks, strict=True) if rank <= DEPTH]
+            gain = {place[one]: value for one, value in relevant[query].items()}
+            mine = sorted(gain)
+            ranks = np.array([1 + (scores > scores[n]).sum() + (scores[:n] == scores[n]).sum() for n in mine])
+            ideal = sorted(gain.values(), reverse=True)[:DEPTH]
+            best = sum(value / np.log2(2 + number) for number, value in enumerate(ideal))
+            gains = [gain[n] / np.log2(1 + rank) for n, rank in zip(mine, ranks, strict=True) if rank <= DEPTH]
             values["mrr"].append(1 / ranks.min())
             values["ndcg@10"].append(sum(gains) / best)
             for k in RANKS:
@@ -175,23 +171,17 @@ def search_documents(
 
 
 def _encode(
-    encoder: Encoder,
-    ids: Sequence[str],
-    texts: Mapping[str, str],
-    languages: Mapping[str, str],
-    encoding: EncodingOptions,
+    encoder: Encoder, ids: list[str], texts: Mapping[str, str], languages: Mapping[str, str], encoding: EncodingOptions
 ) -> np.ndarray:
     """Unit vectors of texts, encoded language by language."""
-    rows: dict[str | None, list[int]] = {}
-    for row, one in enumerate(ids):
-        rows.setdefault(languages.get(one), []).append(row)
-    parts = [
-        embed(encoder, [texts[ids[row]] for row in places], language=language, **encoding)
-        for language, places in rows.items()
-    ]
-    vectors = np.empty((len(ids), parts[0].shape[1]), np.float32)
-    vectors[np.concatenate(list(rows.values()))] = np.concatenate(parts)
-    return vectors
+    rows: dict[str | None, list[str]] = {}
+    for one in ids:
+        rows.setdefault(languages.get(one), []).append(one)
+    vectors: dict[str, np.ndarray] = {}
+    for language, group in rows.items():
+        found = embed(encoder, [texts[one] for one in group], language=language, **encoding)
+        vectors.update(zip(group, found, strict=True))
+    return np.stack([vectors[one] for one in ids])
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
@@ -217,7 +207,7 @@ def _with_columns(reader: TableReader, *required: str, optional: tuple[str, ...]
 
 def _run(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Results:
     if not inputs.relevance:
-        return search(encoder, parallel_texts(inputs), debias=inputs.debias, **inputs.common, **options.arguments())
+        return search(encoder, parallel_texts(inputs), debias=inputs.debias, **inputs.common)
     if inputs.debias is not None:
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
     relevance: dict[str, dict[str, float]] = {}
@@ -244,12 +234,14 @@ def _run(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Results:
     return results
 
 
-PROTOCOL = row_protocol(
-    "search",
-    "search in documents of all languages: MRR, nDCG, recall, and wrong documents of the query's own language",
-    ("text",),
-    _run,
-    SearchOptions,
-    read=_read,
-    optional=("query_id", "document_id", "score"),
+PROTOCOLS = (
+    row_protocol(
+        "search",
+        "search in documents of all languages: MRR, nDCG, recall, and wrong documents of the query's own language",
+        ("text",),
+        _run,
+        SearchOptions,
+        read=_read,
+        optional=("query_id", "document_id", "score"),
+    ),
 )

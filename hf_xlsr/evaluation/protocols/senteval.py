@@ -1,15 +1,198 @@
-"""Protocol `senteval` of the command; the function is `hf_xlsr.evaluation.senteval.evaluate.senteval`."""
+"""Protocol `senteval`: SentEval's transfer tasks, linear classifiers on frozen sentence embeddings."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-from hf_xlsr.encoders.encoding import Encoder
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.data.columns import split_name
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.inputs import Inputs, read_tasks
+from hf_xlsr.evaluation.outcomes import f1
+from hf_xlsr.evaluation.pairs import embed_pairs
 from hf_xlsr.evaluation.registry import Options, Protocol, option
-from hf_xlsr.evaluation.results import Results
-from hf_xlsr.evaluation.senteval.tasks import TASKS
+from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
+from hf_xlsr.utils.errors import XlsrError, require_choice
+
+logger = logging.getLogger(__name__)
+
+MAX_SCORE = 5
+# Ways to test, named after the methods of `Classification` and `relatedness`, and the splits that they read.
+SPLITS = {"nested": ("test",), "train_folds": ("train", "test")}
+SPLITS |= dict.fromkeys(("fixed_dev", "relatedness"), ("train", "dev", "test"))
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """How a task is tested: one of `SPLITS`, on pairs or texts; with `f1` that of the greater label is reported too."""
+
+    test: str
+    pairs: bool = False
+    f1: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return ("sentence1", "sentence2") if self.pairs else ("text",)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        answer = "score" if self.test == "relatedness" else "label"
+        return (*self.texts, answer, *(() if self.test == "nested" else ("split",)))
+
+
+TASKS: dict[str, TaskSpec] = {
+    **dict.fromkeys(("MR", "CR", "SUBJ", "MPQA"), TaskSpec("nested")),
+    **dict.fromkeys(("SST2", "SST5"), TaskSpec("fixed_dev")),
+    "TREC": TaskSpec("train_folds"),
+    "MRPC": TaskSpec("train_folds", pairs=True, f1=True),
+    "SICK-E": TaskSpec("fixed_dev", pairs=True),
+    **dict.fromkeys(("SICK-R", "STS-B"), TaskSpec("relatedness", pairs=True)),
+}
+
+
+def senteval(
+    encoder: Encoder,
+    tasks: Mapping[str, Iterable[Row]],
+    *,
+    language: str = "en",
+    setting: str = "literature",
+    device: str | None = None,
+    seed: int = 1111,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """SentEval's transfer tasks: a classifier on frozen embeddings, trained and tested as the toolkit does.
+
+    The classifier is one linear layer with softmax cross-entropy, its weight decay one of 1e-5, 1e-4, 1e-3, 1e-2. It
+    trains until its dev accuracy has failed to rise six times in all (four in setting `fast`), and the best check is
+    kept. The features of a pair are `[|u - v|, u * v]`. Embeddings are not normalised. White space in texts is reduced to
+    single spaces, and rows are sorted by their numbers of words and their label, as in SentEval: folds and batches depend
+    on the order.
+
+    Args:
+        tasks: Rows by the task's name, one of `TASKS`, with its `columns`. A suffix after a dot may be chosen freely
+            (`MR.de`, the same task in another language).
+        setting: `literature`: 10 folds, Adam, batches of 64, as papers report. `fast`: 5 folds, RMSprop, batches of
+            128, less patience; SentEval's setting for prototypes, with the protocol name `senteval-fast`.
+        device: Where classifiers are trained; by default an accelerator if there is one.
+        seed: Of the classifiers' weights and batches.
+
+    Returns:
+        - `accuracy` under `MR-senteval/en/test/`, for MRPC `f1` too, and the number of tested `sentences` or `pairs`;
+          `accuracy` of the chosen weight decay, on what it was chosen on, under `MR-senteval/en/dev/`.
+        - SICK-R and STS-B: `pearson`, `spearman` and `mse` (of the score) in place of the accuracy; `pearson` on dev.
+        - Of two accuracies or more, the mean, under a name with their number: `senteval-average-of-5/en/test/`.
+
+    Relations:
+        SentEval (Conneau and Kiela, 2018) with PyTorch, `nhid` 0 and these settings gives the same numbers up to
+        rounding, with two exceptions. Labels are numbered in sorted order, which differs from SentEval's for SICK-E. And
+        the mean over outer folds is taken of accuracies that are not rounded first.
+    """
+    import torch
+
+    from hf_xlsr.evaluation.senteval import SETTINGS, Classification, relatedness
+    from hf_xlsr.utils.devices import resolve_device
+
+    require_choice("setting", setting, SETTINGS)
+    protocol, folds, schedule = SETTINGS[setting]
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    place = resolve_device(device) if device else accelerator or torch.device("cpu")
+    # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
+    read = {name: read_task(rows, name) for name, rows in tasks.items()}
+    results = Results()
+    accuracies = []
+    for name, task in read.items():
+        spec, rows = task.spec, list(task.splits.values())
+        features = _features(encoder, task, language, encoding)
+        if spec.test == "relatedness":
+            dev_pearson, tested = relatedness(features, task.gold, *rows, seed=seed, device=place)
+            dev = {"pearson": dev_pearson}
+        else:
+            options: dict[str, Any] = {"schedule": schedule, "folds": folds, "seed": seed, "device": place}
+            outcome = getattr(Classification(features, task.gold, **options), spec.test)(*rows)
+            dev, tested = {"accuracy": outcome.dev}, {"accuracy": outcome.test}
+            if spec.f1:
+                tested["f1"] = float(f1(outcome.predicted == 1, task.gold[task.splits["test"]] == 1))
+            accuracies.append(outcome.test)
+        logger.info("%s: %s", name, tested)
+        tested["pairs" if spec.pairs else "sentences"] = len(task.splits["test"])
+        results |= measured(name, protocol, language, "test", tested) | measured(name, protocol, language, "dev", dev)
+    if len(accuracies) > 1:
+        mean = {"accuracy": float(np.mean(accuracies))}
+        results |= measured(f"average-of-{len(accuracies)}", protocol, language, "test", mean)
+    return results
+
+
+class Task(NamedTuple):
+    """The texts of a task, its label numbers or scores, `(rows,)`, and its rows by split, in SentEval's order."""
+
+    spec: TaskSpec
+    sides: list[list[str]]
+    gold: np.ndarray
+    splits: dict[str, np.ndarray]
+
+
+def read_task(rows: Iterable[Row], name: str) -> Task:
+    """Reads and checks the rows of a task.
+
+    Examples:
+        >>> rows = [{"text": "good film", "label": 1}, {"text": "bad", "label": 0}] * 4
+        >>> task = read_task(rows, "MR")
+        >>> task.splits["test"].tolist(), task.gold.tolist()
+        ([1, 3, 5, 7, 0, 2, 4, 6], [1, 0, 1, 0, 1, 0, 1, 0])
+    """
+    spec, place = TASKS[name.partition(".")[0]], f"tasks['{name}']"
+    count = len(spec.texts)
+    columns = read_columns(rows, texts=spec.texts, values=spec.columns[count:], name=place)
+    sides = [[" ".join(text.split()) for text in side] for side in columns[:count]]
+    answers = columns[count]
+    splits = _splits(spec, columns[-1], place)
+    gold = _scores(answers, place) if spec.test == "relatedness" else _labels(spec, answers, splits, place)
+    words = [np.array([len(text.split()) for text in side]) for side in sides]
+    for split, members in splits.items():
+        keys = [column[members] for column in (*words, gold)]
+        splits[split] = members[np.lexsort(keys[::-1])]  # the last key of lexsort comes first
+    return Task(spec, sides, gold, splits)
+
+
+def _splits(spec: TaskSpec, names: Sequence[Any], place: str) -> dict[str, np.ndarray]:
+    wanted = SPLITS[spec.test]
+    plain = ["test" if spec.test == "nested" else split_name(name) for name in names]
+    if spec.test == "train_folds":
+        plain = ["train" if name == "dev" else name for name in plain]
+    if set(plain) != set(wanted):
+        found = ", ".join(sorted(set(plain)))
+        raise XlsrError(f"{place} must have rows of the splits {', '.join(wanted)}, got {found}.")
+    return {split: np.flatnonzero(np.array(plain) == split) for split in wanted}
+
+
+def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray], place: str) -> np.ndarray:
+    learnt = [answers[row] for row in splits.get("train", splits["test"])]
+    numbers = number_labels(learnt, place if spec.test == "nested" else f"the train rows of {place}")
+    if spec.f1 and len(numbers) != 2:
+        raise XlsrError(f"{place} must have two labels for its F1, got {', '.join(map(repr, numbers))}.")
+    return as_numbers(answers, numbers, place)
+
+
+def _scores(answers: Sequence[Any], place: str) -> np.ndarray:
+    scores = np.array(answers, np.float64)
+    wrong = np.flatnonzero(~((scores >= 0) & (scores <= MAX_SCORE)))
+    if wrong.size:
+        row = wrong[0]
+        raise XlsrError(f"Row {row} of {place} must have a score from 0 to {MAX_SCORE}, got {answers[row]!r:.40}.")
+    return scores
+
+
+def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:
+    if not task.spec.pairs:
+        return embed(encoder, task.sides[0], language=language, normalize=False, **encoding)
+    u, v = embed_pairs(encoder, *task.sides, (language, language), normalize=False, **encoding)
+    return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
 @dataclass(frozen=True)
@@ -20,22 +203,22 @@ class SentevalOptions(Options):
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: SentevalOptions) -> Results:
-    from hf_xlsr.evaluation.senteval.evaluate import senteval
-
     results = Results()
     for language, tasks in inputs.tasks.items():
         results |= senteval(encoder, tasks, language=language, **options.arguments(), **inputs.encoding)
     return results
 
 
-PROTOCOL = Protocol(
-    "senteval",
-    "accuracy of SentEval's classifiers on frozen vectors",
-    "a table for each task with text or sentence1, sentence2; label or score; and split",
-    read_tasks,
-    _run,
-    SentevalOptions,
-    required=("text", "label"),
-    optional=("lang", "split"),
-    tasks={name: spec.columns for name, spec in TASKS.items()},
+PROTOCOLS = (
+    Protocol(
+        "senteval",
+        "accuracy of SentEval's classifiers on frozen vectors",
+        "a table for each task with text or sentence1, sentence2; label or score; and split",
+        read_tasks,
+        _run,
+        SentevalOptions,
+        required=("text", "label"),
+        optional=("lang", "split"),
+        tasks={name: spec.columns for name, spec in TASKS.items()},
+    ),
 )

@@ -1,15 +1,20 @@
-"""Protocol `tatoeba`: translation retrieval accuracy by cosine nearest neighbour."""
+"""Protocols `tatoeba`, `tatoeba-laser`, `tatoeba-mteb`, `tatoeba-xtreme`: is a sentence's nearest one its translation?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.registry import pair_protocol
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.pairs import embed_pairs
+from hf_xlsr.evaluation.registry import Options, pair_protocol
+from hf_xlsr.evaluation.results import Results, averaged, measured
+from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -51,6 +56,90 @@ def tatoeba(
     return measured(name, "tatoeba", languages, split, *both_ways("accuracy", forward, backward))
 
 
+def tatoeba_laser(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """LASER's error rate: share of sentences whose nearest neighbour by L2 on unit vectors is not their own row.
+
+    On unit vectors the order by L2 is the order by cosine, so each rate is one minus the accuracy of `tatoeba`, with
+    the same arguments. Gives `source_to_target_error`, `target_to_source_error`, `error` (their mean) and `pairs`, under
+    `{name}-tatoeba-laser/en-fr/test/`.
+    """
+    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
+    forward, backward = right_both_ways(*vectors)
+    return measured(name, "tatoeba-laser", languages, split, *both_ways("error", ~forward, ~backward))
+
+
+def tatoeba_mteb(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """mteb's score of bitext tasks: each target row is a class, each source predicts one, F1 is weighted over classes.
+
+    From the first language to the second only, with the arguments of `tatoeba`. A row that several sources choose has a
+    low precision, so F1 is below the accuracy wherever sources share a wrong answer. A tie goes to the lowest row; mteb
+    leaves it to `torch.topk`, which takes any of the tied ones below 64 candidates. Gives `f1` (mteb's main score),
+    `precision`, `recall` (equal to the accuracy, as each class has one row), `accuracy` and `pairs` under
+    `{name}-tatoeba-mteb/en-fr/test/`.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    nearest = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
+    labels = np.arange(len(nearest))
+    right = nearest == labels
+    scores = precision_recall_fscore_support(labels, nearest, average="weighted", zero_division=0)
+    values = dict(zip(("precision", "recall", "f1"), map(float, scores[:3]), strict=True))
+    values |= {"accuracy": float(right.mean()), "pairs": len(right)}
+    return measured(name, "tatoeba-mteb", languages, split, values, {"recall": right, "accuracy": right})
+
+
+def tatoeba_xtreme(
+    encoder: Encoder,
+    english: Sequence[str],
+    foreign: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """XTREME's accuracy: English queries among the foreign sentences, one way only.
+
+    It is the `source_to_target_accuracy` of `tatoeba` with English as source. XTREME takes its vectors from a middle
+    layer (7 of mBERT, 13 of XLM-R large); here the encoder decides. Gives `accuracy` and `pairs` under
+    `{name}-tatoeba-xtreme/en-fr/test/`.
+    """
+    if language_code(languages[0]) != "en":
+        raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
+    nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
+    right = nearest == np.arange(len(nearest))
+    return averaged(name, "tatoeba-xtreme", languages, split, {"accuracy": right}, {"pairs": len(right)})
+
+
+def _run_xtreme(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
+    """Swaps pairs so that English is first."""
+    results = Results()
+    for languages, rows in by_pair_either_way(inputs.only).items():
+        if languages[1] == "en":
+            languages = languages[::-1]
+        sides = both_sides(in_order(rows, languages))
+        results |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)
+    return results
+
+
 def both_ways(
     metric: str, forward: np.ndarray, backward: np.ndarray
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
@@ -65,13 +154,9 @@ def both_ways(
 
 
 def encode_pairs(
-    encoder: Encoder,
-    sources: Iterable[str],
-    targets: Iterable[str],
-    languages: tuple[str, str],
-    **encoding: Unpack[EncodingOptions],
+    encoder: Encoder, sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], **encoding: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of both sides of parallel sentences, each side encoded in its own language."""
+    """Unit vectors of both sides of parallel sentences."""
     sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
@@ -79,17 +164,13 @@ def encode_pairs(
 
 
 def embed_sides(
-    encoder: Encoder,
-    sides: tuple[Sequence[str], Sequence[str]],
-    languages: tuple[str, str],
-    **encoding: Unpack[EncodingOptions],
+    encoder: Encoder, sides: tuple[Sequence[str], Sequence[str]], languages: tuple[str, str], **encoding: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
-    found = []
-    for texts, language in zip(sides, languages, strict=True):
-        found.append(embed(encoder, texts, language=language, **encoding))
-        check_directions(found[-1], texts)
-    return found[0], found[1]
+    found = embed_pairs(encoder, *sides, languages, **encoding)
+    for vectors, texts in zip(found, sides, strict=True):
+        check_directions(vectors, texts)
+    return found
 
 
 def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
@@ -121,4 +202,14 @@ def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     return nearest_neighbours(queries, candidates)[1][:, 0]
 
 
-PROTOCOL = pair_protocol("tatoeba", "accuracy of the nearest sentence by cosine, both ways", tatoeba)
+PROTOCOLS = (
+    pair_protocol("tatoeba", "accuracy of the nearest sentence by cosine, both ways", tatoeba),
+    pair_protocol("tatoeba-laser", "LASER's error rate of the nearest sentence, both ways", tatoeba_laser),
+    pair_protocol("tatoeba-mteb", "mteb's weighted F1, source to target", tatoeba_mteb),
+    pair_protocol(
+        "tatoeba-xtreme",
+        "XTREME's accuracy: English queries, answers in the other language",
+        tatoeba_xtreme,
+        run=_run_xtreme,
+    ),
+)

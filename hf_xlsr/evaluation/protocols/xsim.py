@@ -1,25 +1,59 @@
-"""Protocol `xsim`: how often margin scoring picks a wrong translation among parallel sentences."""
+"""Protocols `xsim` and `xsim-pp`: how often margin scoring picks a wrong translation among sentences and distractors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
+from hf_xlsr.evaluation.protocols.tatoeba import embed_sides, encode_pairs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
 from hf_xlsr.evaluation.results import Results, averaged
-from hf_xlsr.utils.errors import require_choice, require_positive
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+
+EACH = 3  # distractors of a kind for a sentence
+KINDS = ("number", "entity", "meaning")
+NUMBER_WORDS = (
+    "one two three four five six seven eight nine ten eleven twelve".split(),
+    "twenty thirty forty fifty sixty seventy eighty ninety".split(),
+    "hundred thousand million billion".split(),
+    "first second third fourth fifth sixth seventh eighth ninth tenth".split(),
+)
+OPPOSITES = """
+above below; accept reject; after before; all some; always never; arrive leave; begin end; better worse; big small;
+buy sell; cheap expensive; early late; east west; easy difficult; enemy friend; everyone nobody; fast slow; full empty;
+good bad; happy sad; hard soft; high low; higher lower; hot cold; important unimportant; increase decrease;
+increased decreased; inside outside; last first; long short; major minor; many few; maximum minimum; more less;
+most least; near far; new old; north south; often rarely; open close; possible impossible; public private;
+remember forget; rich poor; rise fall; safe dangerous; similar different; start stop; strong weak; success failure;
+true false; usually rarely; win lose; with without; won lost
+"""
+OPPOSITE_PAIRS = [pair.split() for pair in OPPOSITES.split(";")]
+OPPOSITE = {**{second: first for first, second in OPPOSITE_PAIRS}, **dict(OPPOSITE_PAIRS)}
+AUXILIARIES = "am are can could did do does had has have is may might must should was were will would".split()
+CONTRACTED = {"can't": "can", "won't": "will", "shan't": "shall"}
+NO_ENTITIES = frozenset(
+    "I A An The He She It We They You This That These Those And But Or If In On At Mr Mrs Ms Dr".split()
+)
+DIGITS = re.compile(r"\d+")
+WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
+ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 
 
 @dataclass(frozen=True)
 class XsimOptions(DebiasOptions):
     k: int = option(4, "size of the neighbourhoods")
     margin: Literal["ratio", "distance", "absolute"] = option("ratio", "margin that scores pairs")
+
+
+@dataclass(frozen=True)
+class XsimPpOptions(XsimOptions):
+    seed: int = option(1, "seed of the changed words")
 
 
 def xsim(
@@ -38,17 +72,50 @@ def xsim(
 
     Each source chooses among its `k` nearest targets the one with the best margin: `ratio`, `distance` or `absolute` (the
     plain nearest neighbour, the `source_to_target_error` of `tatoeba_laser`), see `margin_scores`. No threshold, no
-    one-to-one. Sentences are compared by number, not by text: of equal targets the first is found. The other arguments
-    are those of `tatoeba`.
-
-    Returns:
-        `error` and `pairs` under `{name}-xsim/en-fr/test/`. Where `k` and `margin` are not LASER's defaults the
-        protocol's name has them: `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
+    one-to-one. The other arguments are those of `tatoeba`. Gives `error` and `pairs` under `{name}-xsim/en-fr/test/`.
+    Where `k` and `margin` are not LASER's defaults the protocol's name has them: `xsim-k3-distance`, and
+    `xsim-absolute`, where `k` has no effect.
     """
     protocol = variant_name("xsim", k, margin)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     wrong = best_targets(*vectors, k=k, margin=margin) != np.arange(len(vectors[0]))
     return averaged(name, protocol, languages, split, {"error": wrong}, {"pairs": len(wrong)})
+
+
+def xsim_pp(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str,
+    split: str = "test",
+    k: int = 4,
+    margin: str = "ratio",
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """xSIM++ (Chen et al., 2023): the error of `xsim` into English, with hard distractors among the candidates.
+
+    Every sentence of the other language chooses among all English sentences and their `distractors`, made with `seed`.
+    The paper generates its distractors with other tools and from other data, so its numbers are not comparable. Gives
+    `error`, the shares of sources that find a distractor of each kind (`number_error`, `entity_error`,
+    `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
+    """
+    english = [code.partition("-")[0] == "en" for code in languages]
+    if sum(english) != 1:
+        raise XlsrError(f"protocol xsim-pp needs pairs with English, got {' and '.join(languages)}.")
+    queries, pool, other = (targets, sources, languages[1]) if english[0] else (sources, targets, languages[0])
+    protocol = variant_name("xsim-pp", k, margin)
+    changed = distractors(pool, seed=seed)
+    candidates = [*pool, *(one.text for one in changed)]
+    vectors = embed_sides(encoder, (queries, candidates), (other, "en"), **encoding)
+    chosen = best_targets(*vectors, k=k, margin=margin)
+    kinds = np.array([""] * len(pool) + [one.kind for one in changed])
+    outcomes = {"error": chosen != np.arange(len(pool))}
+    outcomes |= {f"{kind}_error": kinds[chosen] == kind for kind in KINDS}
+    counts = {"pairs": len(pool), "distractors": len(changed)}
+    return averaged(name, protocol, (other, "en"), split, outcomes, counts)
 
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
@@ -76,4 +143,98 @@ def margin_setting(k: int, margin: str) -> str:
     return f"k{k}-{margin}"
 
 
-PROTOCOL = pair_protocol("xsim", "LASER's error rate of the best margin among k neighbours", xsim, XsimOptions)
+class Distractor(NamedTuple):
+    """A sentence with one change: the number of its original, one of `KINDS`, and the changed sentence."""
+
+    row: int
+    kind: str
+    text: str
+
+
+def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
+    """English sentences with one change, up to three of each kind.
+
+    `number`: other digits of the same length, or another number word. `entity`: a capitalised name inside the sentence,
+    replaced by one of another sentence. `meaning`: a negation put in or taken out, or an opposite. The rules see words,
+    not grammar, so that some distractors are clumsy. Changes that give one of the sentences are left out.
+
+    Examples:
+        >>> for one in distractors(["He is not here.", "He was in Paris in 1984."]):
+        ...     print(one.row, one.kind, one.text)
+        0 meaning He is here.
+        1 number He was in Paris in 5579.
+        1 meaning He was not in Paris in 1984.
+    """
+    rng = np.random.default_rng(seed)
+    names = list(dict.fromkeys(match[0] for text in sentences for match in _entity_matches(text)))
+    kinds: dict[str, Callable[[str], Iterator[str]]] = {
+        "number": lambda text: _numbers(text, rng),
+        "entity": lambda text: _other_entities(text, names, rng),
+        "meaning": _meanings,
+    }
+    found, seen = [], set(sentences)
+    for row, text in enumerate(sentences):
+        for kind, changed in kinds.items():
+            fresh = [one for one in dict.fromkeys(changed(text)) if one not in seen]
+            chosen = sorted(rng.permutation(len(fresh))[:EACH].tolist())
+            found += [Distractor(row, kind, fresh[place]) for place in chosen]
+            seen |= {fresh[place] for place in chosen}
+    return found
+
+
+def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
+    for match in DIGITS.finditer(text):
+        length = len(match[0])
+        other = match[0]
+        while other == match[0]:
+            other = "".join(map(str, [rng.integers(1, 10), *rng.integers(0, 10, length - 1)]))
+        yield _replaced(text, match, other)
+    for match in WORD.finditer(text):
+        for words in NUMBER_WORDS:
+            if match[0].lower() in words:
+                others = [word for word in words if word != match[0].lower()]
+                yield _replaced(text, match, _like(match[0], others[rng.integers(len(others))]))
+
+
+def _entity_matches(text: str) -> list[re.Match[str]]:
+    return [match for match in ENTITY.finditer(text) if match[0] not in NO_ENTITIES]
+
+
+def _other_entities(text: str, names: Sequence[str], rng: np.random.Generator) -> Iterator[str]:
+    for match in _entity_matches(text):
+        others = [name for name in names if name not in text]
+        if others:
+            yield _replaced(text, match, others[rng.integers(len(others))])
+
+
+def _meanings(text: str) -> Iterator[str]:
+    for match in WORD.finditer(text):
+        word, rest = match[0].lower(), text[match.end() :]
+        if word.endswith("n't"):
+            yield _replaced(text, match, _like(match[0], CONTRACTED.get(word, word[:-3])))
+        elif word in AUXILIARIES and not rest.startswith(" not "):
+            yield _replaced(text, match, f"{match[0]} not")
+        elif word == "not":
+            yield text[: match.start()] + rest.removeprefix(" ")
+        elif match[0] in OPPOSITE:  # in lower case: no part of a name
+            yield _replaced(text, match, OPPOSITE[word])
+
+
+def _replaced(text: str, match: re.Match[str], other: str) -> str:
+    return text[: match.start()] + other + text[match.end() :]
+
+
+def _like(model: str, word: str) -> str:
+    """The word, capitalised where the model is."""
+    return word.capitalize() if model[0].isupper() else word
+
+
+PROTOCOLS = (
+    pair_protocol("xsim", "LASER's error rate of the best margin among k neighbours", xsim, XsimOptions),
+    pair_protocol(
+        "xsim-pp",
+        "xSIM++: xsim into English among sentences with one changed number, name or word",
+        xsim_pp,
+        XsimPpOptions,
+    ),
+)

@@ -38,18 +38,13 @@ def xsr(
     """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
 
     The candidates are the distinct sentences of the second language in `pool` and `golds`, the translations of the
-    queries, in the order they are first seen; `pool` may include golds. The translation is found by its exact text, so a
-    sentence that occurs twice is one candidate. Ties go to the candidate seen first.
-
-    Returns:
-        `precision@1`, `precision@5`, `precision@10`, `pool_size` (number of candidates) and `queries`, under
-        `{name}-xsr/en-fr/test/`.
+    queries, in the order they are first seen; ties go to the one seen first. The translation is found by its exact text,
+    so a sentence that occurs twice is one candidate. Gives `precision@1`, `precision@5`, `precision@10`, `pool_size`
+    (number of candidates) and `queries`, under `{name}-xsr/en-fr/test/`.
     """
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    position: dict[str, int] = {}
-    for text in (*pool, *golds):
-        position.setdefault(text, len(position))
+    position = {text: place for place, text in enumerate(dict.fromkeys((*pool, *golds)))}
     vectors = embed_sides(encoder, (queries, list(position)), languages, **encoding)
     truth = np.array([position[text] for text in golds])
     hits = nearest_neighbours(*vectors, max(RANKS))[1] == truth[:, None]
@@ -87,4 +82,4 @@ def _run(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
     return results
 
 
-PROTOCOL = pair_protocol("xsr", "precision at 1, 5 and 10 among a pool, both ways", xsr, XsrOptions, run=_run)
+PROTOCOLS = (pair_protocol("xsr", "precision at 1, 5 and 10 among a pool, both ways", xsr, XsrOptions, run=_run),)

@@ -8,8 +8,8 @@ import pytest
 from senteval_helpers import folds_alone, nested_alone, train_alone
 from sklearn.metrics import f1_score
 
-from hf_xlsr.evaluation.senteval.evaluate import SETTINGS, senteval
-from hf_xlsr.evaluation.senteval.folds import relatedness
+from hf_xlsr.evaluation.protocols.senteval import senteval
+from hf_xlsr.evaluation.senteval import SETTINGS, relatedness
 
 WIDTH = 24
 FAST = SETTINGS["fast"].schedule

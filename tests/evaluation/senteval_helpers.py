@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
-from torch import nn
+from torch import Tensor, nn
 
-from hf_xlsr.evaluation.senteval.classifier import Schedule
+from hf_xlsr.evaluation.senteval import Schedule
 
 DECAYS = [10**power for power in range(-5, -1)]
 OPTIMIZERS = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
@@ -24,48 +26,62 @@ class Alone(NamedTuple):
         return self.model(torch.from_numpy(vectors)).argmax(1).numpy()
 
 
+def train_model(
+    vectors: np.ndarray,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    score: Callable[[nn.Linear], float],
+    *,
+    decay: float = 0,
+    schedule: Schedule,
+    outputs: int,
+) -> Alone:
+    """Trains one layer with the global generators; keeps the check with the best score."""
+    inputs = torch.from_numpy(vectors)
+    model = nn.Linear(vectors.shape[1], outputs).to(inputs.dtype)
+    optimizer = OPTIMIZERS[schedule.optimizer](model.parameters(), weight_decay=decay)
+    best, best_model, passes, misses = -1.0, model.state_dict(), 0, 0
+    while passes <= schedule.max_passes and misses <= schedule.tenacity:
+        for _ in range(schedule.passes_per_check):
+            for rows in torch.from_numpy(np.random.permutation(len(inputs))).split(schedule.batch_size):
+                optimizer.zero_grad()
+                loss(model(inputs[rows]), targets[rows]).backward()
+                optimizer.step()
+        passes += schedule.passes_per_check
+        with torch.no_grad():
+            found = score(model)
+        if found > best:
+            best, best_model = found, {name: value.clone() for name, value in model.state_dict().items()}
+        else:
+            misses += 1
+    model.load_state_dict(best_model)
+    return Alone(best, model.requires_grad_(False), passes)
+
+
 def train_alone(
     vectors: np.ndarray,
     labels: np.ndarray,
     dev: tuple[np.ndarray, np.ndarray] | None,
     *,
-    decay: float,
-    schedule: Schedule,
     seed: int = 1111,
     classes: int | None = None,
+    **options: Any,
 ) -> Alone:
     """One classifier; without dev rows a twentieth of the rows is held out."""
     np.random.seed(seed)
     torch.manual_seed(seed)
-    model = nn.Linear(vectors.shape[1], classes or int(labels.max()) + 1).to(torch.from_numpy(vectors).dtype)
-    optimizer = OPTIMIZERS[schedule.optimizer](model.parameters(), weight_decay=decay)
+    outputs = classes or int(labels.max()) + 1
     if dev is None:
         order = np.random.permutation(len(vectors))
         cut = int(0.05 * len(vectors))
         dev = vectors[order[:cut]], labels[order[:cut]]
         vectors, labels = vectors[order[cut:]], labels[order[cut:]]
-    inputs, targets = torch.from_numpy(vectors), torch.from_numpy(labels)
-    best, best_model, passes, misses = -1.0, None, 0, 0
-    while passes <= schedule.max_passes:
-        for _ in range(schedule.passes_per_check):
-            order = torch.from_numpy(np.random.permutation(len(inputs)))
-            for rows in order.split(schedule.batch_size):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(inputs[rows]), targets[rows]).backward()
-                optimizer.step()
-        passes += schedule.passes_per_check
-        with torch.no_grad():
-            score = float((model(torch.from_numpy(dev[0])).argmax(1).numpy() == dev[1]).mean())
-        if score > best:
-            best = score
-            best_model = {name: value.clone() for name, value in model.state_dict().items()}
-        else:
-            misses += 1
-            if misses == schedule.tenacity + 1:
-                break
-    assert best_model is not None
-    model.load_state_dict(best_model)
-    return Alone(best, model.requires_grad_(False), passes)
+    held_out, truth = torch.from_numpy(dev[0]), dev[1]
+
+    def score(model: nn.Linear) -> float:
+        return float((model(held_out).argmax(1).numpy() == truth).mean())
+
+    return train_model(vectors, torch.from_numpy(labels), F.cross_entropy, score, outputs=outputs, **options)
 
 
 def choose(means: list[float]) -> tuple[float, float]:
@@ -98,12 +114,3 @@ def nested_alone(vectors: np.ndarray, labels: np.ndarray, folds: int, **options:
         final = train_alone(vectors[train], labels[train], None, decay=decay, **options)
         tests.append(float((final.predict(vectors[test]) == labels[test]).mean()))
     return float(np.mean(devs)), float(np.mean(tests))
-
-
-def noisy_classes(rows: int, width: int, classes: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors, float64, and the number of the nearest of some directions, seen through noise."""
-    random = np.random.default_rng(seed)
-    vectors = random.normal(size=(rows, width))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    logits = vectors @ random.normal(size=(width, classes)) + noise * random.normal(size=(rows, classes))
-    return vectors, logits.argmax(1)

@@ -1,0 +1,191 @@
+"""Protocols `zero-shot` and `nli`: a classifier of texts or pairs, trained in one language and tested in others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.inputs import read_trained
+from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
+from hf_xlsr.evaluation.results import Results, averaged, measured
+from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
+from hf_xlsr.utils.errors import XlsrError
+
+
+def zero_shot(
+    encoder: Encoder,
+    train: Iterable[Row],
+    dev: Iterable[Row],
+    tests: Mapping[str, Iterable[Row]],
+    *,
+    train_language: str,
+    name: str,
+    head: str = "linear",
+    split: str = "test",
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Accuracy in each test language of a head trained in one language.
+
+    The regularisation of the `linear` head and the epoch of the others are chosen on `dev`, which is in the training
+    language: no labelled text of another language is seen before the test.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`; a document is encoded as one text. Head
+            `trained` needs a sentence-transformers model, of which it trains a copy.
+        train: Training rows `{"text": ..., "label": ...}`.
+        dev: Rows in the training language to choose on.
+        tests: Rows to test on, by language.
+        train_language: The language of `train` and `dev`.
+        head: `linear`, logistic regression; `mlp`, LASER's network for MLDoc (see `fit_mlp`); `trained`, a linear layer
+            trained together with the encoder (see `fine_tune`).
+        epochs: Passes over `train`; by default 500 for `mlp` and 3 for `trained`.
+        learning_rate: By default 1e-3 for `mlp` and 2e-5 for `trained`.
+
+    Returns:
+        For head `linear` trained on `en`: `accuracy` and `documents` under `{name}-zero-shot-linear/en-fr/{split}/`
+        for each test language `fr`, and `accuracy` on `dev` under `{name}-zero-shot-linear/en-en/dev/`.
+    """
+    from hf_xlsr.evaluation.classifiers import MLDOC_MLP
+
+    rows = read_labelled(train, dev, tests, texts=["text"])
+    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": MLDOC_MLP, "seed": seed}
+    training |= {"epochs": epochs, "learning_rate": learning_rate}
+    return _transfer(encoder, rows, training, name, f"zero-shot-{head}", split, "documents", **encoding)
+
+
+def nli(
+    encoder: Encoder,
+    train: Iterable[Row],
+    dev: Iterable[Row],
+    tests: Mapping[str, Iterable[Row]],
+    *,
+    train_language: str,
+    name: str,
+    head: str = "mlp",
+    split: str = "test",
+    cross: bool = False,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 159753,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Accuracy of natural language inference in each test language, with a head trained in one language.
+
+    The head reads `[u, v, |u - v|, u * v]` with the unit embeddings u of the premise and v of the hypothesis. Its
+    regularisation or epoch is chosen on `dev`, which is in the training language.
+
+    Args, besides those of `zero_shot`:
+        train: Rows `{"premise": ..., "hypothesis": ..., "label": ...}`; labels are entailment, neutral, contradiction
+            or 0, 1, 2.
+        head: As in `zero_shot`; `mlp` is LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of
+            128, by default 200 epochs; see `fit_mlp`).
+        cross: Also test premises of each language with hypotheses of each other one; `tests` must hold the same pairs
+            in the same order.
+        seed: Of weights, dropout and order of pairs, by default the number in LASER's script.
+
+    Returns:
+        For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test
+        language `de`, with `cross` also under `{name}-nli-mlp/en-de_fr/{split}/` (premise `de`, hypothesis `fr`), and
+        `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
+    """
+    from hf_xlsr.evaluation.classifiers import XNLI_MLP
+
+    rows = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_relation)
+    (first, base), *others = rows[2].items()
+    for language, texts in others if cross else ():
+        if not np.array_equal(texts.labels, base.labels):
+            raise XlsrError(
+                f"`cross` needs the same pairs in the same order in every language; the labels of tests['{first}'] and "
+                f"tests['{language}'] differ."
+            )
+    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": XNLI_MLP, "seed": seed}
+    training |= {"epochs": epochs, "learning_rate": learning_rate}
+    return _transfer(encoder, rows, training, name, f"nli-{head}", split, "pairs", cross=cross, **encoding)
+
+
+def _relation(label: Any, row: int, name: str) -> str:
+    from hf_xlsr.data.labelled import NLI_TASK, label_number
+
+    with suppress(ValueError):
+        if (number := label_number(label)) is not None:
+            return NLI_TASK.labels[number]
+    raise XlsrError(
+        f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, 1, "
+        "2; leave out rows without a label."
+    )
+
+
+def _transfer(
+    encoder: Encoder,
+    rows: tuple[LabelledTexts, LabelledTexts, dict[str, LabelledTexts]],
+    training: Mapping[str, Any],
+    name: str,
+    protocol: str,
+    split: str,
+    count: str,
+    *,
+    cross: bool = False,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Trains a head and tests it in each language, with `cross` the first sides of each with the last of each other."""
+    from hf_xlsr.evaluation.classifiers import features_of, learn_classifier
+
+    train, dev, tests = rows
+    learnt = training["language"]
+    classifier = learn_classifier(encoder, train, dev, **training, **encoding)
+    tested = CachedEncoder(classifier.encoder) if cross else classifier.encoder
+    results = measured(name, protocol, (learnt, learnt), "dev", {"accuracy": classifier.dev_accuracy})
+    for first, last in product(tests, repeat=2) if cross else zip(tests, tests, strict=True):
+        sides = (*tests[first].sides[:-1], tests[last].sides[-1])
+        features = features_of(tested, sides, (first, last), **encoding)
+        right = classifier.predict(features) == tests[first].labels
+        pair = learnt, first if first == last else f"{first}_{last}"
+        results |= averaged(name, protocol, pair, split, {"accuracy": right}, {count: len(right)})
+    return results
+
+
+SEED = "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)"
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions(TrainedOptions):
+    head: Literal["linear", "mlp", "trained"] = option("linear", "classifier")
+    seed: int = option(1, SEED)
+
+
+@dataclass(frozen=True)
+class NliOptions(TrainedOptions):
+    head: Literal["linear", "mlp", "trained"] = option("mlp", "classifier")
+    seed: int = option(159753, SEED)
+    cross: bool = option(False, "also premises of one language with hypotheses of another")
+
+
+PROTOCOLS = (
+    row_protocol(
+        "zero-shot",
+        "accuracy in every language of a classifier trained in one",
+        ("text", "label"),
+        run_trained(zero_shot),
+        ZeroShotOptions,
+        read=read_trained,
+    ),
+    row_protocol(
+        "nli",
+        "accuracy in every language of an inference classifier trained in one",
+        ("premise", "hypothesis", "label"),
+        run_trained(nli),
+        NliOptions,
+        read=read_trained,
+    ),
+)

@@ -1,3 +1,0 @@
-"""Protocol `senteval`: transfer tasks with SentEval's classifiers."""
-
-from __future__ import annotations

@@ -1,0 +1,306 @@
+"""`sts` and `pair_classification` by hand, against SciPy, scikit-learn, sentence-transformers and mteb."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import pearsonr, spearmanr
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score
+
+from hf_xlsr.evaluation import pair_classification, sts
+from hf_xlsr.evaluation.outcomes import pearson, spearman
+
+Rows = list[dict[str, Any]]
+MEASURES = ("cosine", "dot", "euclidean", "manhattan")
+
+
+class NumbersEncoder:
+    """Sentences are vectors: numbers with spaces between."""
+
+    def __init__(self, routes: tuple[str, ...] = ()):
+        self.routes = routes
+        self.texts: list[str] = []
+        self.tasks: list[str | None] = []
+
+    def encode(self, texts: list[str], normalize_embeddings: bool = False, **kwargs: Any) -> np.ndarray:
+        self.texts += texts
+        self.tasks.append(kwargs.get("task"))
+        vectors = np.array([[float(number) for number in text.split()] for text in texts])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize_embeddings else vectors
+
+
+def row(angle: float, score: Any, **more: Any) -> dict[str, Any]:
+    """Sentences whose cosine is that of the angle."""
+    return {"sentence1": "1 0", "sentence2": f"{np.cos(angle)} {np.sin(angle)}", "score": score, **more}
+
+
+def of_cosines(cosines: list[float], labels: list[Any]) -> Rows:
+    return [{**row(np.arccos(cosine), 0), "label": label} for cosine, label in zip(cosines, labels, strict=True)]
+
+
+def sentence_rows(pairs: Rows) -> Rows:
+    """A word more or less is a paraphrase; the next sentence is none. Neither is easy for an untrained encoder."""
+    rows = []
+    for number in range(60):
+        text = pairs[number]["source"]
+        other = " ".join(text.split()[1:]) if number % 3 else pairs[number + 1]["source"]
+        rows.append({"sentence1": text, "sentence2": other, "label": int(number % 3 > 0), "score": float(number % 6)})
+    return rows
+
+
+def score_of_mteb(task_name: str, model: Any, rows: Rows, **columns: str) -> dict[str, float]:
+    mteb = pytest.importorskip("mteb")
+    task = mteb.get_task(task_name)
+    data = Dataset.from_list(rows).rename_columns(columns)
+    task.dataset, task.data_loaded = {"default": {"test": data}}, True
+    return mteb.evaluate(model, task, cache=None, co2_tracker=False).task_results[0].scores["test"][0]
+
+
+# STS
+
+
+def noisy(count: int, subsets: int, seed: int = 0) -> Rows:
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(0, 11, count) / 2
+    angles = (5 - gold) * 0.5 + rng.normal(size=count) * 0.4
+    sizes = rng.integers(0, subsets, count)
+    parts = zip(np.abs(angles), gold, sizes, strict=True)
+    return [row(angle, score, subset=f"part{part}") for angle, score, part in parts]
+
+
+def test_sts_by_hand():
+    # The smaller the angle, the higher the cosine. `first`: ranks 3 2 1 against 3 1 2, which is 0.5. `second` agrees.
+    # All five by angle have the gold scores 5 4 1 2 0: two neighbours are swapped, 1 - 6 * 2 / (5 * 24) = 0.9.
+    rows = [row(angle, score, subset="first") for angle, score in ((0.1, 5), (0.3, 1), (0.4, 2))]
+    rows += [row(angle, score, subset="second") for angle, score in ((0.5, 0), (0.2, 4))]
+    metrics = sts(NumbersEncoder(), {"STSX": rows}, subsets=True)
+    expected = {
+        "STSX-sts/en/test/spearman_all": 0.9,
+        "STSX-sts/en/test/spearman_mean": 0.75,
+        "STSX-sts/en/test/spearman_wmean": 0.7,
+        "STSX-sts/en/test/pairs": 5,
+        "STSX-sts/en/test/dropped": 0,
+        "STSX.first-sts/en/test/spearman": 0.5,
+        "STSX.first-sts/en/test/pairs": 3,
+        "STSX.second-sts/en/test/spearman": 1.0,
+        "STSX.second-sts/en/test/pairs": 2,
+    }
+    assert {key: value for key, value in metrics.items() if "pearson" not in key} == pytest.approx(expected)
+    assert len(metrics) == len(expected) + 3
+
+
+@pytest.mark.parametrize(("coefficient", "scipys"), [("spearman", spearmanr), ("pearson", pearsonr)])
+def test_sts_equals_scipy(coefficient: str, scipys: Any):
+    rows = noisy(400, 4)
+    metrics = sts(NumbersEncoder(), {"X": rows})
+    cosines = [float(one["sentence2"].split()[0]) for one in rows]
+    gold = [one["score"] for one in rows]
+    each, sizes = [], []
+    for part in sorted({one["subset"] for one in rows}):
+        chosen = [number for number, one in enumerate(rows) if one["subset"] == part]
+        each.append(scipys([cosines[n] for n in chosen], [gold[n] for n in chosen]).statistic)
+        sizes.append(len(chosen))
+    assert len(set(sizes)) > 1  # else wmean and mean are one
+    expected = {
+        "all": scipys(cosines, gold).statistic,
+        "mean": sum(each) / len(each),
+        "wmean": sum(value * size for value, size in zip(each, sizes, strict=True)) / sum(sizes),
+    }
+    assert len({round(value, 6) for value in expected.values()}) == 3
+    got = {kind: metrics[f"X-sts/en/test/{coefficient}_{kind}"] for kind in expected}
+    # The encoder's vectors pass through float32.
+    assert got == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=3, max_size=30))
+def test_ties_equal_scipy(pairs: list[tuple[int, int]]):
+    x, y = np.array(pairs, np.float64).T
+    defined = np.ptp(x) > 0 and np.ptp(y) > 0
+    assert pearson(x, y) == pytest.approx(pearsonr(x, y).statistic if defined else 0)
+    assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic if defined else 0)
+    assert spearman(x, y) == pytest.approx(spearman(x**3, 2 * y - 7))
+
+
+def test_sts_equals_mteb(tiny_export: str, pairs: Rows):
+    model, rows = SentenceTransformer(tiny_export, device="cpu"), sentence_rows(pairs)
+    theirs = score_of_mteb("STSBenchmark", model, rows)
+    metrics = sts(model, {"tiny": rows})
+    assert metrics["tiny-sts/en/test/spearman_all"] == pytest.approx(theirs["cosine_spearman"], abs=1e-4)
+    assert metrics["tiny-sts/en/test/pearson_all"] == pytest.approx(theirs["cosine_pearson"], abs=1e-5)
+
+
+def test_undefined_correlation_is_0(caplog: pytest.LogCaptureFixture):
+    rows = [row(0.1, 2, subset="a"), row(0.2, 1, subset="a"), row(0.3, 3, subset="b"), row(0.4, 3, subset="b")]
+    with caplog.at_level(logging.WARNING):
+        metrics = sts(NumbersEncoder(), {"X": rows})
+    assert metrics["X-sts/en/test/spearman_mean"] == pytest.approx(0.5)
+    assert "X: scores or cosines of a subset are all equal 1 time(s)" in caplog.text
+    assert sts(NumbersEncoder(), {"X": rows[:1]})["X-sts/en/test/spearman_all"] == 0.0
+
+
+def test_averages_over_tasks():
+    tasks = {f"T{number}": noisy(40 + 10 * number, 3, seed=number) for number in range(3)}
+    metrics = sts(NumbersEncoder(), tasks, split="dev")
+    for name in ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all", "pearson_mean", "pearson_wmean"):
+        each = [metrics[f"T{number}-sts/en/dev/{name}"] for number in range(3)]
+        assert metrics[f"sts-average-of-3/en/dev/{name}"] == pytest.approx(sum(each) / 3)
+    papers = [float("%.2f" % (100 * metrics[f"T{number}-sts/en/dev/spearman_all"])) for number in range(3)]
+    rounded = metrics["sts-average-of-3/en/dev/spearman_all_rounded"]
+    assert rounded == pytest.approx(sum(papers) / 300, abs=1e-15)
+    assert rounded != metrics["sts-average-of-3/en/dev/spearman_all"]
+    alone = sts(NumbersEncoder(), {"T0": tasks["T0"]}, split="dev")
+    assert not any("average" in key for key in alone)
+    assert {key: value for key, value in metrics.items() if key.startswith("T0-")} == alone
+
+
+def test_rows_as_files_hold_them():
+    encoder, rows = NumbersEncoder(), noisy(50, 2)
+    expected = sts(encoder, {"X": rows})
+    empty = [row(3, score, subset="part0") for score in ("", "  ", None, float("nan"))]
+    text = [{**one, "score": f" {10 * one['score'] + 7} "} for one in rows]
+    got = sts(encoder, {"X": [*empty, *text]})
+    assert got.pop("X-sts/en/test/dropped") == 4 and expected.pop("X-sts/en/test/dropped") == 0
+    assert got == pytest.approx(expected)
+    encoder.texts.clear()
+    sts(encoder, {"X": [{"sentence1": " 0 \u00a0 1\t2\n", "sentence2": "1  1 1", "score": 1}] * 2})
+    assert encoder.texts == ["0 1 2", "1 1 1"]
+
+
+# Pair classification
+
+
+def of_vectors(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Rows]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, count)
+    u = rng.normal(size=(count, 5)) * rng.uniform(0.5, 2, (count, 1))
+    v = u * labels[:, None] * 0.6 + rng.normal(size=(count, 5))
+    u, v = u.astype(np.float32), v.astype(np.float32)
+    texts = ([" ".join(map(repr, map(float, vector))) for vector in side] for side in (u, v))
+    rows = [{"sentence1": a, "sentence2": b, "label": c} for a, b, c in zip(*texts, labels.tolist(), strict=True)]
+    return u.astype(np.float64), v.astype(np.float64), labels, rows
+
+
+def run(rows: Rows, encoder: Any = None, **options: Any) -> dict[str, float]:
+    metrics = pair_classification(encoder or NumbersEncoder(), rows, name="X", language="de", **options)
+    assert all(key.startswith("X-pair-classification/de/test/") for key in metrics)
+    return {key.rsplit("/", 1)[1]: value for key, value in metrics.items()}
+
+
+def test_classification_by_hand():
+    # From the top 1 0 1 0 0: precision is 1 at the first positive and 2/3 at the second. Cutting after the first or
+    # the third leaves one wrong; F1 is 2/3 after the first and 2 * (2/3) / (5/3) = 0.8 after the third.
+    metrics = run(of_cosines([0.9, 0.7, 0.6, 0.3, 0.1], [1, 0, 1, 0, 0]))
+    assert metrics["cosine_ap"] == pytest.approx((1 + 2 / 3) / 2)
+    assert metrics["cosine_best_threshold_accuracy"] == 0.8
+    assert metrics["cosine_best_threshold_f1"] == pytest.approx(0.8)
+    assert (metrics["pairs"], metrics["positives"]) == (5, 2)
+    # Both sides are unit vectors, so that these three measures rank alike.
+    for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
+        assert metrics[f"euclidean_{metric}"] == metrics[f"dot_{metric}"] == metrics[f"cosine_{metric}"]
+    assert not any("threshold" in key and "best" not in key for key in metrics)
+
+
+def test_tuning_by_hand():
+    # On `tune` the cut between 0.8 and 0.4 is best for both: the threshold is 0.6, which 0.61 passes and 0.59 does not.
+    tune = of_cosines([0.9, 0.8, 0.4, 0.2], [1, 1, 0, 0])
+    metrics = run(of_cosines([0.99, 0.61, 0.59, 0.3], [0, 1, 1, 0]), tune=tune)
+    assert metrics["cosine_accuracy_threshold"] == pytest.approx(0.6)
+    assert metrics["cosine_f1_threshold"] == pytest.approx(0.6)
+    assert metrics["cosine_accuracy"] == 0.5
+    assert metrics["cosine_f1"] == 0.5
+    assert metrics["cosine_best_threshold_accuracy"] == 0.75
+
+
+def test_equals_scikit_learn():
+    u, v, labels, rows = of_vectors(120, seed=1)
+    _, _, tune_labels, tune = of_vectors(100, seed=2)
+    similarities = {
+        "cosine": (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1),
+        "dot": (u * v).sum(1),
+        "euclidean": -np.sqrt(((u - v) ** 2).sum(1)),
+        "manhattan": -np.abs(u - v).sum(1),
+    }
+    metrics = run(rows, tune=tune)
+    for measure, scores in similarities.items():
+        assert metrics[f"{measure}_ap"] == pytest.approx(average_precision_score(labels, scores))
+        ordered = np.sort(scores)
+        cuts = (ordered[1:] + ordered[:-1]) / 2
+        accuracy = max(accuracy_score(labels, scores > cut) for cut in cuts)
+        assert metrics[f"{measure}_best_threshold_accuracy"] == pytest.approx(accuracy)
+        assert metrics[f"{measure}_best_threshold_f1"] == pytest.approx(
+            max(f1_score(labels, scores > cut) for cut in cuts)
+        )
+    for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
+        each = [metrics[f"{measure}_{metric}"] for measure in MEASURES]
+        assert metrics[f"max_{metric}"] == max(each) > min(each)
+    predicted = similarities["cosine"] >= metrics["cosine_accuracy_threshold"]
+    assert metrics["cosine_accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    predicted = similarities["cosine"] >= metrics["cosine_f1_threshold"]
+    assert metrics["cosine_f1"] == pytest.approx(f1_score(labels, predicted))
+    assert metrics["cosine_accuracy"] <= metrics["cosine_best_threshold_accuracy"]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1)), min_size=2, max_size=15))
+def test_with_ties_equals_scikit_learn_and_sentence_transformers(pairs: list[tuple[int, int]]):
+    labels = [label for _, label in pairs]
+    if len(set(labels)) < 2:
+        return
+    rows = of_cosines([0.25 * step for step, _ in pairs], labels)
+    metrics = run(rows, tune=rows)
+    scores = [step for step, _ in pairs]
+    assert metrics["cosine_ap"] == pytest.approx(average_precision_score(labels, scores))
+    theirs = BinaryClassificationEvaluator
+    accuracy, _ = theirs.find_best_acc_and_threshold(np.array(scores), np.array(labels), True)
+    f1, *_ = theirs.find_best_f1_and_threshold(np.array(scores), np.array(labels), True)
+    # Tuned on the very rows that are judged, they are the best that a threshold anywhere can do.
+    assert metrics["cosine_accuracy"] == pytest.approx(accuracy)
+    assert metrics["cosine_f1"] == pytest.approx(f1)
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 1], [1, 0, 0, 0], [0, 1, 1, 1], [1, 1, 1, 0]])
+def test_tuning_may_leave_all_pairs_on_one_side(labels: list[int]):
+    # All cosines are equal: no threshold lies between two of them.
+    rows = of_cosines([0.5] * 4, labels)
+    metrics = run(rows, tune=rows)
+    assert metrics["cosine_accuracy"] == 0.75
+    assert metrics["cosine_f1"] == pytest.approx(2 * sum(labels) / (4 + sum(labels)))
+    assert np.isfinite(metrics["cosine_accuracy_threshold"])
+    assert metrics["cosine_best_threshold_accuracy"] == 0.0  # as in mteb
+
+
+def test_classification_equals_mteb(tiny_export: str, pairs: Rows):
+    model, rows = SentenceTransformer(tiny_export, device="cpu"), sentence_rows(pairs)
+    theirs = score_of_mteb("SprintDuplicateQuestions", model, rows, label="labels")
+    ours = run(rows, encoder=model)
+    names = {"ap": "ap", "best_threshold_accuracy": "accuracy", "best_threshold_f1": "f1"}
+    for measure in (*MEASURES, "max"):
+        for our_name, their_name in names.items():
+            assert ours[f"{measure}_{our_name}"] == pytest.approx(theirs[f"{measure}_{their_name}"], abs=1e-6)
+    assert 0.1 < ours["max_ap"] < 1
+
+
+def test_labels_may_be_text():
+    *_, rows = of_vectors(40, seed=3)
+    for one, zero in (("1", "0"), (1.0, 0.0), (True, False), (np.int64(1), np.int64(0)), ("1.0", " 0 ")):
+        assert run([{**row, "label": one if row["label"] else zero} for row in rows]) == run(rows)
+
+
+@pytest.mark.parametrize("language", ["en-es", ("en", "es")])
+def test_each_side_takes_its_own_route(language: Any):
+    encoder, rows = NumbersEncoder(routes=("es", "en")), of_cosines([0.5, 0.1], [1, 0])
+    assert {key.split("/")[1] for key in sts(encoder, {"STS17": rows}, language=language)} == {"en-es"}
+    metrics = pair_classification(encoder, rows, tune=rows, name="X", language=language, split="dev")
+    assert encoder.tasks == ["en", "es"] * 3
+    assert {key.rsplit("/", 1)[0] for key in metrics} == {"X-pair-classification/en-es/dev"}
+    pair_classification(encoder, rows, tune=rows, name="X", language="es", tune_language="en")
+    assert encoder.tasks[6:] == ["es", "en"]

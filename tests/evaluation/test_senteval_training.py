@@ -1,0 +1,196 @@
+"""SentEval's classifiers, trained together, against one at a time; patience, choices, and predicted scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import pearsonr, spearmanr
+from senteval_helpers import train_alone, train_model
+from torch import nn
+
+from hf_xlsr.evaluation import senteval
+from hf_xlsr.evaluation.senteval import (
+    Group,
+    Schedule,
+    TrainedGroup,
+    accuracy_score,
+    best_decay,
+    logits_of,
+    relatedness,
+    score_bins,
+    train_classifiers,
+    with_constant,
+)
+
+# Batches of 8: three groups have 9 batches a pass, with 1, 3 and 8 rows in the last; two have 8, with 8 and 5 rows.
+LENGTHS = (65, 67, 72, 64, 61)
+DECAYS = (1e-5, 1e-3, 1e-2, 0.3)  # far apart, so that classifiers end at different times
+
+
+def noisy_classes(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """A hundred unit vectors, float64, and the number of the nearest of some directions, seen through noise."""
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(100, 21))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    logits = vectors @ random.normal(size=(21, classes)) + 0.4 * random.normal(size=(100, classes))
+    return vectors, logits.argmax(1)
+
+
+def some_groups(random: np.random.RandomState | None = None) -> list[Group]:
+    orders = np.random.default_rng(3)
+    order = [orders.permutation(100) for _ in LENGTHS]
+    return [
+        Group(one[:length], one[length : length + 20], DECAYS, random)
+        for one, length in zip(order, LENGTHS, strict=True)
+    ]
+
+
+def train(
+    schedule: Schedule, seed: int = 1111, *, classes: int = 2, groups: Any = None, device: str = "cpu"
+) -> list[TrainedGroup]:
+    vectors, labels = noisy_classes(classes)
+    features, numbers = with_constant(vectors, device), torch.from_numpy(labels).to(device)
+    given = {"schedule": schedule, "seed": seed}
+    targets = F.one_hot(numbers).to(features.dtype)
+    return train_classifiers(features, 21, targets, groups or some_groups(), accuracy_score(numbers), **given)
+
+
+def assert_equal(one: list[TrainedGroup], other: list[TrainedGroup]) -> None:
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first.scores, second.scores)
+        torch.testing.assert_close(first.weights, second.weights.cpu(), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_equals_one_at_a_time(optimizer: str, classes: int):
+    vectors, labels = noisy_classes(classes)
+    schedule = Schedule(optimizer, batch_size=8, passes_per_check=2, tenacity=5, max_passes=60)
+    passes = np.zeros((len(LENGTHS), len(DECAYS)))
+    trained = train(schedule, seed=7, classes=classes)
+    for number, (group, together) in enumerate(zip(some_groups(), trained, strict=True)):
+        rows, dev = group.train, (vectors[group.dev], labels[group.dev])
+        for place, decay in enumerate(DECAYS):
+            options = {"decay": decay, "schedule": schedule, "seed": 7, "classes": classes}
+            alone = train_alone(vectors[rows], labels[rows], dev, **options)
+            passes[number, place] = alone.passes
+            assert together.scores[place] == alone.score
+            weights = together.weights[place].numpy()
+            np.testing.assert_allclose(weights[:, :21], alone.model.weight.numpy(), rtol=0, atol=1e-8)
+            np.testing.assert_allclose(weights[:, 21], alone.model.bias.numpy(), rtol=0, atol=1e-8)
+            assert not weights[:, 22:].any()  # what pads the features has no weight
+    assert len(set(passes.max(axis=1))) > 1, "groups have to leave the stack at different times"
+    assert (passes.min(axis=1) < passes.max(axis=1)).any(), "classifiers have to end before others of their group"
+
+
+def test_stacks_and_threads(monkeypatch: pytest.MonkeyPatch):
+    schedule = Schedule(batch_size=8, tenacity=1)
+    expected = train(schedule)
+    monkeypatch.setattr(senteval, "GROUPS_ON_CPU", 1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert_equal(expected, train(schedule))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_seed():
+    schedule = Schedule(max_passes=3)
+    torch.manual_seed(5)
+    np.random.seed(5)
+    states = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    first, again, other = (train(schedule, seed)[0].weights for seed in (1, 1, 2))
+    assert (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == states
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+    # A generator that has been used already goes on with other orders.
+    used = np.random.RandomState(1)
+    used.permutation(65)
+    shifted = train(schedule, 1, groups=some_groups(random=used)[:1])[0].weights
+    assert not torch.allclose(first, shifted)
+
+
+@pytest.mark.parametrize(
+    ("scores", "changes", "best", "checks"),
+    [
+        # Not better: the second (lower), the fourth (equal) and the sixth check. The third miss ends it.
+        ([0.5, 0.4, 0.6, 0.6, 0.7, 0.1, 0.9], {"tenacity": 2}, 0.7, 6),
+        ([0.5, 0.8, 0.8, 0.8], {"tenacity": 1, "passes_per_check": 1}, 0.8, 4),
+        # The check that exceeds the limit is the last.
+        ([0.1, 0.2, 0.3, 0.4, 0.5], {"max_passes": 7}, 0.2, 2),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], {"max_passes": 8}, 0.3, 3),
+    ],
+)
+def test_patience(scores: list[float], changes: dict[str, Any], best: float, checks: int):
+    vectors, labels = noisy_classes(2)
+    seen: list[torch.Tensor] = []
+
+    def score(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
+        assert rows.tolist() == list(range(30, 40))
+        seen.append(logits[:, 0].clone())
+        return np.array([scores[len(seen) - 1]])
+
+    features = with_constant(vectors, "cpu")
+    targets = F.one_hot(torch.from_numpy(labels)).to(features)
+    group = Group(np.arange(30), np.arange(30, 40), (0.0,))
+    options = {"schedule": Schedule(**changes), "seed": 1}
+    (trained,) = train_classifiers(features, 21, targets, [group], score, **options)
+    assert (trained.scores[0], len(seen)) == (best, checks)
+    torch.testing.assert_close(logits_of(trained.weights, features[30:40])[:, 0], seen[scores.index(best)])
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_accelerator():
+    assert_equal(train(Schedule(max_passes=40)), train(Schedule(max_passes=40), device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "decay", "dev"),
+    [
+        ([[0.8, 0.9, 0.7, 0.6], [0.8, 0.5, 0.7, 0.6]], 1e-5, 0.8),
+        ([[0.7, 0.8, 0.8, 0.8]], 1e-4, 0.8),
+        # 80.123 % and 80.124 % are equal when rounded: the smaller weight decay is taken, with its own accuracy.
+        ([[0.80123, 0.80124, 0.7, 0.7]], 1e-5, 0.80123),
+        ([[0.80124, 0.80126, 0.7, 0.7]], 1e-4, 0.80126),
+    ],
+)
+def test_chosen_weight_decay(accuracies: list[list[float]], decay: float, dev: float):
+    assert best_decay(np.array(accuracies)) == (decay, pytest.approx(dev))
+
+
+def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(260, 20))
+    scores = 3 + features @ random.normal(size=20) / 20**0.5 + 0.5 * random.normal(size=260)
+    scores = np.clip(scores, 0, 5)
+    schedule = Schedule(passes_per_check=6, tenacity=3, max_passes=200)
+    monkeypatch.setattr(senteval, "RELATEDNESS", schedule)
+    order = np.random.default_rng(1).permutation(260)
+    learn, dev, test = order[:150], order[150:200], order[200:]
+
+    def predict(model: nn.Linear, rows: np.ndarray) -> np.ndarray:
+        return model(torch.from_numpy(features[rows])).softmax(1).numpy() @ np.arange(1, 6)
+
+    np.random.seed(3)
+    torch.manual_seed(3)
+    alone = train_model(
+        features[learn],
+        torch.from_numpy(score_bins(scores[learn])),
+        lambda logits, shares: F.mse_loss(logits.softmax(1), shares),
+        lambda model: pearsonr(predict(model, dev), scores[dev]).statistic,
+        schedule=schedule,
+        outputs=5,
+    )
+    predicted, gold = predict(alone.model, test), scores[test]
+    found, tested = relatedness(features, scores, learn, dev, test, seed=3)
+    assert found == pytest.approx(alone.score, abs=1e-8)
+    expected = {"pearson": pearsonr(predicted, gold).statistic, "spearman": spearmanr(predicted, gold).statistic}
+    assert tested == pytest.approx({**expected, "mse": ((predicted - gold) ** 2).mean()}, abs=1e-8)
+    assert 0.5 < tested["pearson"] < 0.99
