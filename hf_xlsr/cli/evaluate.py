@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from hf_xlsr.cli.options import (
     extended,
     keyword,
     labelled,
-    parse_languages,
+    load_labelled,
     shared,
 )
 from hf_xlsr.evaluation.registry import FOR_ALL, PROTOCOLS, option_specs, specs_of
@@ -85,8 +86,23 @@ def evaluate(
     needed = {**({} if suite else of_task), **({"--output DIR": output} if several else {})}
     if missing := [option for option, value in needed.items() if not value]:
         raise XlsrError(f"{missing[0]} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
+    data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    options = {key: value for key, value in options.items() if value is not None and value is not False}
+
     if several:
-        _evaluate_suite(models, suite, protocol, name, str(output), vectors, given)
+        from hf_xlsr.evaluation.suites import SuiteEncoder, evaluate_suite
+        from hf_xlsr.runs.inputs import check_all_named
+
+        whole = _suite(suite, str(protocol), data, options, seed)
+        for label, path in labelled(models).items():
+            whole.encoders[label] = SuiteEncoder(model=path, **encoder.facts)
+        check_all_named(
+            {f"encoder {label}": one.model for label, one in whole.encoders.items()},
+            {f"task {name}": (task.data, task.languages) for name, task in whole.tasks.items()},
+            "the suite" if suite else "the command",
+        )
+        _print_tables(evaluate_suite(whole, str(output), vectors=vectors))
         return
 
     from hf_xlsr.evaluation.command import evaluate_files
@@ -95,10 +111,8 @@ def evaluate(
     from hf_xlsr.evaluation.results import Results
     from hf_xlsr.runs.inputs import check_named
 
-    files = {f"--{key.replace('_', '-')}": given.get(key) for key in ("data", "pool", "tune", "gold", "tune_gold")}
-    check_named(models[0], files, parse_languages(given["languages"]))
-    data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    files = {f"--{key.replace('_', '-')}": options.get(key) for key in ("pool", "tune", "gold", "tune_gold")}
+    check_named(models[0], {"--data": data.files, **files}, data.languages)
     places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions, "vectors": vectors}
     results = evaluate_files(models[0], str(protocol), data, options, encoder=encoder, seed=seed, **places)
     # A share for each pair of languages is for the plot.
@@ -106,53 +120,28 @@ def evaluate(
     Console().print(results_table(shown, title=f"{models[0]}, {protocol}"))
 
 
-def _evaluate_suite(
-    models: list[str],
-    suite: list[str] | None,
-    protocol: str | None,
-    name: str | None,
-    output: str,
-    vectors: str | None,
-    given: dict[str, Any],
-) -> None:
+def _suite(suites: list[str] | None, protocol: str, data: Any, options: dict[str, Any], seed: int | None) -> Any:
+    """The suites of these names, or one of a single task."""
+    from hf_xlsr.evaluation.suites import Suite, SuiteTask, load_suite
+
+    if not suites:
+        same = {key: value for key, value in vars(data).items() if key != "files"}
+        task = SuiteTask(protocol=protocol.split(","), data=list(data.files), seed=seed, options=options, **same)
+        return Suite(tasks={protocol.replace(",", "-"): task})
+    fields = [field for field in ("columns", "languages", "where", "config", "name") if getattr(data, field)]
+    if of_tasks := [*options, *fields, *([] if seed is None else ["seed"])]:
+        raise XlsrError(f"--{of_tasks[0].replace('_', '-')} belongs into the tasks of the suite.")
+    chosen = load_suite(*suites)
+    for task in chosen.tasks.values():
+        task.limit = data.limit or task.limit
+    return chosen
+
+
+def _print_tables(tables: list[Any]) -> None:
     from rich.console import Console
 
-    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
-    from hf_xlsr.evaluation.suites import Suite, SuiteEncoder, SuiteTask, evaluate_suite, load_suite
-    from hf_xlsr.evaluation.table import parse_where
-    from hf_xlsr.runs.inputs import check_all_named
 
-    data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
-    options = {key: value for key, value in given.items() if value is not None and value is not False}
-    if not suite:
-        same = {key: getattr(data, key) for key in ("split", "config", "limit", "name")}
-        task = SuiteTask(
-            protocol=str(protocol).split(","),
-            data=list(data.files),
-            columns=parse_columns(data.columns),
-            languages=list(data.languages),
-            where=parse_where(data.where),
-            seed=seed,
-            options=options,
-            **same,
-        )
-        chosen = Suite(tasks={str(protocol).replace(",", "-"): task})
-    else:
-        fields = [field for field in ("columns", "languages", "where", "config", "name") if getattr(data, field)]
-        if of_tasks := [*options, *fields, *([] if seed is None else ["seed"])]:
-            raise XlsrError(f"--{of_tasks[0].replace('_', '-')} belongs into the tasks of the suite.")
-        chosen = load_suite(*suite)
-        for one in chosen.tasks.values():
-            one.limit = data.limit or one.limit
-    for label, path in labelled(models).items():
-        chosen.encoders[label] = SuiteEncoder(model=path, **vars(encoder))
-    check_all_named(
-        {f"encoder {label}": one.model for label, one in chosen.encoders.items()},
-        {f"task {name}": (task.data, task.languages) for name, task in chosen.tasks.items()},
-        "the suite" if suite else "the command",
-    )
-    tables = evaluate_suite(chosen, output, vectors=vectors)
     for table in tables:
         Console().print(terminal_table(table))
     Console().print(LEGEND)
@@ -169,27 +158,28 @@ def compare(
     form: Annotated[
         str | None, typer.Option("--format", help="markdown, csv, latex or json; by default what --output ends in.")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="File to write; by default standard output.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="File to write; by default a table is printed, in a pipe as Markdown.")
+    ] = None,
     plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None,
 ) -> None:
     """Compare encoders: tables with intervals, and tests of the differences."""
     from hf_xlsr.evaluation import comparison
-    from hf_xlsr.evaluation.results import load_results
     from hf_xlsr.utils.files import write_text
 
     chosen = form or comparison.ENDINGS.get(Path(output or "").suffix, "markdown")
-    require_choice("--format", chosen, comparison.FORMATS)
-    found = {label: load_results(path) for label, path in labelled(results).items()}
-    tables = comparison.compare(found, metric.split(",") if metric else ())
-    text = comparison.render(tables, chosen)
+    require_choice("--format", chosen, comparison.ENDINGS.values())
+    tables = comparison.compare(load_labelled(results), metric.split(",") if metric else ())
     if plots is not None:
         from hf_xlsr.evaluation.plots import plot_comparisons
 
         plot_comparisons(plots, tables)
-    if output is None:
-        print(text, end="")
+    if output is not None:
+        write_text(output, comparison.render(tables, chosen))
+    elif form is None and sys.stdout.isatty():
+        _print_tables(tables)
     else:
-        write_text(output, text)
+        print(comparison.render(tables, chosen), end="")
 
 
 def _protocols_table() -> Any:

@@ -128,6 +128,13 @@ def labelled(sources: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def load_labelled(results: Iterable[str]) -> dict[str, Any]:
+    """Content of results files by label."""
+    from hf_xlsr.evaluation.results import load_results
+
+    return {label: load_results(path) for label, path in labelled(results).items()}
+
+
 def parse_languages(text: str | None) -> list[str]:
     return [code.strip() for code in (text or "").split(",") if code.strip()]
 

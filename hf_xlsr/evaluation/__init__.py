@@ -12,11 +12,11 @@ __getattr__, __dir__, __all__ = lazy_names(
             "plot_comparisons",
             "plot_curves",
             "plot_heatmap",
+            "plot_languages",
             "plot_retrieval",
             "plot_spaces",
             "plot_tsne",
         ],
-        "plots.languages": ["plot_languages"],
         "command": ["EncoderOptions", "evaluate_files"],
         "inputs": ["DataOptions"],
         "protocols.bucc": [

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import Protocol, check_options, find_protocols
 from hf_xlsr.evaluation.results import Results, load_results, mean_over_languages, save_results, with_intervals
@@ -24,8 +25,7 @@ from hf_xlsr.utils.files import check_writable
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class EncoderOptions:
+class EncoderOptions(BaseModel):
     """How a model is loaded and encodes; each attribute is the command's option of that name.
 
     Attributes:
@@ -36,8 +36,9 @@ class EncoderOptions:
         dtype: Precision of the encoder's weights; None: as its files have them.
     """
 
+    model_config = ConfigDict(extra="forbid")
     prompt: str = ""
-    routes: Mapping[str, str] = field(default_factory=dict)
+    routes: dict[str, str] = Field(default_factory=dict)
     batch_size: int = 128
     device: str | None = None
     dtype: str | None = None
@@ -45,6 +46,11 @@ class EncoderOptions:
     @property
     def encoding(self) -> EncodingOptions:
         return {"prompt": self.prompt, "batch_size": self.batch_size, "routes": self.routes or None}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The options without the model, for settings of results."""
+        return self.model_dump(include=set(EncoderOptions.model_fields))
 
 
 def evaluate_files(
@@ -82,8 +88,8 @@ def evaluate_files(
         check_writable(output, "--output")
     if report:
         check_writable(report, "--report", folder=True)
-    checks = partial(check_choice, model, encoder.device, encoder.dtype)
-    task = read_task(protocols, data, options, seed=seed, before_reading=checks)
+    check_choice(model, encoder.device, encoder.dtype)
+    task = read_task(protocols, data, options, seed=seed)
     inputs = task.inputs_for(model, encoder)
     loaded = load_encoder(model, encoder.device, encoder.dtype)
     drawn = bool(report) and "source" in task.protocols[0].required
@@ -92,13 +98,10 @@ def evaluate_files(
     shared = CachedEncoder(loaded, store) if cached else loaded
     results, settings, inputs, shared = measure(task, inputs, shared, model, encoder)
     files = [Path(output)] if output else []
-    if report:
-        files.append(Path(report) / "results.json")
-    if files:
-        settings["encoder"] = encoder_facts(loaded, model)
-        hashes = task.hashes()
+    files += [Path(report) / "results.json"] if report else []
     for file in files:
-        save_results(file, results, settings=settings, data_hashes=hashes, predictions=predictions)
+        settings["encoder"] = encoder_facts(loaded, model)
+        save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=predictions)
     if report:
         from hf_xlsr.evaluation.markdown_report import write_report
 
@@ -145,14 +148,12 @@ def read_task(
     options: Mapping[str, Any] | None = None,
     *,
     seed: int | None = None,
-    before_reading: Callable[[], None] = lambda: None,
 ) -> Task:
     chosen = find_protocols(protocols)
     given = {name: value for name, value in (options or {}).items() if _is_given(value)}
     check_options(given, chosen)
     given |= {} if seed is None else {"seed": seed}
-    before_reading()
-    return Task(chosen, data, given, seed, read_inputs(chosen[0], data, given))
+    return Task(chosen, data, given, seed, chosen[0].read(chosen[0], data, given))
 
 
 def measure(
@@ -170,10 +171,15 @@ def measure(
         used[protocol.name] = own.arguments()
         if inputs.tune and not inputs.train:
             used[protocol.name]["tune_language"] = inputs.tune_languages
-    names = ",".join(protocol.name for protocol in task.protocols)
-    asked: dict[str, Any] = {"model": model, "protocol": names, "data": task.data.files}
-    asked |= {**asdict(task.data), **given, **asdict(encoder)}
-    settings = _settings(asked, inputs, used, task.seed)
+    asked = {"model": model, "protocol": ",".join(used), "data": task.data.files}
+    asked |= {**asdict(task.data), **given, **encoder.facts}
+    settings = {
+        **{name: value for name, value in asked.items() if _is_given(value) and name != "files"},
+        "name": inputs.name,
+        "options": {name: values for name, values in used.items() if values},
+        "seed": task.seed,
+        "skipped_rows": inputs.skipped,
+    }
     if isinstance(inputs.debias, Debias):
         settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
     return results, settings, inputs, loaded
@@ -207,14 +213,4 @@ def _debiased(encoder: Any, inputs: Inputs) -> tuple[Inputs, DebiasedEncoder]:
 
 def _is_given(value: Any) -> bool:
     """0 equals False and counts as given."""
-    return value is not None and value is not False and value != ()
-
-
-def _settings(
-    asked: dict[str, Any], inputs: Inputs, used: dict[str, dict[str, Any]], seed: int | None
-) -> dict[str, Any]:
-    hidden = {"files", "seed"}
-    given = {key: value for key, value in asked.items() if _is_given(value) and value not in ("", {})}
-    given = {key: value for key, value in given.items() if key not in hidden}
-    options = {name: values for name, values in used.items() if values}
-    return {**given, "name": inputs.name, "options": options, "seed": seed, "skipped_rows": inputs.skipped}
+    return value is not None and value is not False and value not in ((), "", {})

@@ -13,28 +13,14 @@ from typing import Any
 
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
-from hf_xlsr.evaluation.results import Result, Results, metrics_of, table_places
+from hf_xlsr.evaluation.results import Result, Results, metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
-FORMATS = ("markdown", "csv", "latex", "json")
 ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
 # What stands for a protocol where no metric is chosen: all of these that it has, under their directions.
-HEADLINES = (
-    "error",
-    "precision@1",
-    "f1",
-    "accuracy",
-    "spearman_all",
-    "spearman",
-    "max_ap",
-    "bias",
-    "ndcg@10",
-    "bleu",
-    "main_score",
-)
+HEADLINES = "error precision@1 f1 accuracy spearman_all spearman max_ap bias ndcg@10 bleu main_score".split()
 DIRECTIONS = ("source_to_target_", "target_to_source_")
-MEAN = "mean"
 CHOOSING = ("train", "dev", "tune")  # splits that serve to choose; compared only where nothing was tested
 LEGEND = (
     "Numbers are in per cent, correlations, F1 and average precision times 100, with 95 % intervals. Bold: significantly "
@@ -63,13 +49,36 @@ class ComparisonTable:
     rows: dict[str, dict[str, Cell]] = field(default_factory=dict)  # encoder -> column -> value
     p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)  # two encoders and a column, corrected
 
+    @property
+    def protocol(self) -> str:
+        return self.name.rpartition(", ")[0]
+
+    @property
+    def shared(self) -> list[str]:
+        """The columns that all encoders have, whose mean is shown if there are several."""
+        return [column for column in self.columns if all(column in cells for cells in self.rows.values())]
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns, and that of the mean."""
+        count = len(self.shared)
+        return [*self.columns, *([f"mean of {count}"] if count > 1 else [])]
+
+    def value(self, label: str, column: str) -> tuple[float, float | None, float | None] | None:
+        """The value of an encoder in a shown column, with the ends of its interval."""
+        cells = self.rows.get(label, {})
+        if column in cells:
+            record = cells[column].record
+            return record.value, record.low, record.high
+        if column in self.columns or not cells:
+            return None
+        return fmean(cells[one].record.value for one in self.shared), None, None
+
 
 def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
-    """Tables of encoders, with paired tests where the outcomes of single examples are known.
+    """`comparison_tables` with paired tests where the outcomes of single examples are known.
 
-    `results` are `Results`, or what `load_results` gave, by the name of the encoder. Tests need `Results.outcomes`, which
-    `save_results(predictions=True)` keeps. By default the metric is the headline of each protocol, in each direction
-    that was measured.
+    Tests need `Results.outcomes`, which `save_results(predictions=True)` keeps.
 
     Examples:
         >>> import numpy as np
@@ -81,32 +90,62 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         >>> table.rows["b"]["en-de"].best, table.p_values["a", "b", "en-de"] < 0.001
         (True, True)
     """
+    tables = comparison_tables(results, metrics)
+    hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
+    for table in tables:
+        _mark_unequal(table, hashes)
+        _test(table)
+    return tables
+
+
+def comparison_tables(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
+    """Tables of encoders: `results` are `Results`, or what `load_results` gave, by the name of the encoder.
+
+    By default the metric is the headline of each protocol, in each direction that was measured.
+    """
     found = {label: metrics_of(content) for label, content in results.items()}
     labelled = [(label, record) for label, one in found.items() for record in one.records.values()]
     known = {record.metric for _, record in labelled}
     if unknown := [metric for metric in metrics if metric not in known]:
         raise XlsrError(f"No result has the metric '{unknown[0]}'; {did_you_mean(unknown[0], known)}")
     tested = {(record.dataset, record.protocol) for _, record in labelled if record.split not in CHOOSING}
-    labelled = [
+    compared = [
         (label, record)
         for label, record in labelled
-        if record.split not in CHOOSING or (record.dataset, record.protocol) not in tested
+        if not record.is_mean
+        and not record.is_average
+        and (record.split not in CHOOSING or (record.dataset, record.protocol) not in tested)
     ]
-    places = table_places([record for _, record in labelled])
+    places = _places([record for _, record in compared])
     tables: dict[tuple[str, str], ComparisonTable] = {}
-    for label, record in labelled:
-        if record.is_mean or record.is_average or not _chosen(record, metrics, found[label]):
-            continue
-        name, column = places[record.key]
-        table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
-        if column not in table.columns:
-            table.columns.append(column)
-        table.rows.setdefault(label, {})[column] = Cell(record, found[label].outcomes.get(record.key))
-    hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
-    for table in tables.values():
-        _mark_unequal(table, hashes)
-        _test(table)
+    for label, record in compared:
+        if _chosen(record, metrics, found[label]):
+            name, column = places[record.key]
+            table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
+            if column not in table.columns:
+                table.columns.append(column)
+            table.rows.setdefault(label, {})[column] = Cell(record, found[label].outcomes.get(record.key))
     return list(tables.values())
+
+
+def _places(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
+    """The table and the column of each record, by key: languages in a table of the dataset, the protocol and the split.
+
+    Tasks, several datasets of a protocol in one language each (STS), share a table with a column for each.
+    """
+    tasks: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for record in records:
+        datasets = tasks.setdefault((record.protocol, record.split), {})
+        datasets.setdefault(record.dataset, set()).add(record.languages)
+    places = {}
+    for record in records:
+        name, column = record.name, record.languages
+        measured_in = list(tasks[record.protocol, record.split].values())
+        if len(measured_in) > 1 and all(len(languages) == 1 for languages in measured_in):
+            one = len(set().union(*measured_in)) == 1
+            name, column = record.protocol, record.dataset if one else f"{record.dataset} {record.languages}"
+        places[record.key] = f"{name}, {record.split}", column
+    return places
 
 
 def _chosen(record: Result, metrics: Sequence[str], results: Mapping[str, float]) -> bool:
@@ -157,7 +196,7 @@ def _test(table: ComparisonTable) -> None:
 
 
 def render(tables: Sequence[ComparisonTable], form: str = "markdown") -> str:
-    """The tables of `compare` as text, in one of `FORMATS`: CSV has a line for each value, LaTeX uses booktabs."""
+    """The tables of `compare` as markdown, csv (a line for each value), latex (booktabs) or json."""
     if form == "json":
         return json.dumps([_plain(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
     if form == "csv":
@@ -190,26 +229,17 @@ def _plain(table: ComparisonTable) -> dict[str, Any]:
 
 
 def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[list[str], list[list[str]]]:
-    shared = [column for column in table.columns if all(column in cells for cells in table.rows.values())]
-    with_mean = len(shared) > 1
     rows = []
     for label, cells in table.rows.items():
         line = [label]
-        for column in table.columns:
-            if column not in cells:
-                line.append("")
-                continue
-            cell, record = cells[column], cells[column].record
-            shown = metric_value(table.metric, record.value)
-            shown = bold.format(shown) if cell.best else shown
-            if record.low is not None and record.high is not None:
-                ends = dash.join(metric_value(table.metric, end) for end in (record.low, record.high))
-                shown = f"{shown} ({ends})"
-            line.append(shown + (dagger if cell.unequal else ""))
-        if with_mean:
-            line.append(metric_value(table.metric, fmean(cells[column].record.value for column in shared)))
+        for column in table.shown:
+            cell, found = cells.get(column), table.value(label, column)
+            value, *ends = [metric_value(table.metric, number) for number in found or () if number is not None] or [""]
+            shown = bold.format(value) if cell and cell.best else value
+            shown += f" ({dash.join(ends)})" if ends else ""
+            line.append(shown + (dagger if cell and cell.unequal else ""))
         rows.append(line)
-    return ["encoder", *table.columns, *([f"{MEAN} of {len(shared)}"] if with_mean else [])], rows
+    return ["encoder", *table.shown], rows
 
 
 def terminal_table(table: ComparisonTable) -> Any:

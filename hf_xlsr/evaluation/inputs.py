@@ -16,7 +16,7 @@ from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.rows import by_language, by_pair
 from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
-from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_positive
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
@@ -134,12 +134,6 @@ class Inputs:
         return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
 
 
-def read_inputs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any] | None = None) -> Inputs:
-    """Reads all data of a command, for a protocol or the first of several with equal data."""
-    require_positive("limit", data.limit)
-    return protocol.read(protocol, data, options or {})
-
-
 def open_inputs(protocol: Protocol, data: DataOptions) -> tuple[TableReader, Inputs]:
     """How the files of a command are read for a protocol, and inputs without rows, named after the data."""
     columns = parse_columns(data.columns)
@@ -211,24 +205,19 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
         raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
     if held and tune:
         raise XlsrError("--tune and --hold-out exclude each other: both name the rows that the head is chosen on.")
-    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
-    if not train and "train" not in reader.open(data.files, (language,)).splits:
-        raise XlsrError(
-            f"{' '.join(data.files)} has no split 'train'; use --train FILE, or --columns split=NAME if a column names "
-            "the splits."
-        )
-    inputs.train = _rows(reader, "--train", train or data.files, "train", (language,))
-    if not held:
-        places = [tune] if tune else list(dict.fromkeys((tuple(train or data.files), data.files)))
-        tables = [reader.open(files, (language,)) for files in places]
-        table = next((table for table in tables if tune or "dev" in table.splits), None)
-        if table is None:
-            named = " and ".join(" ".join(files) for files in places)
-            raise XlsrError(
-                f"{named} has no split 'dev'; use --tune FILE, or --hold-out COLUMN for a tenth of the training rows."
-            )
-        inputs.tune = _rows(reader, "--tune", table.files, "dev", (language,))
 
+    def learned(option: str, split: str, files: Sequence[str] | None, others: Iterable[Sequence[str]]) -> Rows:
+        """Rows of a split of the given files, or else of the first others that distinguish it."""
+        found = files or next((other for other in others if split in reader.open(other, (language,)).splits), None)
+        if not found:
+            hint = "--hold-out COLUMN for a tenth of the training rows" if split == "dev" else "--columns split=NAME"
+            raise XlsrError(f"{' '.join(data.files)} has no split '{split}'; use {option} FILE, or {hint}.")
+        return _rows(reader, option, found, split, (language,))
+
+    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
+    inputs.train = learned("--train", "train", train, [data.files])
+    if not held:
+        inputs.tune = learned("--tune", "dev", tune, [train or data.files, data.files])
     finish_inputs(inputs, data, reader)
     inputs.train_language = inputs.train[0]["lang"]
     _check_leaks(inputs, protocol)  # before rows are held out: a copy of the test could be divided between the parts
@@ -303,13 +292,11 @@ def _check_leaks(inputs: Inputs, protocol: Protocol) -> None:
 
 
 def _read_pool(reader: TableReader, pool: Sequence[str], data: DataOptions) -> Rows:
-    if is_table(pool):
-        paths = expand_braces(pool[0])[0]
-        if len(pool) == len(paths) == 1 and detect_format(paths) == "moses":
-            # The lines of one file are targets without sources.
-            return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
-        return _rows(reader, "--pool", pool, None, data.languages)
-    return _rows(reader, "--pool", pool, data.split, data.languages)
+    paths = expand_braces(pool[0])[0]
+    if is_table(pool) and len(pool) == len(paths) == 1 and detect_format(paths) == "moses":
+        # The lines of one file are targets without sources.
+        return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
+    return _rows(reader, "--pool", pool, None if is_table(pool) else data.split, data.languages)
 
 
 def _check_pool(inputs: Inputs) -> None:
@@ -319,13 +306,11 @@ def _check_pool(inputs: Inputs) -> None:
         return
     present = by_pair(row for row in inputs.pool if "source_lang" in row)
     alone = [pair for pair in pairs if pair not in present and pair[::-1] not in present]
+    names = ", ".join(map("-".join, alone))
     if len(alone) == len(pairs):
-        has, wanted = (", ".join(map("-".join, groups)) for groups in (present, pairs))
         raise XlsrError(
-            f"--pool must have pairs in the languages of --data, {wanted}, or lines in its only target language, got "
-            f"{len(inputs.pool)} rows in {has or 'unknown languages'}."
+            f"--pool must have pairs in the languages of --data, {names}, or lines in its only target language, got "
+            f"{', '.join(map('-'.join, present)) or 'lines'}."
         )
     if alone:
-        logger.warning(
-            "--pool has no pairs in %s: only --data gives candidates there", ", ".join(map("-".join, alone))
-        )
+        logger.warning("--pool has no pairs in %s: only --data gives candidates there", names)

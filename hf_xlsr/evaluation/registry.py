@@ -55,7 +55,6 @@ class OptionSpec:
     name: str
     type: type
     several: bool
-    default: Any
     choices: tuple[str, ...]
     help: str
     protocols: tuple[str, ...] = ()  # that have it
@@ -65,22 +64,17 @@ def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
     specs: dict[str, OptionSpec] = {}
     hints = get_type_hints(options)
     for one in fields(options):
-        kind: type = str
-        choices: tuple[str, ...] = ()
-        several = False
-        for part in (hints[one.name], *get_args(hints[one.name])):
-            if get_origin(part) is Literal:
-                choices = get_args(part)
-            elif part in (int, float, bool):
-                kind = part
-            several = several or get_origin(part) is tuple
-        specs[one.name] = OptionSpec(one.name, kind, several, one.default, choices, one.metadata["help"])
+        parts = (hints[one.name], *get_args(hints[one.name]))
+        kind = next((part for part in parts if part in (int, float, bool)), str)
+        several = any(get_origin(part) is tuple for part in parts)
+        choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+        specs[one.name] = OptionSpec(one.name, kind, several, choices, one.metadata["help"])
     return specs
 
 
 @cache
 def option_specs() -> dict[str, OptionSpec]:
-    """The options of all protocols; it imports them. Defaults, which differ between protocols, are None.
+    """The options of all protocols, which it imports.
 
     Examples:
         >>> spec = option_specs()["margin"]
@@ -91,7 +85,7 @@ def option_specs() -> dict[str, OptionSpec]:
     for name, protocol in PROTOCOLS.items():
         for spec in specs_of(protocol.options).values():
             first = specs.get(spec.name, spec)
-            specs[spec.name] = replace(first, default=None, protocols=(*first.protocols, name))
+            specs[spec.name] = replace(first, protocols=(*first.protocols, name))
     return specs
 
 
@@ -127,9 +121,6 @@ class _Protocols(Mapping[str, Protocol]):
 
     def __len__(self) -> int:
         return len(NAMES)
-
-    def __contains__(self, name: object) -> bool:
-        return name in NAMES
 
 
 PROTOCOLS: Mapping[str, Protocol] = _Protocols()

@@ -1,13 +1,15 @@
-"""Results in tables for the terminal: units, values, titles."""
+"""Results in tables for people: units, values, rows."""
 
 from __future__ import annotations
 
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.evaluation.results import Results
 
+HEADER = ("protocol", "languages", "split", "metric", "value", "95 %")
 LONGEST_METRIC = 40  # characters that fit on one line of a table for the terminal
 # Parts of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
@@ -46,57 +48,38 @@ def lower_is_better(metric: str) -> bool:
     return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
 
 
+def result_rows(results: Results) -> list[tuple[str, ...]]:
+    """Cells below `HEADER`, a row for each metric; the 95 % interval is empty where it is not known."""
+    rows = []
+    for record in results.records.values():
+        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
+        name, shown = record.metric.replace("_", " "), metric_value(record.metric, record.value)
+        name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
+        ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
+        rows.append((record.name, record.languages, record.split, name, shown, "–".join(ends)))
+    return rows
+
+
 def results_table(results: Results, title: str) -> Table:
     """A table for `rich.console.Console`, one metric per line, with a rule between protocols.
 
     Shares are in per cent, correlations, F1 and average precision times 100. At 80 columns, which a log or a pipe has, no
     name and no number is truncated: long names continue in the next line.
     """
-    table = Table(title=escape(title))
-    for column in ("protocol", "languages", "split"):
-        table.add_column(column, overflow="fold")
-    records = results.records.values()
+    rows = result_rows(results)
+    with_intervals = any(row[-1] for row in rows)
     # A longer metric would leave the others no room, and rich truncates what may not fold.
-    longest = max((len(record.metric) for record in records), default=0)
-    with_intervals = any(record.low is not None for record in records)
-    table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC and not with_intervals)
-    table.add_column("value", justify="right", no_wrap=True)
-    if with_intervals:
-        table.add_column("95 %", justify="right", no_wrap=True)
-    above = ("", "", "")
-    for record in records:
-        parts = (record.name, record.languages, record.split)
-        if table.row_count and record.name != above[0]:
+    fits = max((len(row[3]) for row in rows), default=0) <= LONGEST_METRIC and not with_intervals
+    table = Table(title=escape(title))
+    for place, column in enumerate(HEADER if with_intervals else HEADER[:-1]):
+        justify: JustifyMethod = "right" if place > 3 else "left"
+        table.add_column(column, overflow="fold", no_wrap=place > 3 or (place == 3 and fits), justify=justify)
+    above: tuple[str, ...] = ("", "", "")
+    for row in rows:
+        if table.row_count and row[0] != above[0]:
             table.add_section()
-        depth = next((i for i in range(3) if parts[i] != above[i]), 3)
-        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
-        name, shown = record.metric.replace("_", " "), metric_value(record.metric, record.value)
-        name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
-        ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-        between = ["–".join(ends)] if with_intervals else []
+        depth = next((i for i in range(3) if row[i] != above[i]), 3)
         # Text, because rich would take square brackets in a name for markup.
-        table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown, *between]))
-        above = parts
-    return table
-
-
-def language_table(results: Results, *, title: str, protocol: str) -> Table:
-    """A table for `rich.console.Console` of one protocol without its counts: a line for each language and the average."""
-    lines: dict[str, dict[str, str]] = {}
-    average: dict[str, str] = {}
-    for record in results.records.values():
-        if not isinstance(record.value, int):
-            line = average if record.is_mean else lines.setdefault(record.languages, {})
-            heading = f"{record.dataset} {record.split}\n{record.metric} {metric_unit(record.metric)}".rstrip()
-            line[heading] = metric_value(record.metric, record.value)
-    headings = list(dict.fromkeys(heading for line in lines.values() for heading in line))
-    table = Table(title=escape(f"{title}: {protocol}"))
-    table.add_column("language")
-    for heading in headings:
-        table.add_column(Text(heading), justify="right", overflow="fold")
-    for language, line in lines.items():
-        table.add_row(language, *(line.get(heading, "") for heading in headings))
-    if average:
-        table.add_section()
-        table.add_row("avg", *(average.get(heading, "") for heading in headings))
+        table.add_row(*map(Text, [*[""] * depth, *row[depth : len(table.columns)]]))
+        above = row[:3]
     return table

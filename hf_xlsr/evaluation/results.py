@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -24,14 +24,8 @@ from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, write_text
 
 PACKAGES = "torch transformers sentence-transformers datasets numpy scipy scikit-learn faiss-cpu mteb".split()
-COUNTS = (
-    "gold",
-    "pairs",
-    "queries",
-    "documents",
-    "sentences",
-    "rows",
-)  # metrics that count what the others are measured on
+# Metrics that count what the others are measured on.
+COUNTS = ("gold", "pairs", "queries", "documents", "sentences", "rows")
 AVERAGE = re.compile(r"(?:mean|average)-of-\d+")
 
 
@@ -183,27 +177,6 @@ def mean_over_languages(results: Results) -> Results:
         if len(values) > 1:
             results |= measured(dataset, protocol, f"mean-of-{len(values)}", split, {metric: fmean(values)})
     return results
-
-
-def table_places(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
-    """The table and the line of each record, by key: the languages in a table of the dataset, the protocol and the split.
-
-    Tasks, several datasets of a protocol in one language each (STS), share a table with a line for each.
-    """
-    tasks: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for record in records:
-        if not record.is_mean and not record.is_average:
-            datasets = tasks.setdefault((record.protocol, record.split), {})
-            datasets.setdefault(record.dataset, set()).add(record.languages)
-    places = {}
-    for record in records:
-        name, line = record.name, record.languages
-        measured_in = list(tasks.get((record.protocol, record.split), {}).values())
-        if len(measured_in) > 1 and all(len(languages) == 1 for languages in measured_in):
-            one = len(set().union(*measured_in)) == 1
-            name, line = record.protocol, record.dataset if one else f"{record.dataset} {record.languages}"
-        places[record.key] = f"{name}, {record.split}", line
-    return places
 
 
 def save_results(

@@ -163,10 +163,7 @@ class Table:
 
     def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
         reader, languages = self.reader, (UNKNOWN,) * len(view)
-        if self.files[0].startswith(MTEB):
-            options = {"mteb": self.files[0].removeprefix(MTEB)}
-        else:
-            options = self._options(language)
+        options = {} if self.files[0].startswith(MTEB) else self._options(language)
         if _format(self.files) == "tmx":
             if UNKNOWN in view:
                 raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
@@ -175,26 +172,21 @@ class Table:
             {"source", "target"} <= {*reader.required} and not options.get("columns") and UNKNOWN not in view
         ):
             languages = view  # columns may be named like them
-        key = str(options), split, languages, reader.required
+        key = self.files, str(options), split, languages, reader.required
         if key not in reader.cache:
             reader.cache[key] = list(self._read(options, split, languages))
         return reader.cache[key]
 
     def _read(self, options: dict[str, Any], split: str, languages: tuple[str, ...]) -> Iterator[Row]:
         reader = self.reader
-        if "mteb" in options:
+        if self.files[0].startswith(MTEB):
             from hf_xlsr.evaluation.mteb.tasks import mteb_rows
 
-            rows = mteb_rows(options["mteb"], split=split)
+            rows = mteb_rows(self.files[0].removeprefix(MTEB), split=split)
         else:
-            rows = open_source(
-                options,
-                languages=languages,
-                split=split,
-                required=[name for name in reader.required if name not in reader.nullable],
-                optional=reader.optional,
-                quarantine=reader.quarantine,
-            )
+            required = [name for name in reader.required if name not in reader.nullable]
+            more: dict[str, Any] = {"optional": reader.optional, "quarantine": reader.quarantine}
+            rows = open_source(options, languages=languages, split=split, required=required, **more)
         try:
             for row in rows:
                 if (fault := self._fault(row, languages)) is None:
@@ -202,7 +194,9 @@ class Table:
                 else:
                     reader.quarantine.reject(self.place, 0, fault, str(row))
         except MissingColumn as error:
-            raise self._missing(error) from error
+            has = f"{error.file} has no column '{error.column}', only {', '.join(error.names)}"
+            needed = f"protocol {reader.protocol} needs {', '.join(reader.required)}: use --columns {error.ours}=NAME."
+            raise XlsrError(f"{has}; {needed if error.ours in reader.required else 'correct the name.'}") from error
 
     def _options(self, language: str | None) -> dict[str, Any]:
         reader = self.reader
@@ -260,13 +254,6 @@ class Table:
                 )
             rows = [row for row in rows if row[name] in wanted]
         return rows
-
-    def _missing(self, error: MissingColumn) -> XlsrError:
-        has = f"{error.file} has no column '{error.column}', only {', '.join(error.names)}"
-        if error.ours not in self.reader.required:
-            return XlsrError(f"{has}; correct the name.")
-        needed = ", ".join(self.reader.required)
-        return XlsrError(f"{has}; protocol {self.reader.protocol} needs {needed}: use --columns {error.ours}=NAME.")
 
     def _unknown_language(self, column: str) -> XlsrError:
         return XlsrError(

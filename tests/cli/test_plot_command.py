@@ -16,8 +16,8 @@ WIDE = ["--columns", "source=en,target={lang}", "--languages"]
 
 @pytest.fixture
 def wide(tmp_path: Path) -> str:
-    """Twelve rows in eight languages."""
-    languages = ["en", "fr", "de", "es", "it", "pt", "nl", "sv"]
+    """Twelve rows in three languages."""
+    languages = ["en", "fr", "de"]
     rows = ["\t".join(f"{language} {number}" for language in languages) for number in range(12)]
     (tmp_path / "wide.tsv").write_text("\n".join(["\t".join(languages), *rows]) + "\n")
     return str(tmp_path / "wide.tsv")
@@ -45,13 +45,9 @@ def test_plots_of_translation_pairs(
         ("heatmap MODEL --data wide.tsv WIDE en,fr --output x.png --device gpu", "gpu"),
         ("tsne MODEL --data wide.tsv WIDE en,fr,de --output x.png", "--languages"),
         ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 4", "--pairs"),
-        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --limit 3", "sentences"),
-        ("spaces MODEL --data wide.tsv WIDE en,fr,de,es,it,pt,nl,sv --output x.png", "6 language pairs"),
-        ("spaces 1=a 2=a 3=a 4=a 5=a 6=a 7=a --data wide.tsv WIDE en,fr --output x.png", "'a'"),
         ("spaces a=x a=y --data wide.tsv WIDE en,fr --output x.png", "'a'"),
         ("curves . --output x.png", "training log"),
         ("curves wide.tsv --output x.png", "training log"),
-        ("curves a=x a=y --output x.png", "'a'"),
     ],
 )
 def test_invalid_plots(

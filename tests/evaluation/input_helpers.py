@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.registry import PROTOCOLS
 
 
@@ -18,7 +18,7 @@ def write_tsv(path: Path, rows: list[str]) -> str:
 def read(protocol: str, *data: str, **options: Any) -> Inputs:
     """Reads as the command does: options of data, and those of the protocol."""
     own = {field.name: options.pop(field.name) for field in fields(DataOptions) if field.name in options}
-    return read_inputs(PROTOCOLS[protocol], DataOptions(data, **own), options)
+    return PROTOCOLS[protocol].read(PROTOCOLS[protocol], DataOptions(data, **own), options)
 
 
 def texts(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:

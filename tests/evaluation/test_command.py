@@ -172,21 +172,13 @@ def test_metrics_equal_the_functions(tiny_export: str, tmp_path: Path) -> None:
     assert found == pytest.approx(expected)
 
 
-def test_zero_is_a_valid_option(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_is_a_valid_option(tiny_export: str, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     command = ["evaluate", tiny_export, "--protocol", "zero-shot", *zero_shot_of(tmp_path)]
     command += ["--head", "mlp", "--output", str(output)]
     assert main([*command, "--epochs", "2", "--seed", "0"]) == 0
     settings = json.loads(output.read_text())["settings"]
     assert settings["seed"] == 0 and settings["options"]["zero-shot"]["seed"] == 0
-    capsys.readouterr()
-    for option in ("--epochs", "--learning-rate"):
-        assert main([*command, option, "0"]) == 1
-        assert option.strip("-").replace("-", "_") in capsys.readouterr().err
-    xsim_command = ["evaluate", tiny_export, "--protocol", "xsim", *pairs_of(tmp_path)]
-    for option in ("--k", "--batch-size"):
-        assert main([*xsim_command, option, "0"]) == 1
-        assert option.strip("-").replace("-", "_") in capsys.readouterr().err
 
 
 def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,22 +191,6 @@ def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatc
         asked: dict[str, Any] = {option: place}
         with pytest.raises(XlsrError, match=f"--{option}"):
             evaluate_files(str(model), "tatoeba", DataOptions((file,)), **asked)
-
-
-def test_settings_have_the_tuning_language(tiny_export: str, tmp_path: Path) -> None:
-    from mteb_helpers import routed_model
-
-    folder = tmp_path / "routed"
-    routed_model(tiny_export, ("de", "en")).save(str(folder))
-    rows = [("de", row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS[:20])]
-    test = write(tmp_path / "test.tsv", "lang sentence1 sentence2 label", rows)
-    tune_rows = [("en", row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS[20:])]
-    tune = write(tmp_path / "tune.tsv", "lang sentence1 sentence2 label", tune_rows)
-    output = tmp_path / "out.json"
-    data = DataOptions((test,), name="X")
-    evaluate_files(str(folder), "pair-classification", data, {"tune": (tune,)}, output=str(output))
-    settings = json.loads(output.read_text())["settings"]
-    assert settings["options"]["pair-classification"]["tune_language"] == {"de": "en"}
 
 
 def test_settings_of_results(tiny_export: str, tmp_path: Path) -> None:
@@ -266,8 +242,6 @@ def test_routes(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
     routes_of_both = {"en": "second", "fr": "second"}
     expected = tatoeba(model, *sides, languages=("en", "fr"), name="pairs", routes=routes_of_both)
     assert json.loads(output.read_text())["metrics"] == pytest.approx(expected)
-    assert main([*command, "--routes", "en"]) == 1
-    assert "--routes" in capsys.readouterr().err
 
 
 def test_mteb_task(

@@ -26,7 +26,6 @@ from hf_xlsr.evaluation import (
     plot_curves,
     plot_languages,
     plot_retrieval,
-    plot_spaces,
     plot_tsne,
     read_bucc,
     tatoeba,
@@ -97,7 +96,6 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("tatoeba", "numbers.parquet", ALL | {"columns": "source={lang},target={lang}"}, "{lang}"),
     ("tatoeba", "numbers.parquet", DE | {"where": ("kind=z",)}, "--where"),
     ("tatoeba", "numbers.parquet", DE | {"where": ("kind",)}, "--where"),
-    ("tatoeba", "numbers.parquet", DE | {"limit": 0}, "limit"),
     ("sts", "numbers.parquet", {"columns": "sentence1=en,source=de"}, "--columns"),
     ("tatoeba", "numbers.parquet numbers.parquet numbers.parquet", DE, "--data"),
     ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
@@ -237,12 +235,6 @@ def drawn(folder: Path, count: int, **changes: Any) -> Any:
     return plot_tsne(**{**given, **changes})
 
 
-def spaces(folder: Path, size: int) -> Any:
-    """Two encoders with different language pairs."""
-    sides = np.ones((size, 4)), np.ones((9, 4))
-    return plot_spaces(folder / "p.png", {"ours": {("en", "fr"): sides}, "e5": {("en", "de"): sides}})
-
-
 RETRIEVAL = {"e5": results({"tatoeba/en-fr/test/accuracy": 0.5})}
 LOGS = [{"step": 1, "loss": 1.0, "eval_x-bucc/en-fr/test/recall": 0.5}]
 PLACES: list[tuple[Callable[[Path], Any], str]] = [
@@ -250,10 +242,8 @@ PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: load_results(folder / "missing.json"), "missing.json"),
     (lambda folder: drawn(folder, 5, target_vectors=np.full((5, 8), np.nan)), "target_vectors"),
     (lambda folder: check_picture(folder / "p.xyz"), ".xyz"),
-    (lambda folder: spaces(folder, 3), "3"),
     (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, protocols=["tatoba"]), "tatoeba"),
     (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, metric="acuracy"), "accuracy"),
-    (lambda folder: plot_retrieval(folder / "p.png", {"e5": results({"x-sts/en/test/spearman": 0.5})}), "retrieval"),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
     (lambda folder: plot_curves(folder / "p.png", {"a": [], "b": []}), "a, b"),
     (lambda folder: plot_curves(folder / "p.png", {"a": LOGS}, metrics=["recal"]), "recall"),

@@ -82,12 +82,21 @@ def test_names_skipped_rows_and_hashes(folder: Path) -> None:
     assert tagged.skipped == {"empty target_lang": 1} and len(tagged.only) == 4
 
 
-def test_pool_of_pairs_or_lines_stays_whole(folder: Path) -> None:
+def test_pool_of_pairs_or_lines_stays_whole(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     options: dict[str, Any] = {"columns": "source=en,target=de", "languages": ("en", "de"), "limit": 1}
     lines = read("xsr", WIDE_FILE, pool=("pool.txt",), **options)
     assert len(lines.only) == 1 and lines.pool == [{"target": "vier"}, {"target": "fünf"}]
     pairs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options).pool
     assert texts(pairs, "target") == [("eins",), ("zwei",), ("drei",)]
+    # Pairs may be in the other order; scripts count as languages.
+    header = "source_lang\ttarget_lang\tsource\ttarget"
+    rows = [f"eng_Latn\t{language}\tday\t{language} day" for language in ("zho_Hans", "zho_Hant", "deu_Latn")]
+    turned = write_tsv(folder / "turned.tsv", [header, "deu_Latn\teng_Latn\tNacht\tnight", rows[0], "en\tfr\ta\tb"])
+    inputs = read("xsr", write_tsv(folder / "data.tsv", [header, *rows]), pool=(turned,))
+    found = {other: in_order(inputs.pool, ("en", other)) for other in ("zho-Hans", "zho-Hant", "de")}
+    assert [len(group) for group in found.values()] == [1, 0, 1] and "en-zho-Hant" in caplog.text
+    assert texts(found["de"], *PAIR) == [("en", "de", "night", "Nacht")]
+    assert set(inputs.only[0]) == set(PAIR)
 
 
 def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
@@ -144,14 +153,6 @@ def test_tasks_are_named_by_their_files(tmp_path: Path) -> None:
     ]
 
 
-def test_pool_in_the_other_order(tmp_path: Path) -> None:
-    header = "source_lang\ttarget_lang\tsource\ttarget"
-    test = write_tsv(tmp_path / "test.tsv", [header, "en\tde\tday\tTag"])
-    turned = write_tsv(tmp_path / "turned.tsv", [header, "de\ten\tNacht\tnight", "en\tfr\tday\tjour"])
-    inputs = read("xsr", test, pool=(turned,))
-    assert texts(in_order(inputs.pool, ("en", "de")), *PAIR) == [("en", "de", "night", "Nacht")]
-
-
 def test_corpus_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str, *, languages: list[str], split: str) -> Any:
         yield {
@@ -198,19 +199,6 @@ def test_tasks_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
 
 
-def test_pool_of_some_scripts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    header = "source\ttarget\tsource_lang\ttarget_lang"
-
-    def pairs(name: str, *languages: str) -> str:
-        return write_tsv(tmp_path / name, [header, *(f"{name} {x}\t{x} {name}\teng_Latn\t{x}" for x in languages)])
-
-    data = pairs("data.tsv", "zho_Hans", "zho_Hant", "deu_Latn")
-    inputs = read("xsr", data, pool=(pairs("pool.tsv", "zho_Hans", "deu_Latn"),))
-    assert [len(in_order(inputs.pool, ("en", other))) for other in ("zho-Hans", "zho-Hant", "de")] == [1, 0, 1]
-    assert "en-zho-Hant" in caplog.text
-    assert set(inputs.only[0]) == {"source", "target", "source_lang", "target_lang"}
-
-
 def topics(tmp_path: Path, splits: str = "train validation test") -> str:
     rows = ["lang\tsplit\ttext\tcategory"]
     for lang in ("eng_Latn", "deu_Latn"):
@@ -218,7 +206,7 @@ def topics(tmp_path: Path, splits: str = "train validation test") -> str:
     return write_tsv(tmp_path / "topics.tsv", rows)
 
 
-def test_splits_of_one_file(tmp_path: Path) -> None:
+def test_splits_of_one_source(tmp_path: Path) -> None:
     inputs = read("zero-shot", topics(tmp_path), columns="label=category", languages=("en", "de"))
     assert texts(inputs.train, "text", "label") == [(f"eng_Latn train {n}", n % 2) for n in range(3)]
     assert [row["text"] for row in inputs.tune] == [f"eng_Latn validation {n}" for n in range(3)]
@@ -226,6 +214,12 @@ def test_splits_of_one_file(tmp_path: Path) -> None:
     assert inputs.train_language == "en"
     only = read("zero-shot", topics(tmp_path), columns="label=category", languages=("de",), train_language="en")
     assert {row["lang"] for row in only.only} == {"de"} and {row["lang"] for row in only.train} == {"en"}
+    names = ("train", "validation", "test")
+    parts = {split: Dataset.from_dict({"text": [f"{split} {n}" for n in "ab"], "label": [0, 1]}) for split in names}
+    DatasetDict(parts).save_to_disk(tmp_path / "set")
+    inputs = read("zero-shot", str(tmp_path / "set"), languages=("en",))
+    assert inputs.name == "set"
+    assert [part[0]["text"] for part in (inputs.train, inputs.tune, inputs.only)] == [f"{split} a" for split in names]
 
 
 def test_training_rows_from_other_files(tmp_path: Path) -> None:
@@ -251,46 +245,13 @@ def test_shared_rows_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert not caplog.messages
 
 
-def test_dataset_folder_with_splits(tmp_path: Path) -> None:
-    def rows(split: str) -> Any:
-        return Dataset.from_dict({"text": [f"{split} {n}" for n in range(4)], "label": [0, 1, 0, 1]})
-
-    folder = tmp_path / "topics"
-    DatasetDict({"train": rows("train"), "validation": rows("validation"), "test": rows("test")}).save_to_disk(folder)
-    inputs = read("zero-shot", str(folder), languages=("en",))
-    assert inputs.name == "topics"
-    firsts = [part[0]["text"] for part in (inputs.train, inputs.tune, inputs.only)]
-    assert firsts == ["train 0", "validation 0", "test 0"]
-
-
-def scripts(path: Path, header: str, *languages: str) -> str:
-    """Rows of languages, each with its own texts."""
-    rows = [
-        "\t".join(
-            {"lang": language, "label": str(number % 2)}.get(column, f"{path.stem} {column} {language} {number}")
-            for column in header.split("\t")
-        )
-        for language in languages
-        for number in range(4)
-    ]
-    return write_tsv(path, [header, *rows])
-
-
 def test_one_name_of_a_language_in_all_tables(tmp_path: Path) -> None:
-    header = "sentence1\tsentence2\tlabel\tlang"
-    one = scripts(tmp_path / "one.tsv", header, "zho_Hans", "deu_Latn")
-    both = scripts(tmp_path / "both.tsv", header, "zho_Hans", "deu_Latn", "zho_Hant")
-    inputs = read("pair-classification", one, tune=(both,))
-    assert inputs.tune_languages == {"zho-Hans": "zho-Hans", "de": "de"}
+    def table(name: str, *languages: str) -> str:
+        rows = [f"{name} {language} {n}\tb\t{n % 2}\t{language}" for language in languages for n in range(4)]
+        return write_tsv(tmp_path / name, ["sentence1\tsentence2\tlabel\tlang", *rows])
 
-
-def test_head_is_named_by_its_script(tmp_path: Path) -> None:
-    header = "text\tlabel\tlang"
-    test = scripts(tmp_path / "test.tsv", header, "zho_Hans", "zho_Hant", "eng_Latn")
-    train, tune = (scripts(tmp_path / f"{name}.tsv", header, "zho_Hans") for name in ("train", "tune"))
-    inputs = read("zero-shot", test, train=(train,), tune=(tune,), train_language="zho_Hans")
-    assert inputs.train_language == "zho-Hans" == inputs.train[0]["lang"] == inputs.tune[0]["lang"]
-    assert sorted({row["lang"] for row in inputs.only}) == ["en", "zho-Hans", "zho-Hant"]
+    one, both = table("one.tsv", "zho_Hans", "deu_Latn"), table("both.tsv", "zho_Hans", "deu_Latn", "zho_Hant")
+    assert read("pair-classification", one, tune=(both,)).tune_languages == {"zho-Hans": "zho-Hans", "de": "de"}
 
 
 def test_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

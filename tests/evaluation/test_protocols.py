@@ -38,7 +38,7 @@ def test_specs_of_options() -> None:
     specs = option_specs()
     assert (specs["k"].type, specs["k"].protocols) == (int, ("bucc", "language-bias", "mining", "xsim", "xsim-pp"))
     assert specs["tune"].several and specs["cross"].type is bool and specs["learning_rate"].type is float
-    assert specs["head"].choices == ("linear", "mlp", "trained") and specs["head"].default is None
+    assert specs["head"].choices == ("linear", "mlp", "trained")
     assert all(spec.help for spec in specs.values())
 
 

@@ -22,8 +22,8 @@ METRICS = results(
         "tatoeba/en-fr/test/accuracy": 0.9449,
         "tatoeba/en-fr/test/pairs": 1000,
         "tatoeba/en-de/test/source_to_target_accuracy": 1.0,
-        "multi30k-xsr/en-fr/test/precision@1": 0.0,
-        "multi30k-xsr/en-fr/test/threshold": 1.0863,
+        "multi[30]k-xsr/en-fr/test/precision@1": 0.0,
+        "multi[30]k-xsr/en-fr/test/threshold": 1.0863,
     }
 )
 
@@ -63,22 +63,16 @@ def test_failed_save_keeps_the_old_results(tmp_path: Path):
 
 
 def test_table():
-    lines = printed(results_table(METRICS, "Results of quickstart"))
-    text = "\n".join(lines)
-    assert "Results of quickstart" in lines[0]
-
-    def line(metric: str) -> str:
-        (found,) = [line for line in lines if f"│ {metric} " in line]
-        return found
-
-    assert "94.5 %" in line("accuracy") and "en-fr" in line("accuracy")
-    assert " 1000 " in line("pairs") and "%" not in line("pairs")
-    assert "100.0 %" in line("source to target accuracy")
-    assert " 0.0 %" in line("precision@1")
-    assert "1.0863" in line("threshold") and "%" not in line("threshold")
-    # What a line shares with the one above is not repeated.
-    assert text.count("tatoeba") == text.count("multi30k-xsr") == 1
-    assert text.count("en-fr") == 2 and text.count("en-de") == 1
+    lines = printed(results_table(METRICS, "model [/x] and [red]"))
+    assert "model [/x] and [red]" in lines[0]
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert rows == [
+        ["tatoeba", "en-fr", "test", "accuracy", "94.5 %"],
+        ["", "", "", "pairs", "1000"],
+        ["", "en-de", "test", "source to target accuracy", "100.0 %"],
+        ["multi[30]k-xsr", "en-fr", "test", "precision@1", "0.0 %"],
+        ["", "", "", "threshold", "1.0863"],
+    ]
 
 
 @pytest.mark.parametrize("name", ["a", "my_rather_long_dataset_name", "a_name_of_45_characters_" + 21 * "x"])
@@ -100,11 +94,6 @@ def test_table_at_80_columns(name: str):
         ["target to source weighted precision", "100.0 %"],
     ]
     assert ["".join(row[place] for row in rows) for place in range(3)] == [protocol, languages, "test"]
-
-
-def test_square_brackets():
-    lines = printed(results_table(measured("a[red]", "xsr", "en[b]", "test", {"x[/b]": 0.5}), "model [/x] and [red]"))
-    assert "model [/x] and [red]" in lines[0] and any("a[red]" in line and "x[/b]" in line for line in lines)
 
 
 @pytest.mark.parametrize(

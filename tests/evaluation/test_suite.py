@@ -20,6 +20,7 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
+from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.evaluation import suites as suite_module
 from hf_xlsr.evaluation.command import evaluate_files
 from hf_xlsr.evaluation.inputs import DataOptions
@@ -78,7 +79,7 @@ def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     def counted(runner: Any, *arguments: Any) -> Any:
         found = run(runner, *arguments)
-        counts[Path(runner.model).name] = runner.cached.encoded if runner.cached else 0
+        counts[Path(runner.model).name] = runner.cached.encoded if "cached" in vars(runner) else 0
         return found
 
     monkeypatch.setattr(suite_module._Runner, "run", counted)
@@ -188,7 +189,9 @@ def test_shipped_suites() -> None:
         for task in suite.tasks.values():
             protocols = find_protocols(task.protocol)
             check_options(task.options, protocols)
-            assert set(task.columns) <= {column for protocol in protocols for column in protocol.columns}
+            assert set(parse_columns(task.columns)) <= {
+                column for protocol in protocols for column in protocol.columns
+            }
     with pytest.raises(XlsrError, match="open"):
         load_suite("oepn")
 
@@ -210,22 +213,12 @@ def test_one_model_and_suites_share_vectors(folder: Path, monkeypatch: pytest.Mo
     assert set((folder / "vectors").rglob("*")) == before
 
 
-def test_plots_of_compared_results(folder: Path, figures: list[Any]) -> None:
+def test_plots_of_compared_results(folder: Path) -> None:
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out")
-    figures.clear()
     files = [f"{label}={folder / 'out' / label / 'retrieval.json'}" for label in ("a", "b")]
     assert main(["compare", *files, "--plots", str(folder / "plots"), "--output", str(folder / "table.md")]) == 0
-    assert {file.name for file in (folder / "plots").iterdir()} == {
-        "wide-tatoeba-test-source_to_target_accuracy.png",
-        "wide-tatoeba-test-target_to_source_accuracy.png",
-        "wide-xsim-k2-ratio-test-error.png",
-    }
-    axes = figures[0].axes[0]
-    results = [load_results(folder / "out" / label / "retrieval.json")["metrics"] for label in ("a", "b")]
-    for container, metrics in zip(axes.containers, results, strict=True):
-        drawn = container.lines[0].get_xdata()
-        wanted = [metrics[f"wide-tatoeba/{pair}/test/source_to_target_accuracy"] for pair in ("en-fr", "en-de")]
-        assert list(drawn) == pytest.approx([100 * value for value in wanted])
+    drawn = {file.name: file.read_bytes() for file in (folder / "plots").iterdir()}
+    assert len(drawn) == 3 and drawn.items() <= content(folder / "out").items()
 
 
 def test_a_new_debias_is_measured_again(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plots of encoders and runs: translation pairs, spaces, retrieval results, losses. They need the extra `plots`."""
+"""Plots of encoders and runs: translation pairs, spaces, results, losses. They need the extra `plots`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ require_package("matplotlib")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "comparison": ["plot_comparison", "plot_comparisons"],
         "curves": ["plot_curves"],
-        "pairs": ["plot_heatmap", "plot_tsne"],
-        "retrieval": ["plot_retrieval"],
-        "spaces": ["plot_spaces"],
+        "encoders": ["plot_heatmap", "plot_spaces", "plot_tsne"],
+        "results": ["plot_comparison", "plot_comparisons", "plot_languages", "plot_retrieval"],
     },
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import unicodedata
 import warnings
 from collections.abc import Iterable
 from itertools import cycle
@@ -14,6 +13,7 @@ import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
+from rich.cells import cell_len, set_cell_size
 
 from hf_xlsr.utils.errors import XlsrError
 
@@ -39,8 +39,14 @@ SAME = 1e-6  # differences below this part of the largest number are rounding
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-def fonts() -> list[str]:
-    return [name for name in FONTS if name in font_manager.get_font_names()]
+# Decorates what draws: texts are in any script, and `$` is no formula.
+styled = rc_context(
+    {
+        "font.family": [name for name in FONTS if name in font_manager.get_font_names()],
+        "text.parse_math": False,
+        "svg.hashsalt": "hf-xlsr",
+    }
+)
 
 
 def shorten(text: str, width: int) -> str:
@@ -52,19 +58,13 @@ def shorten(text: str, width: int) -> str:
         >>> shorten("你好世界", 6)
         '你好…'
     """
-    text = " ".join(text.split())
-    used = 0
-    for index, character in enumerate(text):
-        used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used > width:
-            # The ellipsis replaces the last character that fitted.
-            return text[: max(index - 1, 0)].rstrip() + "…"
-    return text
+    line = " ".join(text.split())
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
 
 
 def colours_of(labels: Iterable[str]) -> dict[str, str]:
-    """A colour for each label; after eight they repeat."""
-    return dict(zip(labels, cycle(COLOURS), strict=False))
+    """A colour for each distinct label; after eight they repeat."""
+    return dict(zip(dict.fromkeys(labels), cycle(COLOURS), strict=False))
 
 
 def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
@@ -90,11 +90,11 @@ def check_picture(path: str | os.PathLike[str]) -> None:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes a figure in the format of the suffix, in a folder that is created; missing glyphs give one warning."""
+    """Writes a figure in the format of the suffix; missing glyphs give one warning."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     suffix = file.suffix.lstrip(".").lower()
-    with warnings.catch_warnings(record=True) as caught, rc_context({"svg.hashsalt": "hf-xlsr"}):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure.savefig(file, dpi=DPI, metadata=UNDATED.get(suffix))
     # matplotlib warns once for each character.

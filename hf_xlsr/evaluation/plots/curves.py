@@ -8,22 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.plots.common import colours_of, save_figure, shorten
+from hf_xlsr.evaluation.comparison import HEADLINES
+from hf_xlsr.evaluation.plots.common import colours_of, save_figure, shorten, styled
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
-# The main metric of each protocol.
-HEADLINES = ("accuracy", "precision@1", "f1", "spearman", "error")
 PANELS_PER_ROW = 3
 
-Series = dict[str, list[tuple[float, float]]]
 
-
+@styled
 def plot_curves(
     path: str | os.PathLike[str],
     runs: Mapping[str, Iterable[Mapping[str, Any]]],
@@ -37,8 +35,7 @@ def plot_curves(
 
     Args:
         runs: `trainer.state.log_history` by the name of the run.
-        metrics: Last parts of the keys to draw, such as `recall`; without it `accuracy`, `precision@1`, `f1`,
-            `spearman` and `error`.
+        metrics: Last parts of the keys to draw, such as `recall`; without it the main metric of each protocol.
     """
     colours = colours_of(runs)
     series = {label: _series(history) for label, history in runs.items()}
@@ -46,7 +43,7 @@ def plot_curves(
     # The Trainer's own eval_runtime and the like have no protocol as prefix.
     measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
     # The total comes first, the parts follow in the order of the log, then the metrics.
-    losses = sorted((key for key in keys if _is_loss(key) and key != "eval_loss"), key=lambda key: key != "loss")
+    losses = sorted((key for key in keys if key == "loss" or key.startswith("loss/")), key=lambda key: key != "loss")
     quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
     missing = next((name for name in metrics or () if name not in measured), "" if quantities else "loss")
     if missing:
@@ -57,29 +54,25 @@ def plot_curves(
     figure = Figure(figsize=(max(4.3 * columns, 6.5), 3 * rows + 0.5), layout="constrained")
     panels = iter(figure.subplots(rows, columns, squeeze=False).flat)
     for key, axes in zip(quantities, panels, strict=False):
-        drawn = []
+        is_loss, unit = key in losses, metric_unit(_metric(key))
+        factor = 100 if unit and not is_loss else 1
         for label, one in series.items():
-            if key in losses:
-                # The evaluation's total lies dashed over that of training.
-                for name, line in ((key, "-"), (f"eval_{key}", "--")):
-                    if name in one:
-                        _draw(axes, one[name], color=colours[label], linestyle=line)
-                        drawn.append(one[name])
-            elif key in one:
-                factor = 100 if metric_unit(_metric(key)) else 1
-                points = [(step, factor * value) for step, value in one[key]]
-                _draw(axes, points, color=colours[label], marker="o", markersize=4)
-        if key in losses:
+            # The evaluation's total lies dashed over that of training; a single point makes no line.
+            for name, line in ((key, "-"), (f"eval_{key}", "--")):
+                if points := [(step, factor * value) for step, value in sorted(one.get(name, []))]:
+                    marker = "" if is_loss and len(points) > 1 else "o"
+                    axes.plot(*zip(*points, strict=True), line, color=colours[label], marker=marker, markersize=4)
+        if is_loss:
             axes.set_title("total loss" if key == "loss" else f"{key.removeprefix('loss/')} loss", fontsize=10)
-            values = [value for points in drawn for _, value in points]
-            if min(values) > 0 and max(values) > 20 * min(values):
+            values = np.concatenate([line.get_ydata() for line in axes.lines])
+            if values.min() > 0 and values.max() > 20 * values.min():
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter("{x:g}")
         else:
             # A key is as wide as two panels: its protocol stands above its metric.
             axes.set_title("\n".join(key.removeprefix("eval_").rsplit("/", 1)), fontsize=10)
-            unit = {"%": "per cent", "×100": "times 100"}.get(metric_unit(_metric(key)), "")
-            axes.set_ylabel(f"{unit} (lower is better)" if lower_is_better(_metric(key)) else unit)
+            words = {"%": "per cent", "×100": "times 100"}.get(unit, "")
+            axes.set_ylabel(f"{words} (lower is better)" if lower_is_better(_metric(key)) else words)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlabel("optimiser step")
@@ -93,8 +86,9 @@ def plot_curves(
     return save_figure(figure, path)
 
 
-def _series(log_history: Iterable[Mapping[str, Any]]) -> Series:
-    series: Series = {}
+def _series(log_history: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Steps and finite values by key."""
+    series: dict[str, list[tuple[float, float]]] = {}
     for entry in log_history:
         for key, value in entry.items():
             if "step" in entry and isinstance(value, (int, float)) and math.isfinite(value):
@@ -102,16 +96,5 @@ def _series(log_history: Iterable[Mapping[str, Any]]) -> Series:
     return series
 
 
-def _is_loss(key: str) -> bool:
-    return key in ("loss", "eval_loss") or key.startswith("loss/")
-
-
 def _metric(key: str) -> str:
     return key.removeprefix("eval_").split("/")[-1]
-
-
-def _draw(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> None:
-    # A single point makes no line: show it as a dot.
-    if len(points) == 1:
-        style["marker"] = "o"
-    axes.plot(*zip(*sorted(points), strict=True), **style)

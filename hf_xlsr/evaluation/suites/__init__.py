@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
@@ -36,39 +37,28 @@ from hf_xlsr.utils.hashing import file_sha256
 logger = logging.getLogger(__name__)
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class SuiteEncoder(_Section):
-    """A model, as folder or Hub id that may have environment variables, with the attributes of `EncoderOptions`."""
+class SuiteEncoder(EncoderOptions):
+    """A model, as folder or Hub id that may have environment variables, and how it is loaded and encodes."""
 
     model: str
-    prompt: str = ""
-    routes: dict[str, str] = Field(default_factory=dict)
-    batch_size: int = 128
-    device: str | None = None
-    dtype: str | None = None
-
-    @property
-    def options(self) -> EncoderOptions:
-        return EncoderOptions(**self.model_dump(exclude={"model"}))
 
 
-class SuiteTask(_Section):
+class SuiteTask(BaseModel):
     """Protocols on data; the attributes are the options of `hf-xlsr evaluate`, `options` those of its protocols.
 
-    `protocol` is one or several that take the same data, `data` may have environment variables.
+    `protocol` is one or several that take the same data, `data` may have environment variables. `columns` and `where` may
+    be mappings.
     """
 
+    model_config = ConfigDict(extra="forbid")
     protocol: list[str]
     data: list[str]
-    columns: dict[str, str] = Field(default_factory=dict)
-    languages: list[str] = Field(default_factory=list)
+    columns: str | None = None
+    languages: tuple[str, ...] = ()
     split: str = "test"
-    where: dict[str, Any] = Field(default_factory=dict)
+    where: tuple[str, ...] = ()
     config: str | None = None
-    limit: int | None = None
+    limit: int | None = Field(None, gt=0)
     name: str | None = None
     seed: int | None = None
     options: dict[str, Any] = Field(default_factory=dict)
@@ -78,15 +68,18 @@ class SuiteTask(_Section):
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
+    @field_validator("columns", "where", mode="before")
+    @classmethod
+    def _written(cls, value: Any, info: ValidationInfo) -> Any:
+        """A mapping as the command line has it."""
+        if not isinstance(value, Mapping):
+            return value
+        parts = [f"{name}={one}" for name, values in value.items() for one in as_list(values)]
+        return parts if info.field_name == "where" else ",".join(parts)
+
     def read(self) -> Task:
-        where = [f"{column}={value}" for column, values in self.where.items() for value in as_list(values)]
-        data = DataOptions(
-            tuple(map(expand, self.data)),
-            columns=",".join(f"{ours}={theirs}" for ours, theirs in self.columns.items()) or None,
-            languages=tuple(self.languages),
-            where=tuple(where),
-            **self.model_dump(include={"split", "config", "limit", "name"}),
-        )
+        same = self.model_dump(include={field.name for field in fields(DataOptions)})
+        data = DataOptions(tuple(map(expand, self.data)), **same)
         specs, options = option_specs(), {}
         for name, value in self.options.items():
             values = [expand(one) if isinstance(one, str) else one for one in as_list(value)]
@@ -94,9 +87,10 @@ class SuiteTask(_Section):
         return read_task(self.protocol, data, options, seed=self.seed)
 
 
-class Suite(_Section):
+class Suite(BaseModel):
     """Encoders and tasks by name."""
 
+    model_config = ConfigDict(extra="forbid")
     encoders: dict[str, SuiteEncoder] = Field(default_factory=dict)
     tasks: dict[str, SuiteTask] = Field(default_factory=dict)
 
@@ -151,11 +145,11 @@ def evaluate_suite(
     tasks = {name: task.read() for name, task in suite.tasks.items()}
     for task in tasks.values():
         for label, encoder in suite.encoders.items():
-            task.inputs_for(models[label], encoder.options)
+            task.inputs_for(models[label], encoder)
     failed: dict[str, str] = {}
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for label, encoder in suite.encoders.items():
-        runner = _Runner(models[label], encoder.options, Path(vectors or home / "vectors"))
+        runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
         for name, task in tasks.items():
             file = home / file_name(label) / f"{file_name(name)}.json"
             try:
@@ -188,16 +182,19 @@ class _Runner:
 
     def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
         self.model, self.options, self.vectors = model, options, vectors
-        self.cached: CachedEncoder | None = None
         self._start = perf_counter()
 
     def account(self) -> str:
-        texts, seconds = (self.cached.encoded, self.cached.seconds) if self.cached else (0, 0.0)
+        texts, seconds = (self.cached.encoded, self.cached.seconds) if "cached" in vars(self) else (0, 0.0)
         return f"{texts:,} texts encoded in {seconds:,.1f} of {perf_counter() - self._start:,.1f} seconds"
 
     @cached_property
     def loaded(self) -> Any:
         return load_encoder(self.model, self.options.device, self.options.dtype)
+
+    @cached_property
+    def cached(self) -> CachedEncoder:
+        return CachedEncoder(self.loaded, VectorStore(self.vectors, encoder_facts(self.loaded, self.model)))
 
     @cached_property
     def hash(self) -> str:
@@ -210,7 +207,7 @@ class _Runner:
 
     def run(self, task: Task, file: Path) -> dict[str, Any]:
         """The content of the results file, which is measured unless it is there."""
-        asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), vars(self.options)]
+        asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), self.options.facts]
         if (debias := Path(str(task.options.get("debias"))) / TENSORS).is_file():
             asked.append(file_sha256(debias))
         names = [protocol.name for protocol in task.protocols]
@@ -218,18 +215,11 @@ class _Runner:
         if file.is_file() and (there := load_results(file))["settings"].get("suite_key") == key:
             return there
         inputs = task.inputs_for(self.model, self.options)
-        results, settings, _, _ = measure(task, inputs, self._encoder(task), self.model, self.options)
+        encoder = self.cached if task.takes_vectors else self.loaded
+        results, settings, _, _ = measure(task, inputs, encoder, self.model, self.options)
         settings |= {"encoder": encoder_facts(self.loaded, self.model), "suite_key": key}
         save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=True)
         return load_results(file)
-
-    def _encoder(self, task: Task) -> Any:
-        if not task.takes_vectors:
-            return self.loaded
-        if self.cached is None:
-            store = VectorStore(self.vectors, encoder_facts(self.loaded, self.model))
-            self.cached = CachedEncoder(self.loaded, store)
-        return self.cached
 
 
 def _merged(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

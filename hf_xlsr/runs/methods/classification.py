@@ -15,7 +15,7 @@ from hf_xlsr.data.labelled import LabelledSet, LabelledTask, prepare_labelled, r
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.evaluation.report import language_table
+from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
@@ -166,7 +166,7 @@ class ClassificationMethod(FineTuningMethod):
         every, protocol = [*sets["dev"], *sets["test"]], self.recipe.evaluation.protocol
         metrics = evaluate_sets(classifier, every, protocol=protocol)
         if metrics:
-            console.print(language_table(metrics, title=self.recipe.name, protocol=protocol))
+            console.print(results_table(metrics, title=self.recipe.name))
         hashes = {f"{one.name}/{one.split}": data_hash(one.texts()) for one in every}
         return Finished(metrics, [], hashes, model.config.hidden_size)
 
