@@ -39,13 +39,7 @@ class Wrong(Exception):
     """A release that must not go out; the message says why."""
 
 
-def say(text: str) -> None:
-    """Prints a step at once."""
-    print(text, flush=True)
-
-
 def run(command: list[str], **options: object) -> str:
-    """Runs a command and gives its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     if done.returncode:
         raise Wrong(f"{' '.join(command[:6])} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
@@ -63,13 +57,12 @@ def build(folder: Path) -> tuple[Path, Path]:
         digests = {sha256(path.read_bytes()).hexdigest() for path in (wheel, Path(again) / wheel.name)}
     if len(digests) > 1:
         raise Wrong("two builds of the same commit give different wheels.")
-    say(f"sha256   {digests.pop()} (two builds)")
+    print(f"sha256   {digests.pop()} (two builds)")
     run([sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)])
     return wheel, sdist
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Holds what is in the files against what has to be."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (place,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -80,26 +73,18 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         missing = [name for name in need if name not in have]
         if missing:
             raise Wrong(f"the {kind} lacks {', '.join(missing)}.")
-    recipes = {path.name for path in (ROOT / "hf_xlsr" / "recipes").glob("*.yaml")}
-    packed_recipes = {
-        Path(name).name for name in names if name.startswith("hf_xlsr/recipes/") and name.endswith(".yaml")
-    }
-    if recipes != packed_recipes:
-        raise Wrong(f"the wheel's recipes differ from recipes/ by {', '.join(sorted(recipes ^ packed_recipes))}.")
+    recipes = {f"hf_xlsr/recipes/{path.name}" for path in (ROOT / "hf_xlsr" / "recipes").glob("*.yaml")}
+    if missing := recipes - set(names):
+        raise Wrong(f"the wheel lacks {', '.join(sorted(missing))}.")
     stray = [name for name in names if OUTSIDE.search(name) or not name.startswith(("hf_xlsr/", "hf_xlsr-"))]
     if stray:
         raise Wrong(f"the wheel holds {', '.join(stray[:5])}, which do not belong there.")
     version = metadata["Version"]
-    said = {
-        "CHANGELOG.md": re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE),
-        "CITATION.cff": re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE),
-    }
-    other = [name for name, found in said.items() if found is None or found[1] != version]
-    if other:
-        raise Wrong(f"the wheel is version {version}, and {', '.join(other)} name(s) another.")
-    for key in ("Summary", "License-Expression", "Requires-Python", "Keywords"):
-        if not metadata[key]:
-            raise Wrong(f"the wheel's metadata lack {key}.")
+    for name, line in (("CHANGELOG.md", rf"^## {version}\b"), ("CITATION.cff", rf"^version: {version}$")):
+        if not re.search(line, (ROOT / name).read_text("utf-8"), re.MULTILINE):
+            raise Wrong(f"the wheel is version {version}, and {name} names another.")
+    if missing := [key for key in ("Summary", "License-Expression", "Requires-Python", "Keywords") if not metadata[key]]:
+        raise Wrong(f"the wheel's metadata lack {', '.join(missing)}.")
 
 
 def lowest_versions() -> list[str]:
@@ -134,7 +119,6 @@ def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
 
 
 def main() -> int:
-    """Runs the check; prints each step and gives the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--versions", nargs="*", choices=["newest", "lowest"], default=["newest", "lowest"])
     parser.add_argument("--torch", help="version of torch in every environment")
@@ -144,11 +128,11 @@ def main() -> int:
         dist = options.keep or Path(temporary) / "dist"
         try:
             wheel, sdist = build(dist)
-            say(f"built    {wheel.name}, {sdist.name}")
+            print(f"built    {wheel.name}, {sdist.name}")
             check_contents(wheel, sdist)
-            say("contents versions, recipes, cards and metadata agree")
+            print("contents versions, recipes, cards and metadata agree")
             for versions in options.versions:
-                say(f"{versions:8} {use(wheel, versions, options.torch, Path(temporary) / versions).strip()}")
+                print(f"{versions:8} {use(wheel, versions, options.torch, Path(temporary) / versions).strip()}")
         except Wrong as error:
             print(f"release-check: {error}", file=sys.stderr)
             return 1

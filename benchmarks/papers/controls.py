@@ -29,7 +29,7 @@ from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
 from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.held_out import held_out_texts
+from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.trainers.base import attention_for

@@ -1,4 +1,4 @@
-"""The verb `encode`."""
+"""The verbs `encode`, `debias fit` and `debias apply`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from hf_xlsr.cli.options import ENCODING_OPTIONS, MODEL, TEXT_OPTIONS, Texts, extended, parse_routes, read_texts
+from hf_xlsr.cli.options import (
+    ENCODING_OPTIONS,
+    HELP,
+    MODEL,
+    TEXT_OPTIONS,
+    Texts,
+    Verb,
+    extended,
+    new_folder,
+    parse_routes,
+    read_texts,
+    read_vectors,
+)
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import atomic_write, check_writable
 
-TEXTS_AT_ONCE = 4096
+ROWS_AT_ONCE = 4096
 KINDS = ("npy", "txt")
 
 
@@ -40,8 +53,7 @@ def encode(
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
     from hf_xlsr.encoders.encoding import embed
-    from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-    from hf_xlsr.utils.files import check_writable
+    from hf_xlsr.encoders.loading import encoder_facts
 
     if not (vectors or output):
         raise XlsrError("Give --vectors, --output, or both.")
@@ -50,24 +62,15 @@ def encode(
             check_writable(place, name, folder=True)
     quarantine = Quarantine()
     streams = read_texts(model, texts, given, quarantine)
-    check_choice(model, given["device"], given["dtype"])
-    encoder = load_encoder(model, given["device"], given["dtype"])
+    encoder, options = _encoder(model, given)
     if vectors:
         encoder = CachedEncoder(encoder, VectorStore(vectors, encoder_facts(encoder, model)))
-    options: dict[str, Any] = {
-        "prompt": given["prompt"],
-        "batch_size": given["batch_size"],
-        "routes": parse_routes(given["routes"]) or None,
-    }
     for language, stream in streams.items():
         rows, count = iter(stream), 0
         with tqdm(desc=language, unit=" texts", disable=not sys.stderr.isatty()) as bar, ExitStack() as stack:
-            files = (
-                [stack.enter_context(_writing(Path(output) / f"{language}.{kind}")) for kind in KINDS]
-                if output
-                else []
-            )
-            while chunk := list(islice(rows, TEXTS_AT_ONCE)):
+            names = [f"{language}.{kind}" for kind in KINDS] if output else []
+            files = [stack.enter_context(_writing(Path(str(output), name))) for name in names]
+            while chunk := list(islice(rows, ROWS_AT_ONCE)):
                 found = embed(encoder, chunk, language=language, **options)
                 count += len(chunk)
                 bar.update(len(chunk))
@@ -85,11 +88,19 @@ def encode(
         print(faults, file=sys.stderr)
 
 
+def _encoder(model: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The encoder of a command line, and how it encodes."""
+    from hf_xlsr.encoders.loading import check_choice, load_encoder
+
+    check_choice(model, given["device"], given["dtype"])
+    options = {"prompt": given["prompt"], "batch_size": given["batch_size"]}
+    routes = parse_routes(given["routes"]) or None
+    return load_encoder(model, given["device"], given["dtype"]), {**options, "routes": routes}
+
+
 @contextmanager
 def _writing(path: Path) -> Iterator[BinaryIO]:
     """A file that is there once it is whole."""
-    from hf_xlsr.utils.files import atomic_write
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial, partial.open("wb") as file:
         yield file
@@ -100,3 +111,112 @@ def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
     from numpy.lib import format
 
     format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+
+
+debias = typer.Typer(
+    help="Remove language bias from sentence embeddings.", context_settings=HELP, add_completion=False
+)
+
+
+@debias.command(cls=Verb, context_settings=HELP)
+@extended(*TEXT_OPTIONS, *ENCODING_OPTIONS)
+def fit(
+    model: Annotated[str, typer.Argument(help=MODEL)],
+    output: Annotated[str, typer.Option(help="Folder for what is found.")],
+    texts: Texts,
+    components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1,
+    method: Annotated[
+        Literal["components", "mean", "whitening"], typer.Option(help="Remove components or the mean, or whiten.")
+    ] = "components",
+    **given: Any,
+) -> None:
+    """Find the language bias of a model."""
+    from hf_xlsr.data.formats.quarantine import Quarantine
+    from hf_xlsr.encoders.debias import check_method, fit_debias
+
+    check_method(components, method)
+    check_writable(output, "--output", folder=True)
+    quarantine = Quarantine()
+    rows = read_texts(model, texts, given, quarantine)
+    encoder, options = _encoder(model, given)
+    options |= {"show_progress_bar": sys.stderr.isatty(), "name": model}
+    fitted = fit_debias(encoder, rows, components=components, method=method, **options)
+    fitted.save(output)
+    _print_report({"output": output, **fitted.facts(), "bad_lines": quarantine.report()})
+
+
+@debias.command(cls=Verb, context_settings=HELP)
+def apply(
+    fitted: Annotated[str, typer.Argument(help="Folder that `fit` wrote.")],
+    output: Annotated[str, typer.Option(help="Folder for the model, or file for vectors, .npy.")],
+    vectors: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Vectors of one language, .npy, one row per text.")
+    ] = None,
+    language: Annotated[str | None, typer.Option(help="Language of the vectors.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{MODEL} Written with the removal, instead of vectors.")] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale to length 1 afterwards.")] = False,
+    device: Annotated[str | None, typer.Option(help="Device of the model; by default cpu.")] = None,
+) -> None:
+    """Remove the language bias from a model or from vectors."""
+    from hf_xlsr.encoders.debias import Debias
+
+    removal = Debias.load(fitted)
+    if vectors and language and not model:
+        _apply_to_vectors(removal, vectors, language, output, normalize)
+    elif model and not (vectors or language):
+        _apply_to_model(removal, model, output, normalize, device)
+    else:
+        raise XlsrError("Give either --vectors with --language, or --model.")
+
+
+def _apply_to_model(fitted: Any, model: str, output: str, normalize: bool, device: str | None) -> None:
+    from hf_xlsr.encoders.loading import load_encoder
+    from hf_xlsr.export import debias_sentence_transformer
+
+    home = new_folder(output)
+    debiased = debias_sentence_transformer(load_encoder(model, device or "cpu"), fitted, normalize=normalize)
+    debiased.save(str(home), create_model_card=False)
+    _print_report({"output": output, **fitted.facts()})
+
+
+def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normalize: bool) -> None:
+    import numpy as np
+    from tqdm import tqdm
+
+    from hf_xlsr.utils.vectors import check_finite
+
+    check_writable(output, "--output")
+    vectors, target = read_vectors(file), Path(output)
+    fitted.apply(np.asarray(vectors[:1]), language)  # fails for a wrong width or language
+    kind = vectors.dtype if vectors.dtype.kind == "f" else np.dtype(np.float32)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    bar = tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=not sys.stderr.isatty())
+    with atomic_write(target) as partial, bar:
+        written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
+        for start in range(0, len(vectors), ROWS_AT_ONCE):
+            block = np.asarray(vectors[start : start + ROWS_AT_ONCE])
+            check_finite(block, "the vectors", start)
+            written[start : start + len(block)] = fitted.apply(block, language, normalize=normalize)
+            bar.update(len(block))
+        written.flush()
+        del written
+    print(f"{len(vectors):,} vectors in {fitted.language_of(language)}: {output}")
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    count = report["components"]
+    others = {"mean": "the mean", "whitening": "mean and covariance"}
+    what = others.get(report["method"], f"{count} component{'s' if count > 1 else ''}")
+    table = Table(title=escape(f"{report['output']}: removes {what} of each language, width {report['dimension']}"))
+    table.add_column("language")
+    table.add_column("texts", justify="right")
+    table.add_column("share of squared length removed", justify="right")
+    for language, fitted in report["languages"].items():
+        table.add_row(language, f"{fitted['texts']:,}", f"{100 * fitted['share']:.1f} %")
+    Console().print(table)
+    if report.get("bad_lines"):
+        Console().print(escape(report["bad_lines"]))

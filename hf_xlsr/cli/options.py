@@ -22,38 +22,22 @@ PLACEHOLDER = "{lang}"
 READING = {"rich_help_panel": "Reading data", "show_default": False}
 ENCODING = {"rich_help_panel": "Encoding", "show_default": False}
 REQUIRED: Any = inspect.Parameter.empty
-Texts = Annotated[
-    list[str], typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
-]
+TEXTS = typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
+Texts = Annotated[list[str], TEXTS]
 # Option -> its type, default, help, and what else `typer.Option` takes.
 SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
     "data": (list[str] | None, None, "Files, a corpus, or the id or folder of a dataset.", READING),
-    "columns": (
-        str | None,
-        None,
-        "Our column = column of the file; {lang} is each language: source=en,target={lang}.",
-        READING,
-    ),
+    "columns": (str | None, None, "Our column=the file's column, {lang} for each language: target={lang}.", READING),
     "languages": (str | None, None, "Codes separated by commas, the source first, e.g. en,de,fr.", READING),
     "split": (str | None, "test", "Split of the data, and of metric keys.", READING),
     "where": (list[str] | None, None, "Keep rows with these values.", {**READING, "metavar": "COLUMN=VALUE"}),
     "config": (str | None, None, "Configuration of a dataset; may contain {lang}.", READING),
     "limit": (int | None, None, "Maximum number of rows of each language (pair).", {**READING, "min": 1}),
     "prompt": (str, "", 'Prepended to each sentence, e.g. "query: ".', ENCODING),
-    "routes": (
-        str | None,
-        None,
-        "Language=route of a model with several encoders, e.g. en=source,de=target.",
-        ENCODING,
-    ),
+    "routes": (str | None, None, "Language=route of a model with several encoders: en=source,de=target.", ENCODING),
     "batch_size": (int | None, 128, "Sentences encoded at a time.", {}),
     "device": (str | None, None, "cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING),
-    "dtype": (
-        str | None,
-        None,
-        "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest; by default as the model's files.",
-        ENCODING,
-    ),
+    "dtype": (str | None, None, "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest.", ENCODING),
     "seed": (int | None, None, "Seed of everything random.", {"min": 0, "show_default": False}),
 }
 

@@ -6,9 +6,11 @@ import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from hf_xlsr.utils.errors import XlsrError
 
 WIDTH, SHOWN_LANGUAGES = 80, 15
 Word = Annotated[str | None, typer.Argument(help="Only entries that contain this text.")]
@@ -74,11 +76,17 @@ def prepare(
 def tokenizer(recipe: Recipe, output: Annotated[str, typer.Option(help="Folder for the tokenizer.")]) -> None:
     """Train the tokenizer of a recipe and save it."""
     from hf_xlsr.runs.recipe import load_runs
-    from hf_xlsr.runs.train import train_tokenizer_of
+    from hf_xlsr.runs.train import prepare_data
     from hf_xlsr.utils.files import check_writable
 
     check_writable(output, "--output", folder=True)
-    print(train_tokenizer_of(load_runs(recipe)[0], output))
+    run = load_runs(recipe)[0]
+    if not hasattr(run.recipe, "tokenizer"):
+        raise XlsrError(f"recipe '{recipe}' trains no tokenizer; its encoders have their own.")
+    with tempfile.TemporaryDirectory() as scratch:
+        data = prepare_data(run, Path(scratch), run.evaluation_sets())
+        data.tokenizer.save_pretrained(output)
+    print(f"saved in {output}: {run.describe_data(data.report)}")
 
 
 def recipes(word: Word = None) -> None:
@@ -124,13 +132,9 @@ def _print_groups(groups: Mapping[str, Mapping[str, Sequence[str]]], word: str |
         for name, texts in chosen.items():
             print(f"  {name}")
             for text in texts:
-                layout: dict[str, Any] = {
-                    "initial_indent": " " * 6,
-                    "subsequent_indent": " " * 6,
-                    "break_on_hyphens": False,
-                }
-                for line in textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, **layout):
-                    print(line)
+                layout = textwrap.TextWrapper(WIDTH, break_on_hyphens=False, break_long_words=False)
+                layout.initial_indent = layout.subsequent_indent = " " * 6
+                print(layout.fill(" ".join(text.split())))
         shown += len(chosen)
     if not shown:
         print(f"nothing found for '{word}'")

@@ -14,7 +14,6 @@ from jinja2 import Environment, StrictUndefined
 from langcodes import tag_is_valid
 
 from hf_xlsr.data.corpora.loading import CORPORA
-from hf_xlsr.data.formats.reading import detect_format
 from hf_xlsr.data.sources import as_list, as_source
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.encoders.loading import finite_length, load_encoder
@@ -25,11 +24,10 @@ from hf_xlsr.export.card import code, one_line, part_card, prose, public_path, p
 from hf_xlsr.export.hub import TAG, is_hub_id
 from hf_xlsr.runs.comparison import comparison_rows
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.inputs import weights
+from hf_xlsr.runs.inputs import is_dataset
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.markdown import front_matter
 
 # In the code of a card until `card_for` knows where the model goes.
@@ -72,7 +70,9 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
             licence=_licence_sentence(recipe),
             max_length=prose(recipe.data.max_length),
             citation=run.citation,
-            use=run.card_use(),
+            exported=run.exported,
+            task=run.pipeline_tag,
+            pairs=getattr(getattr(recipe, "task", None), "texts", "") == "pair",
             prompt=python_text(run.prompt) if run.prompt else "",
             examples=[python_text(sentence) for sentence in EXAMPLES],
             prompted=[python_text(run.prompt + sentence) for sentence in EXAMPLES],
@@ -104,10 +104,7 @@ def card_of_model(name: str, chosen: Mapping[str, Any] | None = None, origin: st
     """The card of a model without a run: what it makes of texts, where it is from, and how it is loaded."""
     encoder = load_encoder(name, "cpu")
     routes = routes_of(encoder)
-    given: dict[str, Any] = {
-        key: [*map(one_line, value)] if isinstance(value, list) else one_line(value)
-        for key, value in (chosen or {}).items()
-    }
+    given: dict[str, Any] = {key: _clean(value) for key, value in (chosen or {}).items()}
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
@@ -154,10 +151,10 @@ def _protocols(metrics: Results) -> dict[str, str]:
 
 def _stock_vectors(run: Method, routes: Sequence[str]) -> dict[str, Any] | None:
     """Pooling and folder for code with transformers alone; None if the vectors need more than that."""
-    pooling = run.recipe.model.get("pooling", getattr(run.config_class, "pooling", None))
-    if run.library_name != "sentence-transformers" or run.card_use() or pooling not in POOLINGS:
-        return None
-    if run.recipe.model.get("projection_dim"):
+    model = run.recipe.model
+    pooling = model.get("pooling", getattr(run.config_class, "pooling", None))
+    stock = run.library_name == "sentence-transformers" and pooling in POOLINGS
+    if not stock or not run.exported or model.get("projection_dim"):
         return None
     folder = f"{routes[0]}_0_Transformer" if routes else None  # as sentence-transformers names the parts of a router
     return {
@@ -174,20 +171,16 @@ def _licence_sentence(recipe: Recipe) -> str:
             "No licence was chosen for the weights. The licences of the training text and of the models that training "
             "started from apply."
         )
-    if recipe.card.license:
-        return f"The weights are under {code(licence)}. The licences of the training text may apply too."
     starts = ", ".join(code(public_path(start)) for start in starting_points(recipe))
-    return (
-        f"The weights are under {code(licence)}, the licence of the models that training started from ({starts}). The "
-        "licences of the training text may apply too."
-    )
+    reason = "" if recipe.card.license else f", the licence of the models that training started from ({starts})"
+    return f"The weights are under {code(licence)}{reason}. The licences of the training text may apply too."
 
 
 def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     data, versions = settings["data"], settings.get("versions", {})
     time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
     facts = {
-        **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
+        **{key: public_path(path) for key, path in run.recipe.weights().items() if key != "tokenizer.path"},
         **run.card_facts(data),
         "parameters": f"{settings['parameters']:,}, including those only for training",
         "steps": f"{settings['steps']:,}",
@@ -213,13 +206,13 @@ def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
     return ModelCardData(
         language=list(map(one_line, recipe.languages)),
         license=licence_of(recipe),
-        license_name=_given(chosen.license_name),
-        license_link=_given(chosen.license_link),
+        license_name=_clean(chosen.license_name),
+        license_link=_clean(chosen.license_link),
         library_name=run.library_name,
         pipeline_tag=run.pipeline_tag,
         tags=[*run.card_tags, TAG, recipe.method],
-        base_model=_names(chosen.base_model) or base_models(recipe) or None,
-        datasets=_names(chosen.datasets) or datasets_of(recipe) or None,
+        base_model=_clean(as_list(chosen.base_model)) or base_models(recipe) or None,
+        datasets=_clean(as_list(chosen.datasets)) or datasets_of(recipe) or None,
         model_name=one_line(recipe.name) if scores else None,
         eval_results=[_eval_result(key, value, run.pipeline_tag) for key, value in scores.items()] or None,
     )
@@ -238,14 +231,14 @@ def base_models(recipe: Recipe) -> list[str]:
     found: list[str] = []
     for start in starting_points(recipe):
         # `start_from` is always a folder.
-        on_hub = is_hub_id(start) and not Path(start).exists() and start != recipe.start_from
-        found += [start] if on_hub else as_list(_card_data(start).get("base_model"))
+        own = _on_hub(start) and start != recipe.start_from
+        found += [start] if own else as_list(_card_data(start).get("base_model"))
     return [name for name in dict.fromkeys(map(str, found)) if is_hub_id(name)]
 
 
 def starting_points(recipe: Recipe) -> list[str]:
     """Folders and Hub ids of the weights that a run started from, as the recipe writes them."""
-    return list(dict.fromkeys(path for key, path in weights(recipe).items() if key != "tokenizer.path"))
+    return list(dict.fromkeys(path for key, path in recipe.weights().items() if key != "tokenizer.path"))
 
 
 def training_sources(recipe: Recipe) -> Iterator[dict[str, Any]]:
@@ -263,22 +256,19 @@ def datasets_of(recipe: Recipe) -> list[str]:
         path = source.get("path")
         if source.get("corpus"):
             found.append(CORPORA[source["corpus"]].hub_id)
-        elif isinstance(path, str) and is_hub_id(path) and _is_dataset(path):
+        elif isinstance(path, str) and _on_hub(path) and is_dataset([Path(path)]):
             found.append(path)
     return [name for name in dict.fromkeys(found) if name]
 
 
-def _is_dataset(path: str) -> bool:
-    try:
-        return not Path(path).exists() and detect_format([Path(path)]) == "datasets"
-    except XlsrError:
-        return False
+def _on_hub(path: str) -> bool:
+    return is_hub_id(path) and not Path(path).exists()
 
 
 def _card_data(start: str) -> Mapping[str, Any]:
     """Metadata of the local card next to the weights; empty if it is missing or invalid."""
     folder = Path(os.path.expandvars(start))
-    if is_hub_id(start) and not folder.exists():
+    if _on_hub(start):
         cached = try_to_load_from_cache(start, "README.md")
         cards = [Path(cached)] if isinstance(cached, str) else []
     else:
@@ -291,22 +281,20 @@ def _card_data(start: str) -> Mapping[str, Any]:
     return {}
 
 
-def _names(chosen: Any) -> list[str]:
-    return [one_line(name) for name in as_list(chosen)]
-
-
-def _given(value: str | None) -> str | None:
-    return one_line(value) if value else None
+def _clean(value: Any) -> Any:
+    """A text or a list of texts of a user, on one line each."""
+    return [*map(one_line, value)] if isinstance(value, list) else one_line(value) if value else None
 
 
 def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:
     *task, metric = one_line(key).split("/")
+    name, config, split, *_ = (*task, None, None)
     return EvalResult(
         task_type=pipeline_tag,
-        dataset_type=task[0],
+        dataset_type=str(name),
         dataset_name="/".join(task),
-        dataset_config=task[1] if len(task) > 1 else None,
-        dataset_split=task[2] if len(task) > 2 else None,
+        dataset_config=config,
+        dataset_split=split,
         metric_type=metric,
         metric_value=round(value, 4),
     )

@@ -1,17 +1,30 @@
-"""What a recipe reads: data, encoders and environment variables, checked together before anything runs."""
+"""What a recipe reads: data, held-out texts, encoders and environment variables, looked up before anything runs."""
 
 from __future__ import annotations
 
 import glob
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pydantic import BaseModel
 
+from hf_xlsr.data.columns import selecting_columns
+from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
-from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables, variables_of
+from hf_xlsr.data.sources import (
+    RowFilter,
+    as_list,
+    as_source,
+    check_source,
+    expand,
+    open_source,
+    unset_variables,
+    variables_of,
+)
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe, holds_sources
 from hf_xlsr.utils.errors import XlsrError
@@ -30,21 +43,6 @@ def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, di
                     yield f"{prefix}{name}.{part}".rstrip("."), as_source(source)
 
 
-def weights(recipe: Recipe) -> dict[str, str]:
-    """Folders and Hub ids of encoders, tokenizers and weights by key, as the recipe writes them."""
-    model, encoder = recipe.model, recipe.model.get("encoder")
-    tokenizer, teacher = getattr(recipe, "tokenizer", None), getattr(recipe, "teacher", None)
-    found = {
-        **{f"model.encoders.{name}": path for name, path in (model.get("encoders") or {}).items()},
-        "model.encoder.path": encoder.get("path") if isinstance(encoder, Mapping) else None,
-        "model.start": model.get("start"),
-        "tokenizer.path": tokenizer.path if tokenizer else None,
-        "teacher.path": teacher.path if teacher else None,
-        "start_from": recipe.start_from,
-    }
-    return {key: str(path) for key, path in found.items() if path}
-
-
 def missing_files(source: Mapping[str, Any], languages: Sequence[str] = ()) -> list[str]:
     """Files of a source that do not exist, with `{lang}` for each language; datasets on the Hub are not looked up."""
     path = expand(source["path"])
@@ -55,11 +53,15 @@ def missing_files(source: Mapping[str, Any], languages: Sequence[str] = ()) -> l
         return [] if glob.glob(str(Path(path).expanduser()), recursive=True) else [path]
     files = expand_braces(path)[0]
     missing = [str(file) for file in files if not file.exists()]
+    return [] if missing and is_dataset(files, source.get("format")) else missing
+
+
+def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
+    """Whether a path that does not exist may be an id on the Hub."""
     try:
-        on_hub = missing and (source.get("format") or detect_format(files)) == "datasets"
+        return (format or detect_format(files)) == "datasets"
     except XlsrError:  # an unknown suffix
-        on_hub = False
-    return [] if on_hub else missing
+        return False
 
 
 def needs(recipe: Recipe) -> list[str]:
@@ -67,60 +69,46 @@ def needs(recipe: Recipe) -> list[str]:
     sources = [source for _, source in data_sources(recipe)]
     corpora = [f"corpus {source['corpus']}" for source in sources if source.get("corpus")]
     paths = [str(path) for source in sources for path in as_list(source.get("path"))]
-    paths += weights(recipe).values() if not recipe.start_from else []
+    paths += recipe.weights().values() if not recipe.start_from else []
     variables = [f"${name}" for name in variables_of(paths)]
     others = [path for path in paths if not variables_of(path)]
     return list(dict.fromkeys([*([] if sources else ["own data"]), *variables, *corpora, *others]))
 
 
-class Missing:
-    """Collects what cannot be found, to report it at once."""
+def missing_data(key: str, source: Mapping[str, Any], languages: Sequence[str] = ()) -> Iterator[str]:
+    """What a source needs and cannot be found, in words: environment variables, or files."""
+    path = source.get("path")
+    yield from (f"the environment variable {name}" for name in unset_variables(path))
+    if path and not unset_variables(path):
+        yield from (f"'{file}' ({key})" for file in missing_files(source, languages))
 
-    def __init__(self) -> None:
-        self.variables: dict[str, None] = {}
-        self.paths: dict[str, str] = {}  # path -> key
 
-    def look_up(self, key: str, source: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
-        if unset := unset_variables(source.get("path")):
-            self.variables |= dict.fromkeys(unset)
-        elif source.get("path"):
-            self.paths |= {file: key for file in missing_files(source, languages)}
+def missing_model(key: str, path: str, *, local: bool = False) -> Iterator[str]:
+    """As `missing_data`, for a folder, unless it may be an id on the Hub."""
+    yield from (f"the environment variable {name}" for name in unset_variables(path))
+    may_be_id = not local and not path.startswith((".", "/", "~", "$"))
+    if not may_be_id and not unset_variables(path) and not Path(expand(path)).expanduser().exists():
+        yield f"'{expand(path)}' ({key})"
 
-    def look_up_named(self, key: str, path: str, languages: Sequence[str] = ()) -> None:
-        """Looks for a file of a command line, which may be labelled; tasks of mteb are not looked up."""
-        if not path.startswith("mteb:"):
-            label = re.match(r"[\w-]+=", path) if not Path(path).exists() else None
-            self.look_up(key, as_source(path[label.end() :] if label else path), languages)
 
-    def look_up_model(self, key: str, path: str, *, local: bool = False) -> None:
-        """Looks for a folder, unless it may be an id on the Hub."""
-        if unset := unset_variables(path):
-            self.variables |= dict.fromkeys(unset)
-        elif (local or path.startswith((".", "/", "~", "$"))) and not Path(expand(path)).expanduser().exists():
-            self.paths[expand(path)] = key
-
-    def report(self, what: str) -> None:
-        parts = [f"the environment variable {name}" for name in self.variables]
-        parts += [f"'{path}' ({key})" for path, key in self.paths.items()]
-        if parts:
-            raise XlsrError(f"{what} needs {', '.join(parts)}, which cannot be found.")
+def _report(missing: Iterable[str], what: str) -> None:
+    if missing := list(dict.fromkeys(missing)):
+        raise XlsrError(f"{what} needs {', '.join(missing)}, which cannot be found.")
 
 
 def check_inputs(runs: Sequence[Method]) -> None:
     """Raises one error that names all files, folders and environment variables of runs that are missing."""
-    missing = Missing()
-    earlier = {run.recipe.output_dir for run in runs}
+    earlier, missing = {run.recipe.output_dir for run in runs}, list[str]()
     for recipe in (run.recipe for run in runs):
         for key, source in data_sources(recipe):
-            missing.look_up(key, source, as_list(source.get("languages")) or recipe.languages)
-        for key, path in weights(recipe).items():
-            if path not in earlier:
-                missing.look_up_model(key, path, local=key == "start_from")
-    missing.report(f"recipe '{runs[0].recipe.name}'")
+            missing += missing_data(key, source, as_list(source.get("languages")) or recipe.languages)
+        for key, path in recipe.weights().items():
+            missing += missing_model(key, path, local=key == "start_from") if path not in earlier else ()
+    _report(missing, f"recipe '{runs[0].recipe.name}'")
 
 
 def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
-    """As `check_all_named`, for one model and the files of options, which may be labelled, as in `de=texts.txt`."""
+    """As `check_all_named`, for one model and the files of options."""
     models = {} if model is None else {"MODEL": model}
     check_all_named(models, {option: (as_list(paths), languages) for option, paths in files.items()}, "the command")
 
@@ -130,13 +118,69 @@ def check_all_named(
 ) -> None:
     """Raises one error that names all models and files that are missing, before `what` starts.
 
-    `models` are a folder or Hub id by the words that name it in the error; `data` likewise files, and the languages of
-    paths with `{lang}`.
+    `models` are a folder or Hub id by the words that name it in the error; `data` likewise files, which may be labelled
+    (`de=texts.txt`) or a task of mteb, and the languages of paths with `{lang}`.
     """
-    missing = Missing()
+    missing: list[str] = []
     for key, (paths, languages) in data.items():
         for path in paths:
-            missing.look_up_named(key, path, languages)
+            label = None if Path(path).exists() else re.match(r"[\w-]+=", path)
+            if not path.startswith("mteb:"):
+                missing += missing_data(key, as_source(path[label.end() :] if label else path), languages)
     for key, path in models.items():
-        missing.look_up_model(key, path)
-    missing.report(what)
+        missing += missing_model(key, path)
+    _report(missing, what)
+
+
+EVERY_COLUMN = "*"
+
+
+def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
+    """Texts of a recipe's `data.held_out`, which are kept out of training.
+
+    A corpus without languages is read in those of the recipe, of more than two the first with each other one. With
+    `columns: "*"` the path is a pattern of Parquet files (`*`, `?`, `**`), of which all text columns are read; `where`
+    and `hash_split` select rows. Otherwise `source` and `target` of the split `test` are read, or in a recipe of one
+    language `first` and `second`.
+    """
+    for source in sources:
+        if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:
+            yield from _every_text(check_source(source))
+        else:
+            for pair in _language_pairs(source, languages):
+                sides = ("source", "target") if len(pair) > 1 else ("first", "second")
+                for row in open_source(source, languages=pair, split="test", required=sides):
+                    yield from (row[side] for side in sides)
+
+
+def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:
+    """The language pairs of a source: of many languages, the first with each other one that a corpus has."""
+    options = as_source(source)
+    if "corpus" not in options or options.get("languages") or len(languages) < 3:
+        return [languages]
+    known = CORPORA[options["corpus"]].languages or languages
+    return [(languages[0], other) for other in languages[1:] if other in known]
+
+
+def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
+    chosen = RowFilter(source)
+    for pattern in as_list(expand(source["path"])):
+        found = False
+        for file in sorted(glob.glob(os.path.expanduser(pattern), recursive=True)):
+            table = pq.ParquetFile(file)
+            selecting_columns(chosen.columns, (), [field.name for field in table.schema_arrow], file)
+            for batch in table.iter_batches(batch_size=4096):
+                for row in filter(chosen.keeps, batch.to_pylist()):
+                    for text in _texts_in(row):
+                        found = True
+                        yield text
+        if not found:
+            raise XlsrError(f"data.held_out: '{pattern}' has no text that is selected.")
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if value and isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(part)

@@ -26,7 +26,6 @@ from hf_xlsr.export.hub import (
 from hf_xlsr.modeling.hub import push_model
 from hf_xlsr.runs.card import base_models, card_for, card_of_model, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
@@ -74,23 +73,22 @@ def push_run(
     """
     check_repo(repo)
     require_choice("what", what, PARTS)
-    folder = RunFolder(run)
-    if what == "encoder" and not adapters and not folder.recipe.is_file():
-        with tempfile.TemporaryDirectory() as scratch:
-            uploads = [_model(str(run), repo, private, Path(scratch) / "model")]
-            return push_uploads(uploads, exist_ok=exist_ok, message=message)
-    method = read_run(folder)
+    folder, uploads = RunFolder(run), list[RepoUpload]()
     with tempfile.TemporaryDirectory() as scratch:
-        uploads = []
         if what != "training":
-            make = _adapters if adapters else _encoder
-            uploads.append(make(folder, method, repo, private, Path(scratch)))
+            if adapters:
+                uploads.append(_adapters(folder, repo, private, Path(scratch)))
+            elif what == "all" or folder.recipe.is_file():
+                uploads.append(_encoder(folder, repo, private))
+            else:
+                uploads.append(_model(str(run), repo, private, Path(scratch) / "model"))
         if what != "encoder":
-            uploads.append(_training(folder, method, repo))
+            uploads.append(_training(folder, repo))
         return push_uploads(uploads, exist_ok=exist_ok, message=message)
 
 
-def _encoder(folder: RunFolder, method: Method, repo: str, private: bool, scratch: Path) -> RepoUpload:
+def _encoder(folder: RunFolder, repo: str, private: bool) -> RepoUpload:
+    read_run(folder)  # an error for other folders
     card = folder.model / CARD
     if not card.is_file():
         raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
@@ -111,8 +109,8 @@ def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
     return RepoUpload(repo, card_for(card, repo), folder_files(home, without=(CARD, *LEFT_OUT)), private)
 
 
-def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:
-    recipe = method.recipe
+def _training(folder: RunFolder, repo: str) -> RepoUpload:
+    recipe = read_run(folder).recipe
     newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:
         raise XlsrError(f"run '{folder.path}' has no complete checkpoint to push.")
@@ -145,26 +143,26 @@ def _step(checkpoint: Path) -> int:
     return int(number) if number.isdigit() else 1 << 62
 
 
-def _adapters(folder: RunFolder, method: Method, repo: str, private: bool, scratch: Path) -> RepoUpload:
+def _adapters(folder: RunFolder, repo: str, private: bool, scratch: Path) -> RepoUpload:
+    method = read_run(folder)
     recipe = method.recipe
     if not (folder.final / ADAPTERS).is_file():
         raise XlsrError(f"run '{folder.path}' has no adapters; push its encoder, without --adapters.")
     named = recipe.model.get("encoders")
     starts = named if isinstance(named, Mapping) else {"": next(iter(starting_points(recipe)), "")}
-    bases = {("" if name == "shared" else name): str(path) for name, path in starts.items()}
     # Adapters of a later stage belong to the weights of the stage before, whatever encoder that one started from.
     earlier = bool(recipe.start_from)
-    on_hub = {name: path if is_hub_id(path) and not earlier else None for name, path in bases.items()}
+    ids = {name: None if earlier or not is_hub_id(path) else path for name, path in starts.items()}
+    on_hub = {"" if name == SHARED else name: path for name, path in ids.items()}
     files = write_encoder_adapters(folder.final, scratch, on_hub)
-    languages = list(map(one_line, recipe.languages))
     data = ModelCardData(
-        language=languages,
+        language=list(map(one_line, recipe.languages)),
         license=licence_of(recipe),
         library_name="peft",
         base_model=None if earlier else base_models(recipe) or None,
         tags=[ADAPTERS_TAG, "lora", "feature-extraction", recipe.method],
     )
-    first = next(iter(sorted({str(Path(name).parent) for name in files})))
+    first = min(str(Path(name).parent) for name in files)
     place = "" if first == "." else f', subfolder="{first}"'
     base = on_hub.get("" if first == "." else first) or "path/to/the/encoder/that/training/started/from"
     card = part_card(
@@ -193,8 +191,8 @@ def write_encoder_adapters(
     encoders: dict[str, dict[str, Any]] = {}
     for name, value in load_file(saved / ADAPTERS).items():
         if found := _LAYER.fullmatch(name):
-            encoder = found["name"] or ""
-            encoders.setdefault("" if encoder == SHARED else encoder, {})[f"base_model.model.{found['rest']}"] = value
+            encoder = "" if found["name"] in (None, SHARED) else found["name"]
+            encoders.setdefault(encoder, {})[f"base_model.model.{found['rest']}"] = value
     config = json.loads((saved / CONFIG).read_text("utf-8"))
     written: dict[str, Path] = {}
     for encoder, tensors in encoders.items():

@@ -1,10 +1,10 @@
-"""Reading recipes: YAML files, the recipes that they extend, and overrides, as methods bound to their recipes."""
+"""Reading recipes: YAML files, the recipes that they extend, one's own data, and overrides, as bound methods."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
@@ -13,12 +13,22 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field
 
-from hf_xlsr.data.sources import as_list
-from hf_xlsr.runs.fields import training_section
+from hf_xlsr.data.columns import MissingColumn, parse_columns
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
+from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables
+from hf_xlsr.evaluation.languages import language_of_name
 from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import METHODS, Method
-from hf_xlsr.runs.own_data import OPTIONS, with_own_data
-from hf_xlsr.runs.sections import TRAINING_PLACES, dotted_keys, validated
+from hf_xlsr.runs.sections import (
+    TRAINING_PLACES,
+    dotted_keys,
+    holds_named_sources,
+    holds_sources,
+    training_section,
+    validated,
+)
 from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.validation import Section
@@ -27,6 +37,11 @@ from hf_xlsr.utils.validation import Section
 LISTS = ("runs", "stages")
 # Keys that describe the model of a recipe; they do not hold for other data, languages or encoders.
 DESCRIBING = ("description", "card")
+# Options of a command line for one's own data.
+OPTIONS = ("train", "dev", "test", "guard", "languages", "encoder", "columns")
+STS_COLUMNS = ("sentence1", "sentence2", "score")
+# A tenth of the training pairs, at most 1,000, is drawn as dev set.
+DEV_MODULUS, DEV_PAIRS = 10, 1000
 
 
 class ListedRun(Section):
@@ -101,18 +116,11 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
     if data_from := content.pop("data_from", None):
         content["data"] = merge(read_recipe(str(data_from), **rest).get("data") or {}, content.get("data") or {})
     base = content.pop("base", None)
-    below = read_recipe(str(base), **rest) if base else {}
+    below = {key: value for key, value in read_recipe(str(base), **rest).items() if key not in LISTS} if base else {}
     models = [part.get("model") for part in (content, below)]
     if all(isinstance(model, dict) and "encoders" in model for model in models):
         del below["model"]["encoders"]  # they belong to the languages: all or none are inherited
-    merged = merge(below, content)
-    if base:
-        for key in LISTS:
-            merged.pop(key, None)
-        if trained_on(below) != trained_on(merged):
-            merged = {key: value for key, value in merged.items() if key not in DESCRIBING or key in content}
-        merged.update({key: content[key] for key in LISTS if key in content})
-    merged["name"] = name
+    merged = {**_undescribed(below, merge(below, content)), "name": name}
     if content.get("name") is not None:
         merged["name"] = validated(ListedRun, {"name": content["name"]}, name).name
     return merged
@@ -131,9 +139,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
             result = {}
     for key, value in above.items():
         under = result.get(key)
-        result[key] = (
-            merge(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else deepcopy(value)
-        )
+        nested = isinstance(under, dict) and isinstance(value, Mapping)
+        result[key] = merge(under, value) if nested else deepcopy(value)
     return result
 
 
@@ -145,10 +152,10 @@ def _listed_runs(name: str, runs: Any, kind: str) -> list[ListedRun]:
     return listed
 
 
-def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns `--training.learning_rate 1e-3`, `--learning_rate=1e-3` or `--data.train.path FILE` into nested keys.
+def parse_overrides(options: Iterable[tuple[str, str]], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns options such as `data.train.path` with values in YAML into nested keys.
 
-    A key may be shortened to its last part where that is unique. Values are read as YAML.
+    A key may be shortened to its last part where that is unique.
     """
     method = method_of(recipe)
     dotted = [
@@ -158,39 +165,32 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
         *dotted_keys(training_section(method.arguments_class), None, "training."),
     ]
     result: dict[str, Any] = {}
-    for key, text in _options(arguments):
-        full = _full_key(key, dotted)
-        # A prompt such as `query: ` would be a mapping in YAML.
-        value = text if text.rstrip().endswith(":") else parse_yaml(text, f"--{key}")
+    for key, text in options:
+        *parents, leaf = _full_key(key, dotted).split(".")
         target = result
-        *parents, leaf = full.split(".")
         for parent in parents:
             target = target.setdefault(parent, {})
-        target[leaf] = value
+        # A prompt such as `query: ` would be a mapping in YAML.
+        target[leaf] = text if text.rstrip().endswith(":") else parse_yaml(text, f"--{key}")
     return result
 
 
-def own_options(arguments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Separates the options of `with_own_data` from other overrides.
-
-    Values are text, or YAML where they start with a bracket; several are a list or a repeated option.
+def own_options(options: Iterable[tuple[str, str]]) -> dict[str, list[Any]]:
+    """The values of the options of `with_own_data`: text, or YAML where they start with a bracket.
 
     Examples:
-        >>> own_options(["--train", "a.tsv", "--seed", "2", "--languages", "[en, de]"])
-        ({'train': ['a.tsv'], 'languages': ['en', 'de']}, ['--seed=2'])
+        >>> own_options([("train", "a.tsv"), ("languages", "[en, de]"), ("train", "b.tsv")])
+        {'train': ['a.tsv', 'b.tsv'], 'languages': ['en', 'de']}
     """
     given: dict[str, list[Any]] = {}
-    others: list[str] = []
-    for key, text in _options(arguments):
-        if key not in OPTIONS:
-            others.append(f"--{key}={text}")
-            continue
+    for key, text in options:
         value = parse_yaml(text, f"--{key}") if text.startswith(("[", "{")) or text == "null" else text
         given.setdefault(key, []).extend(value if isinstance(value, list) else [value])
-    return given, others
+    return given
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Key and value of `--learning_rate 1e-3` or `--learning-rate=1e-3`."""
     waiting = list(arguments)
     while waiting:
         option = waiting.pop(0)
@@ -224,6 +224,12 @@ def trained_on(recipe: Mapping[str, Any]) -> list[Any]:
     return [as_list(recipe.get("languages")), texts, nli.get("train"), encoders]
 
 
+def _undescribed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """A changed recipe; on other data, without the description of the model before."""
+    same = trained_on(before) == trained_on(after)
+    return {key: value for key, value in after.items() if same or key not in DESCRIBING or value != before.get(key)}
+
+
 def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe that a user changed, without the description and the name of another model.
 
@@ -236,7 +242,7 @@ def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
     """
     if trained_on(before) == trained_on(after):
         return dict(after)
-    kept = {key: value for key, value in after.items() if key not in DESCRIBING or value != before.get(key)}
+    kept = _undescribed(before, after)
     folder = after.get("output_dir")
     if after.get("name") == before.get("name"):
         kept["name"] = (Path(str(folder)).name if folder else "") or after.get("method")
@@ -283,13 +289,14 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
         if name not in names:
             known = did_you_mean(name, names) if names else "it has no list of runs."
             raise XlsrError(f"recipe '{recipe['name']}' has no run '{name}' for --only; {known}")
-    given, arguments = own_options(arguments)
+    options = list(_options(arguments))
+    given = own_options(option for option in options if option[0] in OPTIONS)
+    overrides = parse_overrides((option for option in options if option[0] not in OPTIONS), recipe)
 
     def own(content: Mapping[str, Any]) -> Method:
         changed = with_own_data(content, given, method_of(content)) if given else content
         return resolve(named_for_changes(content, merge(changed, overrides)))
 
-    overrides = parse_overrides(arguments, recipe)
     if not runs:
         return [own(recipe)]
     resolved: list[Method] = []
@@ -304,3 +311,105 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
             full.start_from = resolved[-1].recipe.output_dir
         resolved.append(method)
     return [method for run, method in zip(chosen, resolved, strict=True) if not only or run.name in only]
+
+
+def with_own_data(
+    recipe: Mapping[str, Any], given: Mapping[str, Sequence[Any]], method: type[Method]
+) -> dict[str, Any]:
+    """A recipe on other data, in other languages, or from another encoder.
+
+    - `train` replaces all data of the recipe. Without `dev`, a dev set is drawn from it by the hash of each source
+      sentence; preparation then removes every training row with a sentence of the dev set.
+    - `dev`, `test` and `guard` each replace one set. `columns` applies to `train`, `dev` and `test`.
+    - `encoder` replaces the encoders, with their tokenizer.
+    """
+    content: dict[str, Any] = deepcopy(dict(recipe))
+    if "languages" in given:
+        content["languages"] = [part.strip() for one in given["languages"] for part in str(one).split(",")]
+    languages = as_list(content.get("languages"))
+    columns = ",".join(given["columns"]) if "columns" in given else None
+    section: Any = method.recipe_class.model_fields["data"].annotation
+    fields, data = section.model_fields, dict(content.get("data") or {})
+    if "train" in given:
+        if not languages:
+            raise XlsrError("--languages is missing; give the languages of --train, e.g. --languages en,de.")
+        data = {key: value for key, value in data.items() if key not in fields or not holds_sources(fields[key])}
+        content.pop("nli", None)
+    for split in ("train", "dev", "test"):
+        if split in given:
+            sources = [own_source(value, languages, columns) for value in given[split] if value is not None]
+            named = holds_named_sources(fields[split])
+            data[split] = {Path(str(one["path"])).stem: one for one in sources} if named else sources
+    if "train" in given and "dev" not in given and not holds_named_sources(fields["dev"]):
+        data["dev"] = [drawn for source in data["train"] if (drawn := drawn_dev(source, len(data["train"])))]
+    if data:
+        content["data"] = data
+    if "guard" in given:
+        guard = [guard_source(value) for value in given["guard"]]
+        content["evaluation"] = {**(content.get("evaluation") or {}), "guard": guard}
+    if "encoder" in given:
+        pairs = [re.fullmatch(r"(?:(\w+)=)?(.+)", str(value)) for value in given["encoder"]]
+        encoders = {pair[1] or "": pair[2] for pair in pairs if pair}
+        content["model"] = {**(content.get("model") or {}), **method.encoder_keys(encoders)}
+        for key in ("tokenizer", "start_from"):  # of the recipe's encoder
+            content.pop(key, None)
+    return content
+
+
+def own_source(value: Any, languages: Sequence[str], columns: str | None = None) -> dict[str, Any]:
+    """A source for a path or corpus of the user; columns of tables are those named like the languages, unless given.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "pairs.tsv"
+        ...     _ = file.write_text("en\\tde\\ngood day\\tguten Tag\\n")
+        ...     own_source(file, ["en", "de"])["columns"]
+        {'source': 'en', 'target': 'de'}
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    source = as_source(str(value))
+    if "corpus" in source:
+        return source
+    if columns:
+        return {**source, "columns": parse_columns(columns)}
+    named = {language_of_name(name, languages): name for name in column_names(source["path"])}
+    found = {language: named[language] for language in languages if language in named}
+    if len(found) == 2:
+        columns_found = dict(zip(("source", "target"), found.values(), strict=True))
+        return {**source, "columns": columns_found, "languages": list(found)}
+    return {**source, "parallel": found} if found else source
+
+
+def guard_source(value: Any) -> dict[str, Any]:
+    """A source of pairs or, where the file has columns `sentence1`, `sentence2` and `score`, of scored pairs."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    names = column_names(str(value))
+    if set(STS_COLUMNS) <= set(names):
+        return {"path": str(value), "columns": {name: name for name in STS_COLUMNS}}
+    return own_source(value, [language for name in names if (language := language_of_name(name))][:2])
+
+
+def column_names(path: str) -> list[str]:
+    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns and missing files."""
+    if unset_variables(path) or missing_files({"path": path}):  # an error of `check_inputs`
+        return []
+    if detect_format(expand_braces(expand(path))[0]) in ("tmx", "po", "mo"):
+        return []
+    try:
+        next(read_rows(expand(path), columns={"source": "\0"}, quarantine=Quarantine()), None)
+    except MissingColumn as error:
+        return list(error.names)
+    return []
+
+
+def drawn_dev(source: Mapping[str, Any], files: int) -> dict[str, Any] | None:
+    """The part of a training source that a dev set is drawn from; None where the source selects its own part."""
+    if "corpus" in source or source.get("hash_split"):
+        return None
+    columns = source.get("parallel") or parse_columns(source.get("columns"))
+    key = next(iter(columns.values())) if source.get("parallel") else columns.get("source", "source")
+    drawn = {"hash_split": "held", "hash_key": key, "hash_modulus": DEV_MODULUS}
+    return {**source, **drawn, "distinct": True, "sample": max(1, DEV_PAIRS // files)}

@@ -17,10 +17,9 @@ from pydantic.fields import FieldInfo
 from transformers import TrainingArguments
 
 from hf_xlsr.data.sources import Source
-from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.methods import METHODS, Method
 from hf_xlsr.runs.recipe import method_of, read_recipe
-from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources
+from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources, training_section
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.validation import Section
 
@@ -36,6 +35,7 @@ The section of a method lists the keys that it adds, or whose type or default it
 STOCK = """These mean what they mean in [TrainingArguments](https://huggingface.co/docs/transformers/main_classes/trainer),
 and `hf-xlsr train METHOD --help` explains them:"""
 WIDTH = 120
+EVERY = ("adapters", "card")  # sections that are the same for every method
 Row = tuple[str, str, str, str]
 # Keys that a loaded recipe no longer has.
 LOADING: list[Row] = [
@@ -58,25 +58,19 @@ def reference() -> str:
     ours = [row for row in rows if row[0] not in stock]
     common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(rows)}
     parts = [INTRODUCTION, "## Every recipe", _table([*LOADING, *_rows(Recipe)])]
-    for section in ("data", "card"):
+    for section in ("data", *EVERY):
         parts += [f"## `{section}` of every recipe", _table(_rows(_section(Recipe, section)))]
     parts += ["## A source", _table(_rows(Source)), "## `training` of every recipe", _table(ours)]
-    tables = {
-        (name, section): _table(own)
-        for name, method in METHODS.items()
-        for section, keys in _sections(method).items()
-        if section != "card" and (own := [row for row in keys if row not in common.get(section, ())])
-    }
-    users = {table: [name for name, section in tables if tables[name, section] == table] for table in tables.values()}
-    for (name, section), table in tables.items():
-        title = f"`{section}`" if section else "Top level"
-        if len(users[table]) > 1 and users[table][0] == name:
-            parts += [f"## {title} of {', '.join(f'`{user}`' for user in users[table])}", table]
+    users: dict[tuple[str, str], list[str]] = {}  # title and table -> methods
     for name, method in METHODS.items():
-        parts += [f"## Method `{name}`", method.paper]
-        for (user, section), table in tables.items():
-            if user == name and len(users[table]) == 1:
-                parts += [f"### `{section}`" if section else "### Top level", table]
+        for section, keys in _sections(method).items():
+            if section not in EVERY and (own := [row for row in keys if row not in common.get(section, ())]):
+                users.setdefault((f"`{section}`" if section else "Top level", _table(own)), []).append(name)
+    for (title, table), names in users.items():
+        parts += [f"## {title} of {', '.join(f'`{name}`' for name in names)}", table] if len(names) > 1 else []
+    for name, method in METHODS.items():
+        own_tables = [(title, table) for (title, table), names in users.items() if names == [name]]
+        parts += [f"## Method `{name}`", method.paper, *(f"### {title}\n\n{table}" for title, table in own_tables)]
     names = ", ".join(f"`{row[0]}`" for row in rows if row[0] in stock)
     parts += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
     return "\n\n".join(parts) + "\n"
@@ -88,12 +82,8 @@ def keys_help(name: str | None = None) -> str:
         lines = [*_lines("recipe", [*LOADING, *_rows(Recipe)]), *_lines("data", _rows(DataSection))]
         lines += ["", f"The keys of a method ({', '.join(METHODS)}) or of a recipe: hf-xlsr train NAME --help."]
         return "\n".join(lines)
-    sections = _sections(_method(name))
+    sections = _sections(METHODS[name] if name in METHODS else method_of(read_recipe(name)))
     return "\n".join(line for section, rows in sections.items() for line in _lines(section or "recipe", rows))
-
-
-def _method(name: str) -> type[Method]:
-    return METHODS[name] if name in METHODS else method_of(read_recipe(name))
 
 
 def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:

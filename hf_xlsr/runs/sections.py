@@ -1,15 +1,23 @@
-"""The typed form of a recipe: sections that every method shares."""
+"""The typed form of a recipe: shared sections, and sections of the fields of a configuration or of training arguments."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+import re
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+import torch
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
+from transformers import PreTrainedConfig, TrainingArguments
 
 from hf_xlsr.data.sources import OneOrMore, Source, as_list, check_source
+from hf_xlsr.trainers.arguments import REFUSED
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
 
@@ -26,40 +34,36 @@ def _check_sources(value: Any) -> Any:
 def _check_named_sources(value: Any) -> Any:
     if value is not None and (not isinstance(value, Mapping) or "path" in value or "corpus" in value):
         raise ValueError(f"name each set, as in `{{xnli: {{path: dev.tsv}}}}`, got {value!r}")
-    for name, sources in (value or {}).items():
-        try:
-            _check_sources(sources)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+    for sources in (value or {}).values():
+        _check_sources(sources)
     return value
 
 
 # A corpus, a path, a mapping with the keys of `Source`, or a list of them. The value stays as written.
-Sources = Annotated[Any, AfterValidator(_check_sources)]
+Sources = Annotated[Any, AfterValidator(_check_sources), "sources"]
 # Sources by the name of their set.
-NamedSources = Annotated[Any, AfterValidator(_check_named_sources)]
+NamedSources = Annotated[Any, AfterValidator(_check_named_sources), "named sources"]
 
 
 def holds_named_sources(field: FieldInfo) -> bool:
-    return _check_named_sources in {getattr(part, "func", None) for part in field.metadata}
+    return "named sources" in field.metadata
 
 
 def holds_sources(field: FieldInfo) -> bool:
-    return bool({_check_sources, _check_named_sources} & {getattr(part, "func", None) for part in field.metadata})
+    return "sources" in field.metadata or holds_named_sources(field)
 
 
 def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Iterator[str]:
     """Every key of a section and of the sections and sources inside it, as `data.train.path`."""
     for name, field in section.model_fields.items():
         value = content.get(name) if isinstance(content, Mapping) else None
-        kinds = {getattr(part, "func", None) for part in field.metadata}
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from dotted_keys(field.annotation, value, f"{prefix}{name}.")
             continue
         yield f"{prefix}{name}"
-        places = [name] if _check_sources in kinds else []
-        if _check_named_sources in kinds and isinstance(value, Mapping):
-            places = [f"{name}.{one}" for one in value]
+        places = [name] if holds_sources(field) else []
+        if holds_named_sources(field):
+            places = [f"{name}.{one}" for one in value] if isinstance(value, Mapping) else []
         yield from (f"{prefix}{place}.{key}" for place in places for key in Source.model_fields)
 
 
@@ -94,10 +98,6 @@ class CardSection(Section):
     datasets: list[str] | str | None = Field(None, description="Hub ids; by default derived from the recipe")
 
 
-class NoOptions(Section):
-    """A section without keys."""
-
-
 class Recipe(Section):
     """Keys of every recipe. Each method has a subclass that adds sections and changes defaults.
 
@@ -116,8 +116,9 @@ class Recipe(Section):
     data: DataSection = DataSection()
     model: dict[str, Any] = Field({}, description="the method's configuration")
     training: dict[str, Any] = Field({}, description="the method's training arguments")
-    evaluation: Section = NoOptions()
-    export: Section = NoOptions()
+    evaluation: Section = Section()
+    export: Section = Section()
+    adapters: AdaptersSection = AdaptersSection()
     card: CardSection = CardSection()
     start_from: str | None = Field(None, description="folder of a finished run, or of saved weights, to start from")
     overwrite: bool = Field(False, description="whether a run in the same folder is removed first")
@@ -130,6 +131,16 @@ class Recipe(Section):
             raise ValueError(f"languages: a cross-lingual encoder needs two, e.g. [en, fr], got {self.languages}")
         return self
 
+    def weights(self) -> dict[str, str]:
+        """Folders and Hub ids of encoders, tokenizers and weights by key, as the recipe writes them."""
+        encoder = self.model.get("encoder")
+        found = {f"model.encoders.{name}": path for name, path in (self.model.get("encoders") or {}).items()}
+        found["model.encoder.path"] = encoder.get("path") if isinstance(encoder, Mapping) else None
+        found["model.start"] = self.model.get("start")
+        found |= {f"{key}.path": getattr(getattr(self, key, None), "path", None) for key in ("tokenizer", "teacher")}
+        found["start_from"] = self.start_from
+        return {key: str(path) for key, path in found.items() if path}
+
     def settings(self) -> dict[str, Any]:
         """The recipe as plain values, for JSON and YAML."""
         return self.model_dump(serialize_as_any=True, warnings=False)
@@ -141,3 +152,74 @@ def validated(model: type[ModelT], content: Mapping[str, Any], name: str, place:
         return model.model_validate(content)
     except ValidationError as error:
         raise XlsrError(f"recipe '{name}': {explain(error, model, place)}.") from None
+
+
+# Bounds that transformers checks late or not at all.
+BOUNDS: dict[str, dict[str, float]] = {
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit"), {"ge": 1}),
+    **dict.fromkeys(("learning_rate", "warmup_steps", "weight_decay", "max_grad_norm", "eval_delay"), {"ge": 0}),
+    **dict.fromkeys(("dataloader_num_workers", "label_smoothing_factor"), {"ge": 0}),
+    **dict.fromkeys(("num_train_epochs", "logging_steps", "save_steps", "eval_steps", "adam_epsilon"), {"gt": 0}),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), {"ge": 0, "le": 1}),
+    "gradient_accumulation_steps": {"ge": 1},
+    "max_steps": {"ge": -1},
+}
+# Training arguments with another place in a recipe, or that have no effect on prepared data.
+ELSEWHERE: dict[str, str] = {
+    "output_dir": "write it at the top of the recipe",
+    "seed": "write it at the top of the recipe",
+    "bf16": "set training.precision instead",
+    "fp16": "set training.precision instead",
+    "max_length": "set data.max_length instead",
+    "num_proc": "set data.num_proc instead",
+    "prompts": "set data.prompt instead",
+    "shuffle_buffer_size": "the data of recipes are not streamed; remove it",
+    "hub_token": "it would be stored in the run's folder; log in with `hf auth login`, or set HF_TOKEN",
+    "resume_from_checkpoint": "a run resumes from its last checkpoint by itself; remove it",
+}
+PROTOCOL_BATCH = {"per_device_eval_batch_size": "protocols evaluate; set evaluation.batch_size instead"}
+
+
+def section_of(
+    owner: type, *, without: Collection[str] = (), only: Collection[str] = (), **more: Any
+) -> type[Section]:
+    """A section whose keys are the fields of a dataclass, each optional, and `more` as `(type, Field(...))`."""
+    hints, texts = typing.get_type_hints(owner, localns={"torch": torch}), argument_help(owner)
+    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    keys: dict[str, Any] = {}
+    fields = [field for field in dataclasses.fields(owner) if field.init and field.name not in {*common, *without}]
+    for field in sorted(fields, key=lambda field: field.name not in texts):
+        if only and field.name not in only:
+            continue
+        choices = field.metadata.get("choices")
+        hint = Literal[tuple(choices)] if choices else hints[field.name]
+        default = None if field.default is dataclasses.MISSING else getattr(field.default, "value", field.default)
+        text = texts.get(field.name) or " ".join(str(field.metadata.get("help") or "").split())
+        bounds: dict[str, Any] = dict(BOUNDS.get(field.name, {}))
+        keys[field.name] = (hint | None, Field(default, description=text, **bounds))
+    return create_model(owner.__name__, __base__=Section, __module__=__name__, **keys, **more)
+
+
+@cache
+def training_section(arguments: type[TrainingArguments]) -> type[Section]:
+    """The section `training` for an arguments class: all of its fields but the refused ones."""
+    fsdp = (str | bool | None, Field(None, description="sharding of weights; launch with accelerate"))
+    return section_of(arguments, without={*refused(arguments), "fsdp"}, fsdp=fsdp)
+
+
+def refused(arguments: Any) -> dict[str, str]:
+    """Training arguments that recipes refuse -> the fix."""
+    absent = () if arguments.trains_embeddings else ("matryoshka_dims", "cache_batch_size")
+    embeddings = dict.fromkeys(absent, "it has no effect on this loss; remove it")
+    return {**REFUSED, **ELSEWHERE, **embeddings, **({} if arguments.evaluates_rows else PROTOCOL_BATCH)}
+
+
+def argument_help(owner: type) -> dict[str, str]:
+    """The text of `Args:` in the docstrings of a class and its bases in this package, by argument."""
+    found: dict[str, str] = {}
+    for part in reversed(owner.__mro__):
+        if part.__module__.startswith("hf_xlsr."):
+            block = re.search(r"^Args:\n((?:    .*\n|\n)+)", inspect.cleandoc(part.__doc__ or "") + "\n", re.MULTILINE)
+            for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
+                found[name] = " ".join(text.split())
+    return found

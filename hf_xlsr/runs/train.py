@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -25,14 +24,12 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.held_out import held_out_texts
-from hf_xlsr.runs.inputs import check_inputs
+from hf_xlsr.runs.inputs import check_inputs, held_out_texts
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.sharding import gather_model
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_json, write_text
 
@@ -50,16 +47,6 @@ def prepare_data(method: Method, folder: Path, sets: Mapping[str, Any]) -> Any:
     """Data and tokenizers of a recipe, from the cache or made there; `folder` gets what a run keeps of them."""
     held_out = held_out_texts(as_list(method.recipe.data.held_out), languages=method.recipe.languages)
     return method.prepare(folder, chain(method.evaluation_texts(sets), held_out))
-
-
-def train_tokenizer_of(method: Method, output: str | Path) -> str:
-    """Trains the tokenizer of a recipe on its cleaned data and saves it; returns a sentence for the console."""
-    if not hasattr(method.recipe, "tokenizer"):
-        raise XlsrError(f"recipe '{method.recipe.name}' trains no tokenizer; its encoders have their own.")
-    with tempfile.TemporaryDirectory() as scratch:
-        data = prepare_data(method, Path(scratch), method.evaluation_sets())
-        data.tokenizer.save_pretrained(str(output))
-    return f"{data.report['vocab_size']:,} tokens, saved in {output}. {method.describe_data(data.report)}"
 
 
 def train_recipe(method: Method, console: Console | None = None) -> RunResult:
@@ -162,13 +149,14 @@ def _out_of_patience(state: TrainerState) -> bool:
 
 
 def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | None) -> None:
-    arguments = trainer.args
-    precision = "bfloat16 autocast" if arguments.bf16 else "float16 autocast" if arguments.fp16 else "float32"
     size = sum(parameter.numel() for parameter in trainer.model.parameters()) / 1e6
-    console.print(
-        f"{size:.1f} M parameters, {precision}, {arguments.world_size} process(es) on {arguments.device.type}"
-        + (f", resuming from {checkpoint.name}" if checkpoint else "")
-    )
+    where = f"{trainer.args.world_size} process(es) on {trainer.args.device.type}"
+    resumed = f", resuming from {checkpoint.name}" if checkpoint else ""
+    console.print(f"{size:.1f} M parameters, {precision_of(trainer.args)}, {where}{resumed}")
+
+
+def precision_of(arguments: Any) -> str:
+    return "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32"
 
 
 def _finish(
@@ -202,7 +190,7 @@ def _finish(
         "data": data.report,
         "steps": trainer.state.global_step,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "precision": "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32",
+        "precision": precision_of(arguments),
         "processes": arguments.world_size,
         "device": arguments.device.type,
         "hardware": hardware_name(arguments.device),

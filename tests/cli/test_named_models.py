@@ -38,11 +38,9 @@ KINDS = ("run", "checkpoint", "saved", "export", "stock")
 def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     home = tmp_path_factory.mktemp("named")
     pairs = make_pairs(40)
-    lines = [f"{pair['source']}\t{pair['target']}\n" for pair in pairs]
-    for name, count, seed in (("train", 200, 1), ("test", 12, 9)):
-        rows = (f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed))
-        (home / f"{name}.tsv").write_text("".join(rows), "utf-8")
-    (home / "pairs.tsv").write_text("".join(["en\tfr\n", *lines]), "utf-8")
+    for name, rows in (("train", make_pairs(200)), ("test", make_pairs(12, 9)), ("pairs", pairs)):
+        lines = [f"{pair['source']}\t{pair['target']}\n" for pair in rows]
+        (home / f"{name}.tsv").write_text("".join([*(["en\tfr\n"] if rows is pairs else []), *lines]), "utf-8")
     for side, language in (("source", "en"), ("target", "fr")):
         (home / f"{language}.txt").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
     (home / "one.yaml").write_text(TOY.format(train=home / "train.tsv", test=home / "test.tsv"), "utf-8")

@@ -26,7 +26,7 @@ from hf_xlsr.data.running_text import prepare_running_text, read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.data.tokenization import train_tokenizer, trim_vocabulary
-from hf_xlsr.runs.held_out import held_out_texts
+from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two"]

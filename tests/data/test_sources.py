@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.sources import open_source
-from hf_xlsr.runs.held_out import held_out_texts
+from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.utils.errors import XlsrError
 
 COLUMNS = {"en": "english", "de": "de", "fr": "fr"}

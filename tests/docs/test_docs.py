@@ -7,7 +7,9 @@ commands find the files that those before them wrote.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
+import pkgutil
 import re
 import shutil
 from collections.abc import Callable
@@ -19,10 +21,10 @@ from typing import Any
 
 import pytest
 import yaml
-from docs_helpers import Block, blocks_of, commands_of, write_stand_ins
+from docs_helpers import FENCE, Block, blocks_of, commands_of, write_stand_ins
 
 from hf_xlsr.cli import app as cli
-from hf_xlsr.data.sources import Source
+from hf_xlsr.data.sources import check_source
 from hf_xlsr.evaluation.registry import find_protocols
 from hf_xlsr.evaluation.suites import Suite
 from hf_xlsr.runs.methods import METHODS
@@ -56,7 +58,6 @@ OTHER_TOOLS = re.compile(r"^(?:from|import) (chromadb|langchain\w*)", re.MULTILI
 
 
 def run_page(blocks: list[Block], python: bool = True) -> None:
-    """Runs or validates the blocks of a page."""
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
         assert block.tag in HANDLERS, f"{block.page}:{block.line}: nothing runs a block tagged '{block.tag}'"
@@ -69,11 +70,10 @@ def run_page(blocks: list[Block], python: bool = True) -> None:
 
 def run_python(block: Block, names: dict[str, Any]) -> None:
     """Executes a block; plain text right behind it has to be what it prints."""
-    code = compile("\n" * block.line + block.text, block.page, "exec")
     if not all(map(importlib.util.find_spec, OTHER_TOOLS.findall(block.text))):
         return
     with redirect_stdout(StringIO()) as printed:
-        exec(code, names)
+        exec(compile("\n" * block.line + block.text, block.page, "exec"), names)
     if block.shown is not None:
         assert printed.getvalue() == block.shown, f"it prints {printed.getvalue()!r}"
 
@@ -82,32 +82,28 @@ def check_yaml(block: Block, names: dict[str, Any]) -> None:
     """A list is sources; a mapping is a suite, a recipe, or a part of one that some method takes."""
     content = parse_yaml(block.text, block.page)
     if isinstance(content, list):
-        unknown = {key for source in content for key in source} - Source.model_fields.keys()
-        assert not unknown, f"unknown keys of a source: {', '.join(sorted(unknown))}"
-        return
-    if {"encoders", "tasks"} & content.keys():
+        for source in content:
+            check_source(source)
+    elif {"encoders", "tasks"} & content.keys():
         Suite.model_validate(content)
         Path("suite.yaml").write_text(block.text, "utf-8")
-        return
-    methods = [content["method"]] if "method" in content else list(METHODS)
-    errors = []
-    for method in methods:
-        part = Path("part.yaml")
-        part.write_text(yaml.safe_dump({"method": method, "languages": ["en", "fr"], **content}), "utf-8")
-        try:
-            load_runs(str(part))
-            return
-        except XlsrError as error:
-            errors.append(str(error))
-    raise XlsrError(errors[0])
+    else:
+        errors = []
+        for method in [content["method"]] if "method" in content else METHODS:
+            recipe = {"method": method, "languages": ["en", "fr"], **content}
+            Path("part.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+            try:
+                return void(load_runs("part.yaml"))
+            except XlsrError as error:
+                errors.append(error)
+        raise errors[0]
 
 
-def check_json(block: Block, names: dict[str, Any]) -> None:
-    json.loads(block.text)
+def void(_: Any) -> None:
+    """For calls whose result is not looked at."""
 
 
 def run_shell(block: Block, names: dict[str, Any]) -> None:
-    """Each command of the block."""
     commands = commands_of(block.text)
     assert commands, "a block without a command"
     for words in commands:
@@ -116,42 +112,40 @@ def run_shell(block: Block, names: dict[str, Any]) -> None:
 
 def run_command(words: list[str]) -> None:
     """Runs a command of ours, or validates one that stands around them."""
-    program, rest = words[0], words[1:]
-    while "=" in program and program.split("=")[0].isupper() and rest:  # VARIABLE=value before a command
-        program, rest = rest[0], rest[1:]
+    while "=" in words[0] and words[0].split("=")[0].isupper():  # VARIABLE=value before a command
+        words = words[1:]
+    program, *rest = words
     if program == "hf-xlsr":
-        return run_verb(rest)
-    if program in ("python", "python3", "torchrun") or words[:2] == ["accelerate", "launch"]:
-        return run_script(rest[1:] if program == "accelerate" else rest)
-    if program == "make":
-        return run_target(rest)
-    if program in ("pip", "git", "export", "cd"):
+        run_verb(rest)
+    elif program in ("python", "python3", "torchrun", "accelerate"):
+        run_script(rest[1:] if program == "accelerate" else rest)
+    elif program == "make":
+        run_targets(rest)
+    else:
+        assert program in ("pip", "git", "export", "cd"), f"nobody knows the command '{' '.join(words)}'"
         extras = re.findall(r"\[([\w,-]+)\]", " ".join(rest))
         known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
         assert {extra for group in extras for extra in group.split(",")} <= set(known), f"no extra {extras}"
-        return
-    raise AssertionError(f"nobody knows the command '{' '.join(words)}'")
 
 
 def run_verb(words: list[str]) -> None:
     """`hf-xlsr WORDS`: for real where that takes neither the Hub nor long."""
-    verb = words[0]
+    verb, text = words[0], " ".join(words)
     assert verb in cli.VERBS, f"there is no verb '{verb}'"
-    if verb == "train":
-        return run_training(words[1:])
-    options = parsed(words)
-    if OF_THE_HUB.search(" ".join(words)) or verb in ("push",):
-        if verb == "evaluate" and options.protocol:
-            find_protocols(options.protocol)
+    if "--help" in words:
         return
+    context, options = parsed(words)
+    if verb == "train":
+        return run_training(words, options, context.args)
+    if verb == "tokenizer":
+        return void(load_runs(options.recipe))
+    if OF_THE_HUB.search(text) or verb == "push":
+        return void(find_protocols(options.protocol) if verb == "evaluate" and options.protocol else None)
     if verb == "evaluate" and options.data and options.data[0] == "bible":
         words = [*words, "--limit", "40"]
     if "--threshold" in words:  # a random encoder finds nothing above a real one's
         words = words[: words.index("--threshold") + 1] + ["0"] + words[words.index("--threshold") + 2 :]
-    if verb == "tokenizer":
-        load_runs(options.recipe)
-        return
-    return call(words)
+    call(words)
 
 
 def call(words: list[str]) -> None:
@@ -161,89 +155,77 @@ def call(words: list[str]) -> None:
     assert status == 0, f"hf-xlsr {' '.join(words)} failed: {errors.getvalue()[-500:]}"
 
 
-def parsed(words: list[str]) -> Any:
-    """The options of a command, none of which may be unknown."""
+def parsed(words: list[str]) -> tuple[Any, Any]:
+    """The context and the options of a command, none of which may be unknown."""
     command, rest = cli.load_verb(words[0]), words[1:]
     while subcommands := getattr(command, "commands", None):
         command, rest = subcommands[rest[0]], rest[1:]
-    return SimpleNamespace(**command.make_context(words[0], rest).params)
+    context = command.make_context(words[0], rest)
+    return context, SimpleNamespace(**context.params)
 
 
-def run_training(words: list[str]) -> None:
+def run_training(words: list[str], options: Any, overrides: list[str]) -> None:
     """Resolves the recipe with its overrides and, where it is small, trains a step of it."""
-    recipe, rest = words[0], words[1:]
+    recipe = options.recipe
     if recipe.startswith("hf_xlsr/recipes/"):
         assert (ROOT / recipe).is_file(), f"there is no {recipe}"
         recipe = Path(recipe).stem
-    if "--help" in rest:
-        return
-    if "--show" in rest:
-        return call(["train", recipe, *rest])
-    only: list[str] = []
-    if "--only" in rest:
-        start = rest.index("--only")
-        end = next((n for n in range(start + 1, len(rest)) if rest[n].startswith("--")), len(rest))
-        only, rest = rest[start + 1 : end], rest[:start] + rest[end:]
-    runs = load_runs(recipe, rest, only=only)
-    assert runs
-    if recipe not in TRAINED or "--validate" in rest:
-        return
-    limits = [
-        word
-        for split, limit in LIMITS.items()
-        if (getattr(runs[0].recipe.data, split) or {}).get("corpus")
-        for word in (f"--data.{split}.limit", str(limit))
-    ]
-    return call(["train", recipe, *rest, *limits, *SHRINK])
+    if options.show:
+        return call(words)
+    runs = load_runs(recipe, overrides, only=options.only)
+    if recipe in TRAINED:
+        data = runs[0].recipe.data
+        limited = [split for split in LIMITS if (getattr(data, split) or {}).get("corpus")]
+        limits = [word for split in limited for word in (f"--data.{split}.limit", str(LIMITS[split]))]
+        call(["train", recipe, *overrides, *limits, *SHRINK])
 
 
 def run_script(words: list[str]) -> None:
     """A script of the repository, or a module of the package, as a launcher or Python starts it."""
-    module = words.index("-m") if "-m" in words else None
-    if module is not None:
-        if words[module + 1].split(".")[0] == "benchmarks":
-            return check_benchmark(words[module + 1], words[module + 2 :])
-        assert words[module + 1] == "hf_xlsr.cli", f"-m {words[module + 1]}"
-        return run_verb(words[module + 2 :])
+    if "-m" in words:
+        module, *rest = words[words.index("-m") + 1 :]
+        if module.split(".")[0] == "benchmarks":
+            return check_benchmark(module, rest)
+        assert module == "hf_xlsr.cli", f"-m {module}"
+        return run_verb(rest)
     at = next(n for n, word in enumerate(words) if word.endswith(".py"))
     assert (ROOT / words[at]).is_file(), f"there is no {words[at]}"
     if words[at] == "train.py":
-        return run_training(words[at + 1 :])
-    source = (ROOT / words[at]).read_text("utf-8")
-    for option in (word for word in words[at + 1 :] if word.startswith("--")):
-        assert f'"{option.split("=")[0]}"' in source, f"{words[at]} has no option {option}"
+        return run_verb(["train", *words[at + 1 :]])
+    check_options(words[at], (ROOT / words[at]).read_text("utf-8"), words[at + 1 :])
+
+
+def check_options(name: str, source: str, words: list[str]) -> None:
+    for option in (word.split("=")[0] for word in words if word.startswith("--")):
+        assert f'"{option}"' in source, f"{name} has no option {option}"
 
 
 def check_benchmark(module: str, words: list[str]) -> None:
     """A module of benchmarks/, whose source, or whose case, has the options."""
     place = ROOT / module.replace(".", "/")
-    file = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
-    assert file.is_file(), f"there is no module {module}"
-    source = file.read_text("utf-8")
+    source = (place / "__main__.py" if place.is_dir() else place.with_suffix(".py")).read_text("utf-8")
     if module == "benchmarks":
         source += (ROOT / "benchmarks" / "harness.py").read_text("utf-8")
         case: Any = importlib.import_module(f"benchmarks.{words[0]}")
         source += "".join(f'"--{name}"' for name in case.DEFAULTS)
-    for option in (word for word in words if word.startswith("--")):
-        assert f'"{option}"' in source, f"{module} has no option {option}"
+    check_options(module, source, words)
 
 
-def run_target(targets: list[str]) -> None:
-    """A target of the Makefile; those of its commands that are `hf-xlsr`."""
+def run_targets(targets: list[str]) -> None:
+    """Targets of the Makefile; those of their commands that are `hf-xlsr`."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in targets:
         found = re.search(rf"^{re.escape(target)}:[^\n]*\n((?:\t[^\n]*\n)*)", makefile, re.MULTILINE)
         assert found, f"the Makefile has no target {target}"
         for line in re.findall(r"^\t@?\$\(BIN\)/(hf-xlsr .*)$", found[1], re.MULTILINE):
-            for words in commands_of(line):
-                run_command(words)
+            run_shell(Block("Makefile", 0, "bash", line), {})
 
 
 HANDLERS: dict[str, Callable[[Block, dict[str, Any]], None]] = {
     "python": run_python,
     "bash": run_shell,
     "yaml": check_yaml,
-    "json": check_json,
+    "json": lambda block, names: void(json.loads(block.text)),
     "text": lambda block, names: None,  # shown to be read, not to be run
 }
 
@@ -284,35 +266,23 @@ def test_page(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Files that a page links to are there, and headings that a link names."""
-    text = re.sub(FENCED, "", page.read_text("utf-8"))
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+def test_links_and_named_files_exist(page: Path) -> None:
+    """Files that a page links to or names are there, and headings that a link names."""
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(FENCE, "", text)):
         if re.match(r"https?:|mailto:", target):
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        assert file.exists(), f"{page.name} links to {target}"
         # The site holds docs/ alone.
-        assert page.parent == ROOT or file.is_relative_to(ROOT / "docs"), f"{page.name} links to {target}"
+        inside = page.parent == ROOT or file.is_relative_to(ROOT / "docs")
+        assert file.exists() and inside, f"{page.name} links to {target}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", re.sub(FENCED, "", file.read_text("utf-8")), re.MULTILINE)
-            assert anchor in [slug(heading) for heading in headings], f"{page.name} links to {target}"
-
-
-FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-
-
-def slug(heading: str) -> str:
-    """What GitHub and the site make of a heading for links to it."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_named_files_exist(page: Path) -> None:
-    named = re.findall(
-        r"`((?:tests|benchmarks|hf_xlsr|trainers|modeling)/[\w/.]+\.(?:py|yaml))`", page.read_text("utf-8")
-    )
+            headings = re.findall(r"^#+ (.*)$", re.sub(FENCE, "", file.read_text("utf-8")), re.MULTILINE)
+            # As GitHub and the site name headings.
+            slugs = [re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings]
+            assert anchor in slugs, f"{page.name} links to {target}"
+    named = re.findall(r"`((?:tests|benchmarks|hf_xlsr|trainers|modeling)/[\w/.]+\.(?:py|yaml))`", text)
     # "contrast" is the method that extend.md adds.
     assert not [name for name in named if not (ROOT / name).is_file() and "contrast" not in name]
 
@@ -323,22 +293,5 @@ def test_equations_name_code() -> None:
     rows = re.findall(r"^\|.*\| `(hf_xlsr\.[\w.]+)` \| `([\w/.]+)` \|$", text, re.MULTILINE)
     assert len(rows) >= 40
     for path, file in rows:
-        value, module = resolve(path)
-        assert (ROOT / file).is_file() and Path(module.__file__).as_posix().endswith(f"/{file}"), f"{path}: {file}"
-        assert callable(value), path
-
-
-def resolve(path: str) -> tuple[Any, Any]:
-    """The object of a dotted path, and the module that it is in."""
-    parts = path.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        name = ".".join(parts[:end])
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        value: Any = module
-        for part in parts[end:]:
-            value = getattr(value, part)
-        return value, module
-    raise AssertionError(f"nothing imports from {path}")
+        source = inspect.getsourcefile(inspect.unwrap(pkgutil.resolve_name(path)))
+        assert (ROOT / file).is_file() and Path(str(source)).as_posix().endswith(f"/{file}"), f"{path}: {file}"

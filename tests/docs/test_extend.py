@@ -64,11 +64,6 @@ def data_of(folder: Path) -> list[str]:
     return words
 
 
-def test_page_has_five_files(page_folder: Path) -> None:
-    assert sorted(path.name for path in (page_folder / "contrast").iterdir()) == sorted(FILES)
-    assert len(blocks_of(PAGE)) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
-
-
 def test_method_trains_and_exports(page_folder: Path) -> None:
     module_of("method")
     command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *SMALL]
@@ -96,7 +91,9 @@ def test_method_is_found_by_its_file(page_folder: Path, monkeypatch: pytest.Monk
     del sys.modules["hf_xlsr.runs.methods.contrast"]
 
 
-def test_recipe_and_commands(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_has_five_files_and_commands(page_folder: Path) -> None:
+    assert sorted(path.name for path in (page_folder / "contrast").iterdir()) == sorted(FILES)
+    assert len(blocks_of(PAGE)) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
     module_of("method")
     commands = [block.text for block in blocks_of(PAGE) if block.tag == "bash"]
     for line in "".join(commands).splitlines():

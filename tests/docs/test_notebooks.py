@@ -30,7 +30,7 @@ def notebook(name: str) -> dict[str, Any]:
 
 
 def run(name: str) -> tuple[dict[str, Any], list[Any]]:
-    """Runs the code cells in one set of names; gives them, and what each cell would show."""
+    """Runs the code cells; returns their variables, and what each cell would show."""
     names: dict[str, Any] = {"__name__": "notebook"}
     shown = []
     for number, cell in enumerate(cell for cell in notebook(name)["cells"] if cell["cell_type"] == "code"):

@@ -84,7 +84,7 @@ def test_tables_and_several_files(
 def test_apply_to_vectors_block_by_block(
     dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hf_xlsr.cli.debias.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("hf_xlsr.cli.encode.ROWS_AT_ONCE", 7)
     debias = Debias({"fr": np.eye(6)[:, :2]}, counts={"fr": 9}, shares={"fr": 0.5})
     debias.save(tmp_path / "fit")
     vectors = (10 * np.random.default_rng(0).normal(size=(20, 6))).astype(dtype)

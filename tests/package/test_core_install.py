@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 import venv
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from wheel_helpers import ROOT, build_wheel, pip
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 # Prints the modules that need an extra, then the extras that the calls need.
 MISSED = """
 import importlib, pkgutil
@@ -55,6 +57,21 @@ for call in (
 """
 
 
+def pip(*words: str) -> None:
+    """Runs pip without an index and without dependencies."""
+    common = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "pip", *words, *common], check=True, capture_output=True)
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel, built from a copy of the tree."""
+    skip = shutil.ignore_patterns(".git", ".venv", "outputs", "build", "*.egg-info", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, folder / "source", ignore=skip)
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source"))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def link_with_requirements(requirements: list[str], site: Path) -> None:
     """Links installed distributions, and what they require in turn, into `site-packages`."""
     todo, seen = [Requirement(line) for line in requirements], set()
@@ -78,6 +95,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv" / "bin" / "python"
     pip("--python", str(python), "install", str(build_wheel(folder)))
     (metadata,) = folder.glob("venv/lib/python*/site-packages/hf_xlsr-*.dist-info")
+    leaked = {"modeling", "trainers", "recipes", "model_cards", "tests", "train.py"}
+    assert not leaked & set(os.listdir(metadata.parent)), "the wheel has generic names"
     link_with_requirements(Distribution.at(metadata).requires or [], metadata.parent)
     return python
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 from conftest import loaded
 
 from hf_xlsr.runs.recipe import recipe_names
+
+# Two steps of a training.
+TWO_STEPS: dict[str, Any] = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 8,
+    "logging_steps": 1,
+    "eval_steps": 2,
+    "save_steps": 2,
+    "dataloader_num_workers": 0,
+    "precision": "float32",
+    "disable_tqdm": True,
+}
 
 
 def runs_of(method: str) -> list[dict[str, Any]]:
@@ -21,7 +33,10 @@ def mostly_slow(runs: Iterable[dict[str, Any]], *fast: str) -> list[Any]:
     return [pytest.param(run, id=run["name"], marks=() if run["name"] in fast else pytest.mark.slow) for run in runs]
 
 
-def value_of(recipe: dict[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        recipe = recipe[part]
-    return recipe
+def assert_values(run: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """A run has values by dotted key."""
+    for key, value in values.items():
+        found = run
+        for part in key.split("."):
+            found = found[part]
+        assert found == (pytest.approx(value) if isinstance(value, float) else value), (run["name"], key)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
-from conftest import ENGLISH, FRENCH, loaded, tiny_encoder
-from recipe_helpers import mostly_slow, runs_of, value_of
+from conftest import ENGLISH, FRENCH, tiny_encoder
+from recipe_helpers import TWO_STEPS, assert_values, mostly_slow, runs_of
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 
@@ -33,8 +32,8 @@ PAPER = {
 # In the order of table 2.
 XNLI = "en fr es de el bg ru tr ar vi th zh hi sw ur".split()
 BASE = {"model.start": "FacebookAI/xlm-roberta-base"}
-NLI = {"task.texts": "pair", "task.labels": ["entailment", "neutral", "contradiction"], "task.metrics": None}
 LOCAL = {"model.start": "${HF_XLSR_ENCODERS}/e5-small"}
+NLI = {"task.texts": "pair", "task.labels": ["entailment", "neutral", "contradiction"], "task.metrics": None}
 PLAIN = {"task.texts": "pair", "task.metrics": None, "evaluation.protocol": "fine-tuning", "languages": ["en"]}
 TWO = {"task.metrics": ["accuracy", "f1"]}
 STS = {"task.scores": [0, 5], "task.labels": None, "task.metrics": ["pearson", "spearman"]}
@@ -70,35 +69,6 @@ TABLE: dict[str, dict[str, Any]] = {
     "hictl_glue_local/sst2": {**LOCAL, **PLAIN, "task.texts": "single"},
     "hictl_glue_local/stsb": {**LOCAL, **PLAIN, **STS},
 }
-SHRINK = """
-training:
-  max_steps: 2
-  num_train_epochs: 1
-  per_device_train_batch_size: 8
-  logging_steps: 1
-  eval_strategy: steps
-  eval_steps: 2
-  save_strategy: steps
-  save_steps: 2
-  precision: float32
-  disable_tqdm: true
-data: {max_length: 32, held_out: []}
-"""
-TOY = """
-method: classification
-languages: [en, fr]
-task: {{labels: [no, yes]}}
-data:
-  train: {{path: "{folder}/train-pair-{{lang}}.tsv", languages: [en]}}
-  dev: {{toy: {{path: "{folder}/pair-{{lang}}.tsv", languages: [en]}}}}
-  test: {{toy: {{path: "{folder}/pair-{{lang}}.tsv"}}}}
-  max_length: 32
-model: {{start: "{start}"}}
-training: {{max_steps: 6, per_device_train_batch_size: 8, learning_rate: 1e-3, logging_steps: 2, save_steps: 2,
-            precision: float32, disable_tqdm: true}}
-"""
-
-
 RUNS = {run["name"]: run for run in runs_of("classification") if run["name"].startswith(("hictl_glue", "hictl_xnli"))}
 # The runs of translate-train differ in their language alone.
 RUNNABLE = [
@@ -109,8 +79,7 @@ RUNNABLE = [
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pretrained encoder whose tokenizer frames sentences and pairs."""
-    folder = tmp_path_factory.mktemp("start")
-    rng = random.Random(1)
+    folder, rng = tmp_path_factory.mktemp("start"), random.Random(1)
     texts = [" ".join(rng.choices(words, k=5)) for words in (ENGLISH, FRENCH) for _ in range(60)]
     tokenizer = train_tokenizer(texts, vocab_size=90, algorithm="bpe", frame=True, max_length=32)
     torch.manual_seed(0)
@@ -139,12 +108,10 @@ def shrunk(run: dict[str, Any], start: Path, toy: Path, output: Path) -> dict[st
 
     def small(sources: Any, kind: str = "") -> list[dict[str, Any]]:
         path = str(toy / f"{kind}{run['task']['texts']}-{{lang}}.tsv")
-        return [
-            {"path": path, **{key: value for key, value in source.items() if key == "languages"}}
-            for source in as_list(sources)
-        ]
+        return [{"path": path, "languages": source.get("languages")} for source in as_list(sources)]
 
-    recipe = merge(run, yaml.safe_load(SHRINK))
+    steps = {"eval_strategy": "steps", "save_strategy": "steps", "num_train_epochs": 1}
+    recipe = merge(run, {"training": {**TWO_STEPS, **steps}, "data": {"max_length": 32, "held_out": []}})
     recipe["data"]["train"] = small(run["data"]["train"], "train-")
     for split in ("dev", "test"):
         recipe["data"][split] = {name: small(sources) for name, sources in (run["data"][split] or {}).items()}
@@ -152,97 +119,70 @@ def shrunk(run: dict[str, Any], start: Path, toy: Path, output: Path) -> dict[st
     return recipe
 
 
-def test_table_has_every_recipe() -> None:
+def test_paper_values() -> None:
     assert RUNS.keys() == TABLE.keys()
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_paper_values(name: str) -> None:
-    for key, value in {**PAPER, **TABLE[name]}.items():
-        found = value_of(RUNS[name], key)
-        assert found == (pytest.approx(value) if isinstance(value, float) else value), key
-    assert "weight_decay" not in RUNS[name]["training"]  # Adam: none by default
+    for name, run in RUNS.items():
+        assert_values(run, {**PAPER, **TABLE[name]})
+        assert "weight_decay" not in run["training"]  # Adam: none by default
 
 
 def test_sources_of_xnli_settings() -> None:
-    data = {
-        name: RUNS[f"hictl_xnli_{name}"]["data"] for name in ("cross_lingual", "translate_test", "translate_train_all")
-    }
-    data["fr"] = RUNS["hictl_xnli_translate_train/fr"]["data"]
-    for name, languages in (("cross_lingual", ["en"]), ("translate_test", ["en"]), ("translate_train_all", None)):
+    names = ("cross_lingual", "translate_test", "translate_train_all", "translate_train/fr")
+    data = {name: RUNS[f"hictl_xnli_{name}"]["data"] for name in names}
+    for name, languages in zip(names[:3], (["en"], ["en"], None), strict=True):
         assert data[name]["train"]["languages"] == data[name]["dev"]["xnli"]["languages"] == languages
-    assert data["fr"]["train"]["config"] == data["fr"]["dev"]["xnli"]["config"] == "{lang}"
+    french = data["translate_train/fr"]
+    assert french["train"]["config"] == french["dev"]["xnli"]["config"] == "{lang}"
     assert {part["test"]["xnli"]["split"] for name, part in data.items() if name != "translate_test"} == {"test"}
     assert data["translate_test"]["test"]["xnli"]["path"] == "${XNLI_TRANSLATE_TEST}/{lang}.tsv"
 
 
 def test_local_sets_are_apart() -> None:
-    for name, run in RUNS.items():
-        if "local" in name:
-            data = run["data"]
-            parts = [as_list(data["train"]), *(as_list(s) for split in ("dev", "test") for s in data[split].values())]
-            keys = ["hash_split", "where", "path"]
-            chosen = [{(key, str(source.get(key))) for key in keys} for part in parts for source in part]
-            assert len({frozenset(one) for one in chosen}) == len(chosen), name
-            assert len(data["held_out"]) >= 30 and data["overlap"] == "text"
-            assert run["training"]["load_best_model_at_end"] and "/dev/" in run["training"]["metric_for_best_model"]
+    for name in (name for name in RUNS if "local" in name):
+        data, training = RUNS[name]["data"], RUNS[name]["training"]
+        parts = [as_list(data["train"]), *(as_list(s) for split in ("dev", "test") for s in data[split].values())]
+        keys = ["hash_split", "where", "path"]
+        chosen = [{(key, str(source.get(key))) for key in keys} for part in parts for source in part]
+        assert len({frozenset(one) for one in chosen}) == len(chosen), name
+        assert len(data["held_out"]) >= 30 and data["overlap"] == "text"
+        assert training["load_best_model_at_end"] and "/dev/" in training["metric_for_best_model"]
 
 
 @pytest.mark.parametrize("run", mostly_slow(RUNNABLE, "hictl_glue_stsb", "hictl_xnli_local_cross_lingual"))
 def test_recipe_runs(run: dict[str, Any], start: Path, toy: Path, tmp_path: Path) -> None:
     result = train_recipe(resolve(shrunk(run, start, toy, tmp_path / "run")))
-    assert not result.stopped
-    protocol, metrics = run["evaluation"]["protocol"], run["task"]["metrics"] or ["accuracy"]
+    protocol, hashed = run["evaluation"]["protocol"], set()
     for split in ("dev", "test"):
         for data, sources in (run["data"][split] or {}).items():
+            hashed.add(f"{data}/{split}")
             languages = [tag for source in as_list(sources) for tag in source.get("languages") or run["languages"]]
-            for metric in metrics:
-                keys = [f"{data}-{protocol}/{language}/{split}/{metric}" for language in languages]
+            for metric in run["task"]["metrics"] or ["accuracy"]:
+                values = [result.metrics[f"{data}-{protocol}/{tag}/{split}/{metric}"] for tag in languages]
                 if len(languages) > 1:
-                    mean = sum(result.metrics[key] for key in keys) / len(keys)
-                    keys.append(f"{data}-{protocol}/mean-of-{len(languages)}/{split}/{metric}")
-                    assert result.metrics[keys[-1]] == pytest.approx(mean)
-                assert set(keys) <= result.metrics.keys()
+                    mean = result.metrics[f"{data}-{protocol}/mean-of-{len(languages)}/{split}/{metric}"]
+                    assert mean == pytest.approx(sum(values) / len(values))
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
     assert isinstance(model, HictlForSequenceClassification)
     assert list(model.config.id2label.values()) == (run["task"]["labels"] or ["LABEL_0"])
     saved = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))
-    assert saved["metrics"] == result.metrics
-    hashed = {f"{data}/{split}" for split in ("dev", "test") for data in run["data"][split] or {}}
-    assert saved["data_sha256"].keys() == hashed
+    assert saved["metrics"] == result.metrics and saved["data_sha256"].keys() == hashed
     card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
-    assert 'pipeline("text-classification"' in card and "pipeline_tag: text-classification" in card
-    assert str(tmp_path.parent) not in card  # no folder of this machine
+    assert "pipeline_tag: text-classification" in card and str(tmp_path.parent) not in card
 
 
-# Runs on a recipe of one's own.
-
-
-@pytest.fixture
-def recipe(start: Path, toy: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "toy.yaml"
-    path.write_text(TOY.format(folder=toy, start=start), "utf-8")
-    return path
-
-
-def run(recipe: Path, output: Path, *options: str) -> dict[str, torch.Tensor]:
-    (resolved,) = loaded(str(recipe), ["--output_dir", str(output), *options])
-    train_recipe(resolve(resolved))
-    final = output / "training" / "final"
-    return load_file(
-        next(final / name for name in ("model.safetensors", "adapter_model.safetensors") if (final / name).is_file())
-    )
-
-
-def test_start_from_a_run(recipe: Path, tmp_path: Path) -> None:
-    first = run(recipe, tmp_path / "first")
-    second = run(recipe, tmp_path / "second", "--model.start", str(tmp_path / "first"), "--learning_rate", "1e-12")
-    for name, value in first.items():
+def test_start_from_a_run(start: Path, toy: Path, tmp_path: Path) -> None:
+    first = shrunk(RUNS["hictl_xnli_local_cross_lingual"], start, toy, tmp_path / "first")
+    second = merge(first, {"model": {"start": str(tmp_path / "first")}, "output_dir": str(tmp_path / "second")})
+    weights = []
+    for recipe, rate in ((first, 1e-3), (second, 1e-12)):
+        train_recipe(resolve(merge(recipe, {"training": {"learning_rate": rate}})))
+        weights.append(load_file(Path(recipe["output_dir"]) / "training" / "final" / "model.safetensors"))
+    for name, value in weights[0].items():
         if name.startswith("encoder."):
-            torch.testing.assert_close(second[name], value, msg=name)
-    assert not torch.allclose(first["classifier.weight"], second["classifier.weight"])
-    (resolved,) = loaded(str(recipe))
-    code = resolve(resolved).card_use().replace("path/to/this/folder", str(tmp_path / "first" / "model"))
-    exec(code, {})
-    classify = pipeline("text-classification", model=str(tmp_path / "first" / "model"))
-    assert classify({"text": "one red", "text_pair": "two"})["label"] in ("no", "yes")
+            torch.testing.assert_close(weights[1][name], value, msg=name)
+    assert not torch.allclose(weights[0]["classifier.weight"], weights[1]["classifier.weight"])
+    model = str(tmp_path / "first" / "model")
+    code = (tmp_path / "first" / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    exec(code.replace("path/to/this/folder", model), {})
+    classify = pipeline("text-classification", model=model)
+    assert classify({"text": "one red", "text_pair": "two"})["label"] in NLI["task.labels"]

@@ -43,21 +43,19 @@ def test_missing_inputs_are_named_together(
     assert not (folder / "outputs").exists()
 
 
-def test_missing_files_of_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["--train", "a.tsv", "--dev", "$CORPORA/b.tsv", "--guard", "c.tsv", "--encoder", "./d"]
-    error = failing(capsys, "train", "finetune", *files, "--languages", "en,de")
-    assert not [name for name in ("a.tsv", "CORPORA", "c.tsv", "./d") if name not in error]
-
-
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
+        (
+            "train finetune --train a.tsv --dev $CORPORA/b.tsv --guard c.tsv --encoder ./d --languages en,de",
+            "a.tsv CORPORA c.tsv ./d",
+        ),
         ("evaluate ./m --protocol xsr --data a.tsv --pool b.tsv", "./m a.tsv b.tsv"),
         ("mine a.txt b.txt --model $HOMES/m --gold d.tsv --output c.tsv", "a.txt b.txt HOMES d.tsv"),
         ("score a.tsv --model ./m --source-pool b.txt --output c.tsv", "./m a.tsv b.txt"),
         ("debias fit ./m --texts en=a.txt de=b.txt --output c", "./m a.txt b.txt"),
     ],
 )
-def test_missing_inputs_of_other_verbs(words: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_inputs_of_options(words: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = failing(capsys, *words.split())
     assert not [name for name in missing.split() if name not in error]

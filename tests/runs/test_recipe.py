@@ -12,9 +12,9 @@ import pytest
 from conftest import tiny_encoder
 
 from hf_xlsr.data.sources import as_list, open_source
-from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
+from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
 
@@ -32,9 +32,6 @@ def test_overrides_by_full_and_short_name() -> None:
     assert recipe.training["learning_rate"] == 5e-4 and recipe.model["alignment_temperature"] == 0.1
     assert recipe.seed == 7 and recipe.languages == ["en", "no"]  # Norwegian, not False
     assert recipe.training["bucket_by_length"] is False and recipe.model["encoder"]["hidden_size"] == 32
-
-
-def test_overrides_of_paths() -> None:
     (run,) = load_runs("quickstart", ["--data.train.path", "pairs.tsv", "--model.encoder.path", "some/folder"])
     assert run.recipe.data.train == {"path": "pairs.tsv"}
     assert run.recipe.settings()["tokenizer"]["path"] == "some/folder"  # an encoder brings its tokenizer
@@ -214,10 +211,8 @@ def test_every_key_has_a_meaning_and_a_valid_default() -> None:
         sections += [part.annotation for part in method.recipe_class.model_fields.values()]
         for section in sections:
             for name, field in getattr(section, "model_fields", {}).items():
-                assert field.description or hasattr(field.annotation, "model_fields") or name == "method", (
-                    method,
-                    name,
-                )
+                explained = field.description or hasattr(field.annotation, "model_fields") or name == "method"
+                assert explained, (method, name)
 
 
 def test_defaults_of_methods_are_their_own() -> None:

@@ -56,16 +56,6 @@ def test_changed_test_set(run: Method, tmp_path: Path) -> None:
         prepared(run, folder)
 
 
-@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
-def test_killed_preparation(run: Method, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    first = prepared(run, folder)
-    (folder / "prepared.json").unlink()
-    write(tmp_path / "test.tsv", make_pairs(60)[:9])
-    assert len(prepared(run, folder).train) < len(first.train)
-    assert len(prepared(run, folder).train) < len(first.train)
-
-
 @pytest.mark.parametrize("run", ["lightweight", "hictl"], indirect=True)
 def test_tokenizer_without_mask(run: Method, tokenizer: Any, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "own")
@@ -107,30 +97,17 @@ def test_push_follows_the_recipe(run: Method, normalize: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("run", ["lightweight", "cmlm"], indirect=True)
-@pytest.mark.parametrize(
-    "saving",
-    [
-        {"save_strategy": "no"},
-        {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1},  # the last two steps are in none
-    ],
-    ids=["no checkpoint", "an older checkpoint"],
-)
+@pytest.mark.parametrize("saving", ["no", "steps"])
 def test_finished_run_is_not_trained_again(
-    saving: dict[str, Any], run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saving: str, run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.recipe.training |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32", **saving}
+    run.recipe.training |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32"}
+    run.recipe.training |= {"save_strategy": saving, "save_steps": 2, "save_total_limit": 1}
     folder = RunFolder(tmp_path / "run")
     train_recipe(run)
-    if saving["save_strategy"] == "steps":
-        shutil.rmtree(folder.training / "checkpoint-3", ignore_errors=True)
-        assert [path.name for path in folder.training.glob("checkpoint-*")] in ([], ["checkpoint-2"])
+    shutil.rmtree(folder.training / "checkpoint-3", ignore_errors=True)  # an older one is left, or none
     weights = {path: path.read_bytes() for path in folder.path.rglob("*.safetensors") if "training" not in path.parts}
-    steps = load_results(folder.results)["settings"]["steps"]
-
-    def train(*_: Any, **__: Any) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr("hf_xlsr.trainers.base.XlsrTrainer.train", train)
-    train_recipe(run)  # what it is exported as is another
-    assert {path: path.read_bytes() for path in weights} == weights and steps == 3
+    monkeypatch.setattr("hf_xlsr.trainers.base.XlsrTrainer.train", None)  # a call would fail
+    train_recipe(run)
+    assert {path: path.read_bytes() for path in weights} == weights
     assert load_results(folder.results)["settings"]["steps"] == 3

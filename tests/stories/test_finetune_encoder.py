@@ -18,7 +18,6 @@ from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
 from hf_xlsr.data.pairs import evaluation_rows
 from hf_xlsr.trainers.base import last_whole_checkpoint
-from hf_xlsr.utils.errors import XlsrError
 
 SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_device_train_batch_size", "8"]
 
@@ -27,13 +26,12 @@ SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_
 def own(tmp_path: Path) -> Path:
     """Own files: pairs with named columns, pairs of another language, scored pairs, and lines in two files."""
     pairs = make_pairs(120)
-    for name, languages in (("pairs.tsv", "en\tde"), ("other.tsv", "en\tfr")):
-        rows = [languages, *(f"{pair['source']}\t{pair['target']}" for pair in pairs[: None if "p" in name else 40])]
-        (tmp_path / name).write_text("\n".join(rows) + "\n", "utf-8")
-    scored = [
-        f"{pair['source']}\t{pair['source'][:-2]}\t{number % 6}" for number, pair in enumerate(make_pairs(20, 9))
-    ]
-    (tmp_path / "scored.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *scored]) + "\n", "utf-8")
+    rows = [f"{pair['source']}\t{pair['target']}" for pair in pairs]
+    scored = [f"{pair['source']}\t{pair['source'][:-2]}\t{n % 6}" for n, pair in enumerate(make_pairs(20, 9))]
+    tables = {"pairs": ["en\tde", *rows], "other": ["en\tfr", *rows[:40]]}
+    tables["scored"] = ["sentence1\tsentence2\tscore", *scored]
+    for name, lines in tables.items():
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
     for side, language in (("source", "en"), ("target", "de")):
         (tmp_path / f"lines.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
     return tmp_path
@@ -123,24 +121,20 @@ def test_an_encoder_for_each_language_and_several_files(own: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
+    ("words", "key"),
     [
-        (["--train", "pairs.tsv"], "--languages"),
-        (["--languages", "en,de"], "--encoder"),
-        (["--encoder", "ID"], "--train"),
-        (["--encoder", "ID", "--train", "missing.tsv", "--languages", "en,de"], "missing.tsv"),
+        ("finetune --train pairs.tsv", "--languages"),
+        ("finetune --languages en,de", "--encoder"),
+        ("finetune --encoder ID", "--train"),
+        ("finetune --encoder ID --train missing.tsv --languages en,de", "missing.tsv"),
+        ("start_hictl --encoder en=A --encoder de=B", "--encoder"),
     ],
 )
-def test_missing_options_are_named(
-    own: Path, options: list[str], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_options_that_do_not_fit(
+    own: Path, words: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(own)
-    assert key in failing(capsys, "train", "finetune", *options)
-
-
-def test_method_with_one_encoder_refuses_several() -> None:
-    with pytest.raises(XlsrError, match="--encoder"):
-        loaded("start_hictl", ["--encoder", "en=A", "--encoder", "de=B"])
+    assert key in failing(capsys, "train", *words.split())
 
 
 def test_scale_of_starting_recipes() -> None:

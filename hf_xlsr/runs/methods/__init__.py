@@ -11,14 +11,10 @@ from hf_xlsr.runs.methods.base import Method
 
 def find_methods() -> dict[str, type[Method]]:
     """Each concrete `Method` that a module of this folder defines, by its name."""
-    modules = (import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    return {
-        method.name: method
-        for module in modules
-        for method in vars(module).values()
-        if isinstance(method, type) and issubclass(method, Method) and method.__module__ == module.__name__
-        if not isabstract(method)
-    }
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    found = {method.name: method for method in classes if issubclass(method, Method) and not isabstract(method)}
+    return dict(sorted(found.items()))
 
 
 METHODS: dict[str, type[Method]] = find_methods()

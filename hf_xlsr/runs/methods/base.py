@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,11 +19,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.pairs import evaluation_rows
+from hf_xlsr.data.sources import as_list, source_name
 from hf_xlsr.encoders.loading import weights_folder
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.sections import Recipe, validated
+from hf_xlsr.runs.sections import Recipe, refused, training_section, validated
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
@@ -44,6 +46,21 @@ class Finished:
     data_hashes: dict[str, str] = field(default_factory=dict)
     dimension: int = 0
     comparison: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+# Part of a report of `prepare`, empty for all of it -> the key of its count, and what is counted.
+COUNTED = {
+    "": ("pairs", "training examples"),
+    "text": ("pairs", "pairs of consecutive sentences"),
+    "monolingual": ("texts", "monolingual sentences"),
+    "nli": ("pairs", "inference pairs"),
+}
+
+
+def counted(report: Mapping[str, Any]) -> dict[str, int]:
+    """Numbers of training rows of a report of `prepare`, by what they are."""
+    counts = {what: (report if not part else report.get(part, {})).get(key) for part, (key, what) in COUNTED.items()}
+    return {what: count for what, count in counts.items() if count}
 
 
 class _Constant:
@@ -130,13 +147,22 @@ class Method(ABC):
         with self.explained("model"):
             return self.config_class(**self.config_options)
 
-    @abstractmethod
     def evaluation_sets(self) -> dict[str, Any]:
         """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it."""
+        data, languages = self.recipe.data, self.recipe.languages
+        return {
+            split: evaluation_rows(as_list(getattr(data, split)), languages=languages, split=split)
+            for split in ("dev", "test")
+        }
 
-    @abstractmethod
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
         """The sentences of the evaluation sets, which training must not see."""
+        for row in chain(sets["dev"], sets["test"]):
+            yield from (row["source"], row["target"])
+
+    def set_name(self, split: str) -> str:
+        """The name of the dev or test set in metric keys."""
+        return source_name(as_list(getattr(self.recipe.data, split))[0])
 
     @abstractmethod
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
@@ -148,7 +174,7 @@ class Method(ABC):
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
         """Checks what would otherwise fail after the data are prepared."""
         _ = self.config
-        check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=bool(self._adapters))
+        check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=self.recipe.adapters.rank > 0)
         best = arguments.metric_for_best_model
         if best is None or not self.evaluations(sets):
             return
@@ -218,16 +244,12 @@ class Method(ABC):
         trainer.export_options = self.recipe.export.model_dump()
         return trainer
 
-    @property
-    def _adapters(self) -> dict[str, Any]:
-        adapters = getattr(self.recipe, "adapters", None)
-        return adapters.model_dump() if adapters and adapters.rank else {}
-
     def initialize(self, model: Any) -> Any:
         """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them."""
         if self.recipe.start_from:
             start_from(model, self.recipe.start_from)
-        return add_adapters(model, **self._adapters) if self._adapters else model
+        adapters = self.recipe.adapters
+        return add_adapters(model, **adapters.model_dump()) if adapters.rank else model
 
     @abstractmethod
     def evaluate_and_export(
@@ -235,28 +257,25 @@ class Method(ABC):
     ) -> Finished:
         """Writes the model to `folder.model`, evaluates it as loaded from there, and prints the results."""
 
-    @abstractmethod
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        """Facts about the encoders for the model card, by heading, from the report of `prepare`."""
+        """Facts for the model card, by heading, from the report of `prepare`."""
+        vocabulary = {"vocabulary": f"{report['vocab_size']:,} tokens"} if report.get("vocab_size") else {}
+        return {**{what: f"{count:,}" for what, count in counted(report).items()}, **vocabulary}
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         """The result of `prepare` in a sentence for the console."""
-        removed = {
-            step: counts["in"] - counts["out"]
-            for step, counts in report["cleaning"].items()
-            if counts["in"] > counts["out"]
-        }
-        gone = ", ".join(f"{step} removed {count:,}" for step, count in removed.items()) or "nothing removed"
-        bad = sum(report["rejected"].values())
-        tokens = f"{report['vocab_size']:,} tokens; " if report.get("vocab_size") else ""
-        return (
-            f"{report['pairs']:,} training pairs ({gone}; {bad:,} bad lines), {tokens}"
-            f"{report['num_truncated']:,} sentences were truncated."
-        )
+        steps = report.get("cleaning", {})
+        parts = [report, *(report[part] for part in COUNTED if report.get(part))]
+        facts = [f"{count:,} {what}" for what, count in counted(report).items()]
+        facts += [f"{step} removed {rows['in'] - rows['out']:,}" for step, rows in steps.items()]
+        facts += [f"{sum(report.get(what, {}).values()):,} {what}" for what in ("rejected", "unlabelled")]
+        facts += [f"{report['vocab_size']:,} tokens"] if report.get("vocab_size") else []
+        return f"{', '.join(facts)}, {sum(part.get('num_truncated', 0) for part in parts):,} truncated."
 
-    def card_use(self) -> str:
-        """Python that loads and runs the model, for a card of a model that is not exported as a sentence encoder."""
-        return ""
+    @property
+    def exported(self) -> bool:
+        """Whether the model is a folder that sentence-transformers or transformers loads."""
+        return True
 
     def routes(self) -> tuple[str, ...]:
         """The languages that users of the export must name; empty for a shared encoder."""

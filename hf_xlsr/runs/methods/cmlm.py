@@ -12,16 +12,22 @@ from pydantic import Field
 
 from hf_xlsr.data.labelled import prepare_nli
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
+from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.data.running_text import prepare_running_text
-from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
-from hf_xlsr.runs.methods.one_encoder import ENCODER, FramedTokenizerSection, OneEncoderMethod, OneEncoderRecipe
-from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceDataSection
-from hf_xlsr.runs.sections import Sources
+from hf_xlsr.runs.methods.sentence_encoder import (
+    ENCODER,
+    NLI_LABELS,
+    FramedTokenizerSection,
+    NliSection,
+    OneEncoderMethod,
+    OneEncoderRecipe,
+    SentenceDataSection,
+)
+from hf_xlsr.runs.sections import Sources, section_of
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
@@ -104,8 +110,7 @@ class CmlmMethod(OneEncoderMethod):
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> CmlmPreparedData:
         recipe, active, common = self.recipe, self.active, self.reading(evaluation_texts)
         length, path = recipe.data.max_length, self.tokenizer_options()["path"]
-        given = load_tokenizer(expand(path), "tokenizer.path") if path else None
-        prepared = CmlmPreparedData(None, given, {"pairs": 0, "num_truncated": 0})
+        prepared = CmlmPreparedData(None, self.given_tokenizer(), {"pairs": 0})
         if "text" in active:
             prepared.train = prepare_running_text(
                 active["text"],
@@ -133,16 +138,6 @@ class CmlmMethod(OneEncoderMethod):
         prepared.report["vocab_size"] = len(prepared.tokenizer)
         return prepared
 
-    def describe_data(self, report: Mapping[str, Any]) -> str:
-        text, nli = report.get("text"), report.get("nli")
-        parts = (
-            [f"{text['pairs']:,} pairs of consecutive sentences in {text['documents']:,} documents"] if text else []
-        )
-        parts += [f"{report['pairs']:,} translation pairs"] if report["pairs"] else []
-        parts += [f"{nli['pairs']:,} inference pairs"] if nli else []
-        truncated = sum(part.get("num_truncated", 0) for part in (report, text, nli) if part)
-        return f"{', '.join(parts)}; {report['vocab_size']:,} tokens; {truncated:,} sentences were truncated."
-
     def build_model(self, data: CmlmPreparedData) -> Any:
         labels = NLI_LABELS if data.nli is not None else 0
         model = self.model_on_encoder(CmlmModel, self.encoder_config(data.tokenizer), nli_labels=labels)
@@ -153,31 +148,12 @@ class CmlmMethod(OneEncoderMethod):
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}
 
     @property
-    def _projected(self) -> bool:
-        return self.recipe.model.get("sentence_vector") == "projected"
+    def exported(self) -> bool:
+        return self.recipe.model.get("sentence_vector") != "projected"  # which has no stock module
 
     @property
     def pretrained(self) -> bool:
-        return super().pretrained and not self._projected
+        return super().pretrained and self.exported
 
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
-        """As the base; `projected` has no stock module, so it is evaluated live and not exported."""
-        return trainer.live_encoder() if self._projected else super().export(trainer, path)
-
-    def card_use(self) -> str:
-        if not self._projected:
-            return ""
-        return (
-            "from hf_xlsr import CmlmModel\n\nmodel = CmlmModel.from_pretrained('path/to/this/folder/training/final')"
-        )
-
-    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        path, start = self.encoder_path, self.recipe.start_from
-        text, nli = report.get("text"), report.get("nli")
-        return {
-            **({"started from": Path(path).name} if path else {}),
-            **({"earlier stage": Path(start).name} if start else {}),
-            **({"consecutive sentences": f"{text['pairs']:,} pairs"} if text else {}),
-            **({"inference": f"{nli['pairs']:,} pairs"} if nli else {}),
-            "vocabulary": f"{report['vocab_size']:,} tokens",
-        }
+        return super().export(trainer, path) if self.exported else trainer.live_encoder()

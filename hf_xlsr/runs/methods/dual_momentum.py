@@ -15,9 +15,9 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
-from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceEncoderMethod, SentenceEncoderRecipe
+from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 
@@ -105,6 +105,3 @@ class DualMomentumMethod(SentenceEncoderMethod):
 
     def routes(self) -> tuple[str, ...]:
         return () if SHARED in self.recipe.model["encoders"] else tuple(self.recipe.languages)
-
-    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        return {"encoders": ", ".join(f"{name}: {Path(path).name}" for name, path in self.paths.items())}

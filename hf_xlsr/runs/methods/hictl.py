@@ -9,30 +9,28 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hf_xlsr.data.collators import HictlCollator
-from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare, prepare_texts
+from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts
 from hf_xlsr.data.prepared import ConcatenatedRows
-from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
-from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
-from hf_xlsr.runs.methods.one_encoder import ENCODER, FramedTokenizerSection, OneEncoderMethod, OneEncoderRecipe
-from hf_xlsr.runs.methods.sentence_encoder import SentenceDataSection
-from hf_xlsr.runs.sections import Sources
+from hf_xlsr.runs.methods.sentence_encoder import (
+    ENCODER,
+    FramedTokenizerSection,
+    OneEncoderMethod,
+    OneEncoderRecipe,
+    SentenceDataSection,
+)
+from hf_xlsr.runs.sections import Sources, section_of
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.utils.errors import XlsrError
 
 HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
 # Values of the configuration that only other models of the family read.
-_OTHER_MODELS = (
-    "text_config",
-    "classifier_dropout",
-    "decoder_layers",
-    "decoder_attention_heads",
-    "decoder_ffn_dim",
-    "word_similarity",
-)
+_DECODER = ("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "word_similarity")
+_OTHER_MODELS = ("text_config", "classifier_dropout", *_DECODER)
 
 
 class HictlData(SentenceDataSection):
@@ -72,41 +70,21 @@ class HictlMethod(OneEncoderMethod):
         if as_list(section.train) or not sources:
             data = prepare(data=section.model_dump(), tokenizer=self.tokenizer_options(), folder=folder, **common)
             parts = [data.train]
-        else:
-            data, parts = self._without_pairs(folder), []
+        else:  # each sentence is paired with its reorderings
+            tokenizer = self.given_tokenizer()
+            if tokenizer is None:
+                raise XlsrError(
+                    f"recipe '{self.recipe.name}' has no data.train to train a tokenizer on; set tokenizer.path."
+                )
+            tokenizer.save_pretrained(str(folder / "tokenizer"))
+            data, parts = PreparedData(None, tokenizer, {"pairs": 0, "vocab_size": len(tokenizer)}), []
         if sources:
             common |= {"cleaning": section.cleaning, "max_length": section.max_length}
             texts = prepare_texts(sources, tokenizers=data.tokenizer, folder=folder / "monolingual", **common)
-            counts = () if parts else ("cleaning", "rejected", "num_truncated", "tokens")
-            data.report = {name: texts.report[name] for name in counts} | data.report | {"monolingual": texts.report}
+            data.report["monolingual"] = texts.report
             parts.append(texts)
         data.train = ConcatenatedRows(parts)  # grouped by language, not by language pair
         return data
 
-    def _without_pairs(self, folder: Path) -> PreparedData:
-        """The tokenizer of data without pairs: each sentence is paired with its reorderings."""
-        path = self.tokenizer_options()["path"]
-        if not path:
-            raise XlsrError(
-                f"recipe '{self.recipe.name}' has no data.train to train a tokenizer on; set tokenizer.path."
-            )
-        tokenizer = load_tokenizer(expand(path), "tokenizer.path")
-        tokenizer.save_pretrained(str(folder / "tokenizer"))
-        return PreparedData(None, tokenizer, {"pairs": 0, "vocab_size": len(tokenizer)})
-
-    def describe_data(self, report: Mapping[str, Any]) -> str:
-        pairs = super().describe_data(report)
-        texts = report.get("monolingual")
-        return pairs + (f" {texts['texts']:,} monolingual sentences." if texts else "")
-
     def build_model(self, data: PreparedData) -> Any:
-        model = self.model_on_encoder(HictlForPreTraining, self.encoder_config(data.tokenizer))
-        return self.initialize(model)
-
-    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        path, texts = self.encoder_path, report.get("monolingual")
-        return {
-            **({"started from": Path(path).name} if path else {}),
-            **({"monolingual sentences": f"{texts['texts']:,}"} if texts else {}),
-            "vocabulary": f"{report['vocab_size']:,} tokens",
-        }
+        return self.initialize(self.model_on_encoder(HictlForPreTraining, self.encoder_config(data.tokenizer)))

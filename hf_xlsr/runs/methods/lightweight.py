@@ -1,22 +1,32 @@
-"""The lightweight dual transformer in recipes."""
+"""The lightweight dual transformer, and distillation, in recipes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from hf_xlsr.data.encoding import PAIRS
+from pydantic import Field
+from transformers import PreTrainedConfig
+
+from hf_xlsr.data.encoding import PAIRS, TAUGHT_PAIRS
 from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.pairs import PreparedData, prepare
+from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
+from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling import citations
+from hf_xlsr.modeling.distillation import DistillationConfig, DistillationModel
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
-from hf_xlsr.runs.fields import section_of
-from hf_xlsr.runs.methods.one_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe
+from hf_xlsr.runs.methods.sentence_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe
+from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
+from hf_xlsr.trainers.distillation import DistillationTrainer
 from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, LightweightTrainer
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.validation import Section
 
 
 class LightweightRecipe(OneEncoderRecipe):
@@ -44,25 +54,77 @@ class LightweightMethod(OneEncoderMethod):
             self.check_tokenizer(MaskDrawer)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        data, tokenizer = self.recipe.data.model_dump(), self.tokenizer_options()
         options = {"folder": folder, "kind": self.row_kind, **self.reading(evaluation_texts)}
-        return prepare(data=data, tokenizer=tokenizer, **options)
+        return prepare(data=self.recipe.data.model_dump(), tokenizer=self.tokenizer_options(), **options)
 
     @property
     def extra_options(self) -> dict[str, Any]:
         """Values of the configuration that the recipe does not have."""
         return {}
 
+    def new_config(self, model_type: str, **values: Any) -> PreTrainedConfig:
+        return paper_encoder_config(**values) if model_type == "bert" else super().new_config(model_type, **values)
+
     def build_model(self, data: PreparedData) -> Any:
-        text_config = self.encoder_config(data.tokenizer, make={"bert": paper_encoder_config})
+        options = {"text_config": self.encoder_config(data.tokenizer), **self.config_options, **self.extra_options}
         with self.explained("model"):
-            options = {**self.config_options, **self.extra_options}
-            model = self.model_class(self.config_class(text_config=text_config, **options))
+            model = self.model_class(self.config_class(**options))
         if path := self.encoder_path:
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict())
         return self.initialize(model)
 
-    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        kind = self.encoder_section.get("model_type") or self.default_type
-        return {"architecture": kind, "vocabulary": f"{report['vocab_size']:,} tokens"}
+
+class TeacherSection(Section):
+    path: str | None = Field(None, description="folder or Hub id of a sentence encoder")
+    prompt: str = Field("", description="text before every sentence, such as `query: `")
+    center: bool = Field(True, description="whether the mean embedding of the training texts is subtracted")
+    vectors: str | None = Field(None, description="folder of its embeddings; by default in the cache")
+
+
+class DistillationRecipe(OneEncoderRecipe):
+    method: Literal["distillation"]
+    teacher: TeacherSection = TeacherSection()
+
+
+class DistillationMethod(LightweightMethod):
+    """`method: distillation`. `model.encoder` is the student: a new encoder, or a pretrained or pruned one by `path`."""
+
+    name = "distillation"
+    paper = (
+        "*Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation* (Reimers and Gurevych, "
+        "EMNLP 2020), with in-batch contrast"
+    )
+    citation = citations.DISTILLATION
+    recipe_class = DistillationRecipe
+    model_section = section_of(DistillationConfig, without=("text_config", "teacher_dim"), encoder=ENCODER)
+    config_class = DistillationConfig
+    model_class = DistillationModel
+    trainer_class = DistillationTrainer
+    row_kind = TAUGHT_PAIRS
+
+    recipe: DistillationRecipe
+
+    @classmethod
+    def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
+        path = super().encoder_keys(encoders)["encoder"]["path"]
+        # Dropout only keeps a student from its teacher.
+        return {"encoder": {"path": path, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+
+    def check_complete(self) -> None:
+        super().check_complete()
+        if not self.recipe.teacher.path:
+            raise XlsrError(f"recipe '{self.recipe.name}' needs --teacher.path ID.")
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        section = self.recipe.teacher
+        vectors = expand(section.vectors) if section.vectors else None
+        return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)
+
+    @property
+    def extra_options(self) -> dict[str, Any]:
+        return {"teacher_dim": self.teacher.dim}
+
+    def trainer_options(self, data: Any) -> dict[str, Any]:
+        return {**super().trainer_options(data), "teacher": self.teacher}
