@@ -11,9 +11,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "outputs": ["write_pairs"],
         "pipeline": ["mine_bitext"],
         "scoring": ["score_bitext"],
-        "search.both_ways": ["BothWays", "neighbours_both_ways"],
-        "search.extraction": ["RETRIEVALS", "MinedBitext", "extract_pairs", "mine_vectors"],
-        "search.margin": ["MARGINS", "margin_scores"],
-        "search.neighbours": ["nearest_neighbours"],
+        "search.extraction": "MARGINS RETRIEVALS MinedBitext extract_pairs margin_scores mine_vectors".split(),
+        "search.neighbours": ["BothWays", "nearest_neighbours", "neighbours_both_ways"],
     },
 )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_xlsr.encoders.encoding import EncodingOptions
-from hf_xlsr.mining.search.both_ways import METHODS
-from hf_xlsr.mining.search.extraction import RETRIEVALS, ExtractionOptions
-from hf_xlsr.mining.search.margin import MARGINS
+from hf_xlsr.mining.search.extraction import MARGINS, RETRIEVALS
+from hf_xlsr.mining.search.neighbours import METHODS
 from hf_xlsr.mining.texts import DUPLICATES
 from hf_xlsr.utils.devices import parse_size, resolve_device
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
@@ -86,7 +85,7 @@ class MiningOptions:
         return {"prompt": self.prompt, "batch_size": self.batch_size, "routes": self.routes}
 
     @property
-    def extraction(self) -> ExtractionOptions:
+    def extraction(self) -> dict[str, Any]:
         """Options of `extract_pairs`; threshold and maximum apply to its result."""
         return {"margin": self.margin, "retrieval": self.retrieval, "one_to_one": self.one_to_one}
 

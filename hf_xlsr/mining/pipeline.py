@@ -13,9 +13,9 @@ import numpy as np
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.encode_stage import LazyEncoder, check_vectors
 from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.search.both_ways import as_matrix
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
-from hf_xlsr.mining.search.neighbours import check_widths
+from hf_xlsr.mining.search.neighbours import as_matrix
+from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore
 from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve, label_curve

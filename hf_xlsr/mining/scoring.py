@@ -13,8 +13,8 @@ from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.encode_stage import LazyEncoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import SIDES
-from hf_xlsr.mining.search.both_ways import BothWays
-from hf_xlsr.mining.search.margin import margin_scores
+from hf_xlsr.mining.search.extraction import margin_scores
+from hf_xlsr.mining.search.neighbours import BothWays
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, skipped_sentence
 from hf_xlsr.mining.work_folder import save_array

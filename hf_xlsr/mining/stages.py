@@ -19,8 +19,8 @@ from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
 from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
-from hf_xlsr.mining.search.neighbours import check_widths
+from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
+from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, input_hash, read_texts, skipped_sentence
 from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder
 from hf_xlsr.utils.errors import XlsrError

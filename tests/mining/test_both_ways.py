@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.mining import neighbours_both_ways
-from hf_xlsr.mining.search import both_ways, tiles
+from hf_xlsr.mining.search import neighbours, tiles
 from hf_xlsr.mining.search.vectors import middle, scan
 
 
@@ -120,7 +120,7 @@ def test_types_and_mapped_files(tmp_path: Path, dtype: type, method: str):
     source, target = unit(16, 300, 24).astype(dtype), unit(17, 400, 24).astype(dtype)
     source.flags.writeable = target.flags.writeable = False
     expected = two_searches(source, target, 4)
-    options: both_ways.SearchOptions = {"method": method, "cells": 4, "probes": 4}
+    options: dict[str, Any] = {"method": method, "cells": 4, "probes": 4}
     assert_same(neighbours_both_ways(source, target, 4, **options), expected)
     files = mapped(tmp_path / "source.npy", source), mapped(tmp_path / "target.npy", np.asfortranarray(target))
     assert_same(neighbours_both_ways(*files, 4, **options), expected)
@@ -168,7 +168,7 @@ def test_recall_is_the_share_of_true_neighbours():
 def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path):
     source, target = unit(3, 1500, 16), unit(4, 1400, 16)  # without clusters, where few cells find little
     few = neighbours_both_ways(source, target, 4, method="ivf", cells=64, probes=2)
-    options: both_ways.SearchOptions = {"method": "ivf", "cells": 64, "probes": 2, "recall": wanted}
+    options: dict[str, Any] = {"method": "ivf", "cells": 64, "probes": 2, "recall": wanted}
     found = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
     assert few.recall < 0.5 and found.recall >= wanted - 0.02
     assert 0 <= found.recall_margin < 0.03
@@ -187,7 +187,7 @@ def test_cells_of_fewer_than_k_vectors():
 
 
 def test_auto_depends_on_size(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(both_ways, "LARGEST_EXACT", 100 * 50 * 8)
+    monkeypatch.setattr(neighbours, "LARGEST_EXACT", 100 * 50 * 8)
     target = unit(31, 50, 8)
     assert [neighbours_both_ways(unit(30, rows, 8), target).method for rows in (100, 101)] == ["exact", "ivf"]
 

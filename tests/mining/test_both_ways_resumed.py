@@ -7,14 +7,15 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from both_ways_helpers import ARRAYS, assert_same, clustered, mapped, two_searches, unit, use_small_blocks
 from mining_fakes import in_child
 
-from hf_xlsr.mining import neighbours_both_ways
-from hf_xlsr.mining.search import block_search, both_ways
+from hf_xlsr.mining import BothWays, neighbours_both_ways
+from hf_xlsr.mining.search import block_search, neighbours
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError
 
@@ -26,7 +27,7 @@ def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert files == {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
     searches = []
     exact = block_search.BlockSearch.exact
-    monkeypatch.setattr(block_search.BlockSearch, "exact", lambda self: searches.append(exact(self)))
+    monkeypatch.setattr(block_search.BlockSearch, "exact", lambda self, results: searches.append(exact(self, results)))
     assert_same(neighbours_both_ways(mapped(tmp_path / "moved.npy", source), target, 3, folder=tmp_path), found)
     assert not searches
     changed = source.copy()
@@ -49,7 +50,7 @@ def test_killed_and_resumed(
     target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
     update, finish = Stage.update, block_search.BlockSearch._finish
 
-    def search(folder: Path | None) -> both_ways.BothWays:
+    def search(folder: Path | None) -> BothWays:
         return neighbours_both_ways(source, target, 4, method=method, cells=8, probes=3, folder=folder)
 
     def killed() -> None:
@@ -71,7 +72,7 @@ def test_killed_and_resumed(
     finished: list[int] = []
 
     def noted(self: block_search.BlockSearch, *given, **options) -> None:  # type: ignore[no-untyped-def]
-        finished.append(given[2])
+        finished.append(given[3])
         finish(self, *given, **options)
 
     monkeypatch.setattr(block_search.BlockSearch, "_finish", noted)
@@ -82,10 +83,10 @@ def test_killed_and_resumed(
 @pytest.mark.parametrize("method", ["exact", "ivf"])
 def test_arrays_in_files_change_nothing(method: str, monkeypatch: pytest.MonkeyPatch):
     source, target = unit(20, 700, 24), unit(21, 500, 24)
-    options: both_ways.SearchOptions = {"method": method, "cells": 8, "probes": 3}
+    options: dict[str, Any] = {"method": method, "cells": 8, "probes": 3}
     expected = neighbours_both_ways(source, target, 4, **options)
-    choose = both_ways.choose_sizes
-    monkeypatch.setattr(both_ways, "choose_sizes", lambda *given: choose(*given)._replace(rows=128, in_files=True))
+    choose = neighbours.choose_sizes
+    monkeypatch.setattr(neighbours, "choose_sizes", lambda *given: choose(*given)._replace(rows=128, in_files=True))
     assert_same(neighbours_both_ways(source, target, 4, **options), expected)
 
 

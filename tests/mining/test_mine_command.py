@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.mining import MARGINS, RETRIEVALS, encode_stage, mine_vectors
-from hf_xlsr.mining.search.both_ways import METHODS
+from hf_xlsr.mining.search.neighbours import METHODS
 from hf_xlsr.mining.texts import DUPLICATES
 
 Capture = pytest.CaptureFixture[str]

@@ -27,7 +27,7 @@ from hf_xlsr.evaluation.table import data_name
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
-    from hf_xlsr.mining.search.both_ways import BothWays
+    from hf_xlsr.mining.search.neighbours import BothWays
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class _Searched(NamedTuple):
 
 
 def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Any) -> _Searched:
-    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
+    from hf_xlsr.mining.search.neighbours import neighbours_both_ways
 
     (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
     vectors = embed_sides(encoder, (source_texts, target_texts), languages, **encoding)

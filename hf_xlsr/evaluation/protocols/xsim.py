@@ -120,8 +120,8 @@ def xsim_pp(
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
     """For each source the number of the target with the best margin among its `k` nearest, `(sources,)`."""
-    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
     from hf_xlsr.mining.search.extraction import extract_pairs
+    from hf_xlsr.mining.search.neighbours import neighbours_both_ways
 
     neighbours = neighbours_both_ways(sources, targets, k, method="exact")
     chosen = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
@@ -136,7 +136,7 @@ def variant_name(protocol: str, k: int, margin: str) -> str:
 
 def margin_setting(k: int, margin: str) -> str:
     """Name of a valid mining setting in metric keys, such as `k3-distance`."""
-    from hf_xlsr.mining.search.margin import MARGINS
+    from hf_xlsr.mining.search.extraction import MARGINS
 
     require_positive("k", k)
     require_choice("margin", margin, MARGINS)

@@ -11,12 +11,12 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
-from hf_xlsr.mining.search.neighbours import ROUNDING, product_precision
-from hf_xlsr.mining.search.storage import Workspace
-from hf_xlsr.mining.search.tiles import Filter, Tile, TopK, as_tensor, search_down_to, settle
-from hf_xlsr.mining.search.vectors import Vectors, VectorStats
+from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, product_precision, search_down_to, settle
+from hf_xlsr.mining.search.vectors import Vectors, as_tensor, middle, scan
+from hf_xlsr.mining.work_folder import Workspace
 from hf_xlsr.utils.errors import XlsrError
 
+SIDES = ("source", "target")
 RECALL_SAMPLE = 1000  # rows of each side
 # Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A killed process loses one
 # block; the more queries it has, the more of them share a cell.
@@ -54,6 +54,10 @@ class Neighbours(NamedTuple):
     similarities: np.ndarray
     indices: np.ndarray
 
+    @classmethod
+    def empty(cls, rows: int, k: int) -> Neighbours:
+        return cls(np.empty((rows, k), np.float32), np.empty((rows, k), np.int64))
+
 
 def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
     """Largest block sizes whose arrays fit a memory budget; half of the machine's available memory if None."""
@@ -84,56 +88,58 @@ def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
 
 
 class BlockSearch:
-    """Fills `results`, the neighbours of two sides (source and target) in each other, by the sides' labels."""
+    """Searches the `k` nearest neighbours of two sides (source and target) in each other."""
 
     def __init__(
         self,
-        sides: Sequence[Vectors],
-        stats: Sequence[VectorStats],
-        results: Sequence[Neighbours],
+        matrices: Sequence[np.ndarray],
+        k: int,
         sizes: Sizes,
         filter_: Filter,
         workspace: Workspace,
         cells: int = 1,
         show_progress_bar: bool = False,
     ) -> None:
-        self.sides, self.stats, self.results, self.sizes = sides, stats, results, sizes
-        self.filter, self.device, self.workspace, self.cells = filter_, filter_.device, workspace, cells
-        self.show_progress_bar = show_progress_bar
+        self.k, self.sizes, self.filter, self.workspace, self.cells = k, sizes, filter_, workspace, cells
+        self.device, self.quiet = filter_.device, not show_progress_bar
+        middles = [middle(matrix) for matrix in matrices]
+        self.stats = [
+            scan(matrix, name, k, (own, other), filter_.rounded)
+            for matrix, name, own, other in zip(matrices, SIDES, middles, middles[::-1], strict=True)
+        ]
+        self.sides = [
+            Vectors(matrix, found.kept(len(matrix))) for matrix, found in zip(matrices, self.stats, strict=True)
+        ]
         self.tile = Tile(sizes.tile, filter_, cells)
 
-    def exact(self) -> None:
-        """Compares every source with every target, once for both directions."""
+    def exact(self, results: Sequence[Neighbours]) -> None:
+        """Compares every source with every target, once for both directions; fills `results`, by row of both sides."""
         source, target = self.sides
         done = self.workspace.stage.state.get("progress", 0)
         kept = self._column_arrays(done)
         columns = self._best(1, *(as_tensor(array, self.device) for array in kept))
         with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
             for start in range(done, len(source), self.sizes.rows):
-                block = source.block(start, start + self.sizes.rows)
-                queries, lists = as_tensor(block, self.device), self._lists(0, len(block))
+                queries = as_tensor(source.block(start, start + self.sizes.rows), self.device)
+                lists, stop = self._lists(0, len(queries)), start + len(queries)
                 for first, candidates in self._blocks(target):
                     askers = slice(first, first + len(candidates))
-                    for top in range(0, len(block), self.sizes.tile):
-                        part = slice(top, min(top + self.sizes.tile, len(block)))
-                        products = self.tile.product(queries[part], candidates)
+                    for part, products in self._products(queries, candidates):
                         lists.update(part, products, first, by_row=True)
-                        columns.update(askers, products, start + top, by_row=False)
-                    bar.update(start + len(block) * askers.stop // len(target) - bar.n)
-                self._finish(0, source, start, block, lists, target)
-                self._keep(columns, start + len(block))
-                del block, queries, lists  # before the next ones are allocated
-            for start in range(0, len(target), ROWS_SETTLED):
-                lists = columns[start : start + ROWS_SETTLED]
-                self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
+                        columns.update(askers, products, start + part.start, by_row=False)
+                    bar.update(start + len(queries) * askers.stop // len(target) - bar.n)
+                self._finish(results, 0, source, start, lists, target)
+                self._keep(columns, stop)
+                del queries, lists  # before the next ones are allocated
+            self._finish(results, 1, target, 0, columns, source)
 
-    def by_cells(self, probes: int, recall: float | None = None) -> None:
+    def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None = None) -> None:
         """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
         done, before = self.workspace.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
                 lay_out(side, name, self.cells, self.workspace, self.tile)
-                for side, name in zip(self.sides, ("source", "target"), strict=True)
+                for side, name in zip(self.sides, SIDES, strict=True)
             ]
             if recall is not None:
                 probes = self.workspace.stage.state.get("probes") or self._enough_probes(laid, probes, recall)
@@ -142,27 +148,29 @@ class BlockSearch:
                 queries = asking.vectors
                 for start in range(max(0, done - before), len(queries), self.sizes.rows):
                     block = queries.block(start, start + self.sizes.rows, queries.kind)
-                    lists = self._lists(direction, len(block))
-                    probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
-                    self._finish(direction, queries, start, block, lists, other.vectors, certain=False)
+                    lists = self._probe(direction, block, other, probes)
+                    self._finish(results, direction, queries, start, lists, other.vectors, certain=False)
                     self.workspace.stage.update(progress=before + start + len(block))
                     bar.update(len(block))
                     del block, lists  # before the next ones are allocated
                 before += len(queries)
+
+    def _probe(self, direction: int, block: np.ndarray, other: Cells, probes: int) -> TopK:
+        lists = self._lists(direction, len(block))
+        probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
+        return lists
 
     def _enough_probes(self, laid: list[Cells], probes: int, recall: float) -> int:
         """The number of cells in which a sample of both sides finds that share of its true neighbours."""
         samples = []
         for direction, other in enumerate(laid[::-1]):
             block = self.sides[direction][self._sample(direction, seed=1)]
-            samples.append((direction, other, block, self._nearest(direction, block)[1]))
+            samples.append((direction, other, block, self.nearest(direction, block).indices))
         while probes < self.cells:
             found = []
             for direction, other, block, true in samples:
-                lists = self._lists(direction, len(block))
-                queries = as_tensor(block.astype(other.vectors.kind, copy=False), self.device)
-                probe_cells(queries, other, probes, lists, self.tile, self.sizes.tile)
-                indices = self._settle(direction, block, lists, other.vectors, certain=False)[1]
+                lists = self._probe(direction, block.astype(other.vectors.kind, copy=False), other, probes)
+                indices = self._settle(direction, block, lists, other.vectors, certain=False).indices
                 found.append(_hits(indices, true))
             if np.concatenate(found).mean() >= recall:
                 break
@@ -173,26 +181,27 @@ class BlockSearch:
         count = len(self.sides[direction])
         return np.sort(np.random.default_rng(seed).choice(count, min(RECALL_SAMPLE, count), replace=False))
 
-    def recall(self) -> tuple[float, float]:
+    def recall(self, results: Sequence[Neighbours]) -> tuple[float, float]:
         """Share of true neighbours of another random sample in the results, and half the width of its 95 % interval."""
         hits = []
-        for direction, (side, result) in enumerate(zip(self.sides, self.results, strict=True)):
+        for direction, (side, result) in enumerate(zip(self.sides, results, strict=True)):
             rows = self._sample(direction, seed=0)
-            with product_precision(self.filter.precision):
-                true = self._nearest(direction, side[rows])[1]
-            hits.append(_hits(result.indices[side.labels(rows)], true))
+            hits.append(_hits(result.indices[side.labels(rows)], self.nearest(direction, side[rows]).indices))
         shares = np.concatenate(hits)
         return float(shares.mean()), float(1.96 * shares.std() / np.sqrt(len(shares)))
 
+    def nearest(self, direction: int, block: np.ndarray) -> Neighbours:
+        """Exact neighbours of some float32 vectors."""
+        candidates = self.sides[1 - direction]
+        queries, lists = as_tensor(block, self.device), self._lists(direction, len(block))
+        with product_precision(self.filter.precision):
+            for first, columns in self._blocks(candidates):
+                for part, products in self._products(queries, columns):
+                    lists.update(part, products, first, by_row=True)
+        return self._settle(direction, block, lists, candidates, certain=True)
+
     def _bar(self, total: int, done: int) -> tqdm:
-        return tqdm(
-            total=total,
-            initial=done,
-            desc="neighbours",
-            unit=" rows",
-            unit_scale=True,
-            disable=not self.show_progress_bar,
-        )
+        return tqdm(desc="neighbours", total=total, initial=done, unit=" rows", unit_scale=True, disable=self.quiet)
 
     def _lists(self, direction: int, askers: int) -> TopK:
         shape = (askers, self._listed(direction))
@@ -201,57 +210,51 @@ class BlockSearch:
 
     def _best(self, direction: int, values: torch.Tensor, candidates: torch.Tensor) -> TopK:
         slack = self.filter.slack(self.stats[direction], self.stats[1 - direction])
-        return TopK(values, candidates, self.results[direction].indices.shape[1], slack)
+        return TopK(values, candidates, min(self.k, len(self.sides[1 - direction])), slack)
 
     def _listed(self, direction: int) -> int:
         """Length of a list: `k` and some more, so that rounding hides none."""
-        return min(self.results[direction].indices.shape[1] + self.filter.spare, len(self.sides[1 - direction]))
+        return min(self.k + self.filter.spare, len(self.sides[1 - direction]))
 
     def _blocks(self, side: Vectors) -> Iterator[tuple[int, torch.Tensor]]:
         for first in range(0, len(side), self.sizes.tile):
             yield first, as_tensor(side.block(first, first + self.sizes.tile), self.device)
 
-    def _nearest(self, direction: int, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Exact neighbours of some vectors."""
-        candidates = self.sides[1 - direction]
-        queries, lists = as_tensor(block, self.device), self._lists(direction, len(block))
-        for first, columns in self._blocks(candidates):
-            for top in range(0, len(block), self.sizes.tile):
-                part = slice(top, min(top + self.sizes.tile, len(block)))
-                lists.update(part, self.tile.product(queries[part], columns), first, by_row=True)
-        return self._settle(direction, block, lists, candidates, certain=True)
+    def _products(self, queries: torch.Tensor, candidates: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Tiles of similarities, with the queries of each."""
+        for top in range(0, len(queries), self.sizes.tile):
+            part = slice(top, min(top + self.sizes.tile, len(queries)))
+            yield part, self.tile.product(queries[part], candidates)
 
     def _finish(
         self,
+        results: Sequence[Neighbours],
         direction: int,
         queries: Vectors,
         start: int,
-        block: np.ndarray,
         lists: TopK,
         candidates: Vectors,
         *,
         certain: bool = True,
     ) -> None:
-        """Stores the neighbours of the block of queries that begins at `start`."""
-        result = self.results[direction]
-        for first in range(0, len(block), ROWS_SETTLED):
+        """Stores the neighbours of the queries from `start`, of which there are lists."""
+        for first in range(0, len(lists), ROWS_SETTLED):
             some = lists[first : first + ROWS_SETTLED]
-            labels = queries.labels(np.arange(start + first, start + first + len(some)))
-            part = block[first : first + ROWS_SETTLED].astype(np.float32, copy=False)
-            result.similarities[labels], result.indices[labels] = self._settle(
-                direction, part, some, candidates, certain=certain
-            )
+            rows = np.arange(start + first, start + first + len(some))
+            found = self._settle(direction, queries[rows], some, candidates, certain=certain)
+            for result, values in zip(results[direction], found, strict=True):
+                result[queries.labels(rows)] = values
 
     def _settle(
         self, direction: int, block: np.ndarray, lists: TopK, candidates: Vectors, *, certain: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Neighbours:
         similarities, indices, doubtful = settle(block, lists, candidates)
         if not certain:
             # Cells that hold fewer than `k` vectors together.
             missing = np.flatnonzero(similarities[:, -1] == -np.inf)
             if missing.size:
-                similarities[missing], indices[missing] = self._nearest(direction, block[missing])
-            return similarities, indices
+                similarities[missing], indices[missing] = self.nearest(direction, block[missing])
+            return Neighbours(similarities, indices)
         with product_precision("ieee"):
             for first in range(0, len(doubtful), self.sizes.tile):
                 rows = doubtful[first : first + self.sizes.tile]
@@ -259,7 +262,7 @@ class BlockSearch:
                 lengths = self.stats[1 - direction].longest * np.linalg.norm(queries, axis=1)
                 floor = similarities[rows, -1] - ROUNDING * lengths
                 similarities[rows], indices[rows] = search_down_to(queries, floor, candidates, lists.k, self.tile)
-        return similarities, indices
+        return Neighbours(similarities, indices)
 
     def _column_arrays(self, done: int) -> tuple[np.ndarray, np.ndarray]:
         """The targets' lists after that many sources."""
@@ -275,12 +278,9 @@ class BlockSearch:
         if stage.path is None:
             return
         before = stage.state.get("progress", 0)
-        for tensor, name, kind in (
-            (columns.values, "values", np.float32),
-            (columns.candidates, "candidates", np.int32),
-        ):
-            kept = self.workspace.array(f"{name}-{done}", tuple(tensor.shape), kind, kept=True)
-            kept[:] = tensor.cpu().numpy()
+        for name in ("values", "candidates"):
+            array = getattr(columns, name).cpu().numpy()
+            self.workspace.array(f"{name}-{done}", array.shape, array.dtype.type, kept=True)[:] = array
         stage.update(progress=done)
         if before:
             self.workspace.remove(f"values-{before}", f"candidates-{before}")

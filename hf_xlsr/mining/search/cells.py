@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hf_xlsr.mining.search.storage import Workspace
-from hf_xlsr.mining.search.tiles import Tile, TopK, as_tensor
-from hf_xlsr.mining.search.vectors import Vectors, convert
+from hf_xlsr.mining.search.tiles import Tile, TopK
+from hf_xlsr.mining.search.vectors import Vectors, as_tensor, convert
+from hf_xlsr.mining.work_folder import Workspace
 
 SEED = 1
 POINTS_PER_CELL = 64  # of the sample that centroids are trained on

@@ -1,16 +1,17 @@
-"""Extraction of pairs from neighbourhoods: proposals by margin, pooled and matched one to one."""
+"""Margin scores (Artetxe and Schwenk, 2019) and extraction of pairs: proposals by margin, matched one to one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict, Unpack
 
-from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
-from hf_xlsr.mining.search.margin import margin_scores
+from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.utils.errors import require_choice, require_positive
 
+MARGINS = ("ratio", "distance", "absolute")
+SMALLEST_MEAN = 1e-6
 RETRIEVALS = ("max", "intersection", "forward", "backward")
 ROWS_AT_ONCE = 2**15  # rows of neighbours scored at a time
 
@@ -33,14 +34,32 @@ class MinedBitext:
         return len(self.score)
 
 
-class ExtractionOptions(TypedDict, total=False):
-    """Options of `extract_pairs`, for functions that pass them on."""
+def margin_scores(
+    forward_sim: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray, margin: str = "ratio"
+) -> np.ndarray:
+    r"""Similarity of pairs against the neighbourhoods of their two sentences, float64.
 
-    margin: str
-    retrieval: str
-    threshold: float | None
-    one_to_one: bool
-    max_pairs: int | None
+    With `a = \cos(x, y)` and `b` the average of the two means: `ratio` is `a / b`, `distance` `a - b`, `absolute` `a`.
+    In `ratio` a `b` below 1e-6, which real encoders hardly give, is raised to it, so that a better cosine always means
+    a better score. stopes uses twice the cosine: its `ratio` equals this one, its `distance` is twice this one.
+
+    Args:
+        forward_sim: Cosines of the pairs, any shape.
+        mean_x: Mean cosine of each pair's source with its nearest targets; broadcast against `forward_sim`.
+        mean_y: Mean cosine of each pair's target with its nearest sources; likewise.
+        margin: `ratio`, `distance` or `absolute`.
+
+    Examples:
+        >>> margin_scores(np.array([0.9]), np.array([0.8]), np.array([0.4]))
+        array([1.5])
+    """
+    require_choice("margin", margin, MARGINS)
+    similarity, average = np.broadcast_arrays(
+        np.asarray(forward_sim, np.float64), (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
+    )
+    if margin == "ratio":
+        return similarity / np.maximum(average, SMALLEST_MEAN)
+    return similarity - average if margin == "distance" else similarity.copy()
 
 
 def mine_vectors(
@@ -49,7 +68,7 @@ def mine_vectors(
     *,
     k: int = 4,
     method: str = "auto",
-    **extraction: Unpack[ExtractionOptions],
+    **extraction: Any,
 ) -> MinedBitext:
     """Pairs of rows (of length 1) that are likely translations: `neighbours_both_ways`, then `extract_pairs`.
 

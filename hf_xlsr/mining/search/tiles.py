@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
-from hf_xlsr.mining.search.neighbours import ROUNDING, pair_products
-from hf_xlsr.mining.search.vectors import Vectors, VectorStats
+from hf_xlsr.mining.search.vectors import Vectors, VectorStats, as_tensor, pair_products
 from hf_xlsr.utils.devices import cpu_has_fast_bfloat16, resolve_device
 
 GROUP = 32  # similarities that are represented by their maximum
 LARGEST_STEP = 512
 GROUPS_AT_ONCE = 2**12  # a MiB of similarities
+ROUNDING = 2e-6  # of the product of the lengths: error bound of a float32 inner product
+
+
+@contextmanager
+def product_precision(name: str) -> Iterator[None]:
+    """Sets the precision of float32 matrix products to `ieee` or `bf16` (CPU only), whatever the user's setting."""
+    backends: Any = torch.backends
+    cpu, cuda = backends.mkldnn.matmul, backends.cuda.matmul
+    before = cpu.fp32_precision, cuda.fp32_precision
+    try:
+        cpu.fp32_precision, cuda.fp32_precision = name, "ieee"
+        yield
+    finally:
+        cpu.fp32_precision, cuda.fp32_precision = before
 
 
 class Filter:
@@ -142,13 +157,6 @@ class TopK:
         pool[row, width + place], names[row, width + place] = values, candidates.int()
         top = pool.topk(width, 1)
         self.values[lists], self.candidates[lists] = top.values, names.gather(1, top.indices)
-
-
-def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """A block as a tensor on a device; on the CPU it shares the block's memory, and must not be written."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the array is not writable
-        return torch.from_numpy(block).to(device)
 
 
 def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

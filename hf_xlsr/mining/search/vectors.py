@@ -1,4 +1,4 @@
-"""The vectors of one side, read as float32 block by block, in memory or memory-mapped."""
+"""The vectors of one side, read as float32 block by block, in memory or memory-mapped, and their exact products."""
 
 from __future__ import annotations
 
@@ -10,9 +10,23 @@ import numpy as np
 import torch
 
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.vectors import check_finite
 
 NUMBERS_AT_ONCE = 2**18
+PRODUCTS_AT_ONCE = 2**17  # float64 numbers gathered for scoring at a time: a few MiB, which stay in the cache
 ROWS_OF_MIDDLE = 512
+
+
+def check_widths(source: np.ndarray, target: np.ndarray) -> None:
+    if source.shape[1] != target.shape[1]:
+        raise XlsrError(f"Vectors must be equally wide, got {source.shape[1]} and {target.shape[1]}: use one encoder.")
+
+
+def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
+    """A block as a tensor on a device; on the CPU it shares the block's memory, and must not be written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the array is not writable
+        return torch.from_numpy(block).to(device)
 
 
 class Vectors:
@@ -54,13 +68,24 @@ class Vectors:
 
 
 def convert(vectors: np.ndarray, out: np.ndarray) -> None:
-    if np.float16 not in (vectors.dtype, out.dtype) or not vectors.flags.c_contiguous:
+    if np.float16 in (vectors.dtype, out.dtype) and vectors.flags.c_contiguous:
+        torch.from_numpy(out).copy_(as_tensor(vectors))  # several times as fast as NumPy
+    else:
         out[:] = vectors
-        return
-    # Several times as fast as NumPy.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the array is not writable
-        torch.from_numpy(out).copy_(torch.from_numpy(vectors))
+
+
+def pair_products(
+    queries: np.ndarray, rows: np.ndarray, candidates: np.ndarray | Vectors, columns: np.ndarray
+) -> np.ndarray:
+    """Inner products of pairs, summed in float64: each float32 depends only on its two vectors."""
+    products = np.empty(len(rows), np.float32)
+    order = np.argsort(columns, kind="stable")  # candidates that are near each other in a file are read together
+    step = max(1, PRODUCTS_AT_ONCE // max(1, queries.shape[1]))
+    for start in range(0, len(rows), step):
+        part = order[start : start + step]
+        # Not a matrix product: the order of summation must not depend on the other pairs.
+        products[part] = (queries[rows[part]].astype(np.float64) * candidates[columns[part]]).sum(axis=1)
+    return products
 
 
 class VectorStats(NamedTuple):
@@ -72,6 +97,10 @@ class VectorStats(NamedTuple):
     shift: float
     surplus: np.ndarray
     originals: np.ndarray
+
+    def kept(self, rows: int) -> np.ndarray | None:
+        """The rows that are not surplus; None if all are kept."""
+        return np.delete(np.arange(rows), self.surplus) if len(self.surplus) else None
 
 
 def middle(matrix: np.ndarray) -> np.ndarray:
@@ -92,58 +121,39 @@ def scan(
     Of equal similarities the lowest row wins, so a row with `copies` (`k`) copies above it is never a neighbour.
     """
     vectors = Vectors(matrix)
-    bad, zero = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     longest = spread = residual = 0.0
     low, high = np.inf, -np.inf
     fingerprints = np.empty(len(vectors), np.uint64)
     factors = np.random.default_rng(0).integers(1, 2**63, vectors.width, np.uint64)
     for start in range(0, len(vectors), vectors.step):
         block = vectors.block(start, start + vectors.step)
-        squares = _squares(block)
-        longest = max(longest, squares.max())
-        if not (squares.min() > 0 and squares.max() < np.inf):
-            bad.append(start + np.flatnonzero(~np.isfinite(block).all(axis=1)))
-            zero.append(start + np.flatnonzero(~block.any(axis=1)))
-            continue
+        check_finite(block, f"`{name}`", start)
         difference = block - rounded(block)
         with np.errstate(invalid="ignore", over="ignore"):  # a middle may hold NaN of a later row
-            spread = max(spread, _squares(block - middles[0]).max())
+            longest, spread = max(longest, _longest(block)), max(spread, _longest(block - middles[0]))
             shifts = difference @ middles[1]
-        residual = max(residual, _squares(difference).max())
+        residual = max(residual, _longest(difference))
         low, high = min(low, shifts.min()), max(high, shifts.max())
         fingerprints[start : start + len(block)] = block.view(np.uint32).astype(np.uint64) @ factors
-    for rows, fault in ((np.concatenate(bad), "NaN or infinity"), (np.concatenate(zero), "only zeros")):
-        if rows.size:
-            raise XlsrError(f"Row {rows[0]} of `{name}` holds {fault} ({rows.size} such rows).")
-    longest, spread, residual = (float(square) ** 0.5 for square in (longest, spread, residual))
     return VectorStats(longest, spread, residual, float(high - low), *_surplus(vectors, fingerprints, copies))
 
 
-def _squares(vectors: np.ndarray) -> np.ndarray:
-    return np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32)
+def _longest(vectors: np.ndarray) -> float:
+    return float(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32).max()) ** 0.5
 
 
 def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
-    none = np.empty(0, np.int64)
+    """Rows with that many copies above them, and the first copy of each."""
     ascending = np.sort(fingerprints)
     if not (ascending[copies:] == ascending[:-copies]).any():
-        return none, none
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     order = np.argsort(fingerprints, kind="stable")
-    ascending = fingerprints[order]
-    starts = np.flatnonzero(np.r_[True, ascending[1:] != ascending[:-1]])
-    lengths = np.diff(np.r_[starts, len(order)])
-    long = lengths > copies
-    run = np.repeat(np.arange(long.sum()), lengths[long])
-    first = order[starts[long]]
-    place = np.arange(len(run)) - np.repeat(np.cumsum(lengths[long]) - lengths[long], lengths[long])
-    members = order[np.repeat(starts[long], lengths[long]) + place]
-    # Different vectors may share a fingerprint; a run with one that is not a copy is left alone.
-    true = np.ones(len(first), bool)
-    for start in range(0, len(members), vectors.step):
-        part = slice(start, start + vectors.step)
-        equal = (vectors[members[part]] == vectors[first[run[part]]]).all(axis=1)
-        true[run[part][~equal]] = False
-    surplus = (place >= copies) & true[run]
-    rows, originals = members[surplus], first[run[surplus]]
-    ascending = np.argsort(rows)
-    return rows[ascending], originals[ascending]
+    again = 1 + np.flatnonzero(fingerprints[order[1:]] == fingerprints[order[:-1]])
+    first = np.arange(len(order))  # place of the first copy
+    for start in range(0, len(again), vectors.step):
+        part = again[start : start + vectors.step]
+        # Different vectors may share a fingerprint.
+        first[part[(vectors[order[part]] == vectors[order[part - 1]]).all(axis=1)]] = 0
+    np.maximum.accumulate(first, out=first)
+    surplus = np.flatnonzero(np.arange(len(order)) - first >= copies)
+    return order[surplus], order[first[surplus]]
