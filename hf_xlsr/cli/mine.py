@@ -2,90 +2,76 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, keyword, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.options import MODEL, REQUIRED, extended, keyword, parse_languages, parse_routes, read_vectors, shared
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
-    from hf_xlsr.mining.options import MiningOptions
+    from hf_xlsr.mining.pipeline import MiningRun
+    from hf_xlsr.mining.scoring import ScoringRun
 
-SEARCH = "Search"  # panel of the help
+SEARCH, CHOOSING = {"rich_help_panel": "Search"}, {"rich_help_panel": "Choosing the threshold"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
-
-
-def _choosing(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel="Choosing the threshold")
-
-
 Model = Annotated[str | None, typer.Option(help=MODEL)]
-Output = Annotated[str, typer.Option(help="File of pairs: .tsv, .jsonl, .parquet or .tmx.")]
-Format = Annotated[str | None, typer.Option(help="Format of the output; by default by its suffix.")]
-Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder to resume from; by default OUTPUT.work.")]
-KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the default work folder, too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+VectorsFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Embeddings of this side instead of a model: .npy, a row per line.")
+]
+Pool = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Sentences to compare with; by default the pairs' own.")
+]
 COMMON = [
-    keyword(
-        "vectors",
-        str | None,
-        None,
-        "Embeddings that `hf-xlsr encode` and other commands share; filled as well.",
-        metavar="FOLDER",
-    ),
+    keyword("output", str, REQUIRED, "File of pairs: .tsv, .jsonl, .parquet or .tmx."),
+    keyword("format", str | None, None, "Format of the output; by default by its suffix."),
+    keyword("work", str | None, None, "Folder to resume from; by default OUTPUT.work.", metavar="FOLDER"),
+    keyword("keep_work", bool, False, "Keep the default work folder, too."),
+    keyword("json", bool, False, "Print the summary as JSON."),
+    keyword("vectors", str | None, None, "Embeddings that other commands share; filled as well.", metavar="FOLDER"),
     *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64),
-    *(
-        keyword(name, kind | None, None, text, rich_help_panel=SEARCH)
-        for name, kind, text in (
-            ("k", int, "Size of the neighbourhoods (default 4)."),
-            ("margin", str, "ratio, distance or absolute (default ratio)."),
-            ("method", str, "exact, ivf or auto, which depends on the size (default auto)."),
-            ("recall", float, "Share of true neighbours that approximate search must find on a sample, e.g. 0.98."),
-            ("memory", str, "Memory for mining, besides the model, e.g. 4GB."),
-        )
-    ),
+    keyword("k", int | None, None, "Size of the neighbourhoods (default 4).", **SEARCH),
+    keyword("margin", str | None, None, "ratio, distance or absolute (default ratio).", **SEARCH),
+    keyword("method", str | None, None, "exact, ivf or auto, which depends on the size (default auto).", **SEARCH),
+    keyword("recall", float | None, None, "Share of neighbours that ivf must find on a sample, e.g. 0.98.", **SEARCH),
+    keyword("memory", str | None, None, "Memory for mining, besides the model, e.g. 4GB.", **SEARCH),
+]
+EXTRACTION = [
+    keyword("retrieval", str | None, None, "max, intersection, forward or backward (default max).", **SEARCH),
+    keyword("duplicates", str | None, None, "merge, keep or drop equal lines (default merge).", **SEARCH),
+    keyword("max_pairs", int | None, None, "Number of best pairs to keep.", metavar="N", **SEARCH),
+    keyword("threshold", float | None, None, "Lowest score to keep; by default all.", **CHOOSING),
 ]
 
 
-@extended(*COMMON)
+@extended(*COMMON, *EXTRACTION)
 def mine(
     source: Annotated[
         str, typer.Argument(help="One sentence per line, also compressed; or a table or dataset with a column `text`.")
     ],
     target: Annotated[str, typer.Argument(help="The same in the other language.")],
-    output: Output,
     model: Model = None,
-    source_vectors: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Embeddings of SOURCE instead of a model: .npy, a row per line.")
-    ] = None,
-    target_vectors: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Embeddings of TARGET instead of a model: .npy, a row per line.")
-    ] = None,
-    retrieval: Annotated[
-        str | None, typer.Option(help="max, intersection, forward or backward (default max).", rich_help_panel=SEARCH)
-    ] = None,
-    threshold: Annotated[float | None, _choosing("Lowest score to keep; by default all.")] = None,
+    source_vectors: VectorsFile = None,
+    target_vectors: VectorsFile = None,
     known: Annotated[
-        list[str] | None, _choosing("Translations in any format, hidden among the sentences to choose the threshold.")
+        list[str] | None, typer.Option(help="Translations in any format, hidden among the sentences.", **CHOOSING)
     ] = None,
     gold: Annotated[
-        list[str] | None, _choosing("All translations between the two texts, in any format, to choose the threshold.")
+        list[str] | None, typer.Option(help="All translations between the two texts, in any format.", **CHOOSING)
     ] = None,
-    labels: Annotated[str | None, _choosing("Labels saved from the report, to choose the threshold.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Labels saved from the report.", **CHOOSING)] = None,
     precision: Annotated[
-        float | None, _choosing("Precision that the chosen threshold reaches; by default it has the best F1.")
+        float | None, typer.Option(help="Precision to reach; by default the F1 is the best.", **CHOOSING)
     ] = None,
-    many: Annotated[
-        bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=SEARCH)
-    ] = False,
-    duplicates: Annotated[str | None, typer.Option(help="merge, keep or drop equal lines (default merge).")] = None,
+    many: Annotated[bool, typer.Option("--many", help="Use a sentence in several pairs.", **SEARCH)] = False,
     columns: Annotated[
         str | None, typer.Option(help="Column of a table: text=COLUMN; {lang} is each of --languages.")
     ] = None,
@@ -96,154 +82,130 @@ def mine(
         str | None,
         typer.Option(metavar="STEP,...", help="Steps as in a recipe, e.g. normalize,language,length,ratio."),
     ] = None,
-    max_pairs: Annotated[int | None, typer.Option(metavar="N", help="Number of best pairs to keep.")] = None,
-    format: Format = None,
-    work: Work = None,
-    keep_work: KeepWork = False,
-    json: Json = False,
     **given: Any,
-) -> int:
+) -> None:
     """Find translations in two texts."""
-    from hf_xlsr.mining.outputs import write_pairs
+    from hf_xlsr.mining.outputs import read_labels
     from hf_xlsr.mining.pipeline import run_mining
-    from hf_xlsr.mining.report import read_labels, write_report
     from hf_xlsr.mining.texts import clean_pairs
     from hf_xlsr.runs.inputs import check_named
 
-    given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
     if sum(map(bool, (known, gold, labels))) > 1 or (precision is not None and not (known or gold or labels)):
         raise XlsrError("Give at most one of --known, --gold and --labels; --precision needs one of them.")
-    options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
+    output = _Output(given | ({"one_to_one": False} if many else {}))
+    options, languages = output.options, output.options.languages
     steps = [step.strip() for step in (cleaning or "").split(",") if step.strip()]
-    sides = _sides((source, target), options.languages, columns, split_sentences, steps)
+    sides = _sides((source, target), languages, columns, split_sentences, steps)
     files = {"--source-vectors": source_vectors, "--target-vectors": target_vectors, "--known": known, "--gold": gold}
     check_named(model, {"SOURCE": source, "TARGET": target, "--labels": labels, **files})
-
-    def run(folder: Path) -> dict[str, Any] | None:
-        vectors = (
-            (read_vectors(source_vectors), read_vectors(target_vectors)) if source_vectors and target_vectors else None
-        )
-        pairs = {name: _pairs(files, options.languages) if files else None for name, files in pairs_given.items()}
-        mined = run_mining(sides[0], sides[1], folder, options, encoder=model, vectors=vectors, known=pairs["known"])
+    with output.resumable():
+        vectors = None
+        if source_vectors and target_vectors:
+            vectors = read_vectors(source_vectors), read_vectors(target_vectors)
+        pairs = _pairs(known, languages) if known else None
+        mined = run_mining(*sides, output.folder, options, encoder=model, vectors=vectors, known=pairs)
         if not mined.is_main:
-            return None
-        if pairs["gold"] is not None:
-            mined = replace(mined, curve=mined.gold_curve(pairs["gold"]))
+            return
+        if gold:
+            mined = replace(mined, curve=mined.gold_curve(_pairs(gold, languages)))
         elif labels:
             mined = replace(mined, curve=mined.label_curve(read_labels(labels)))
         chosen = mined.chosen(options, precision)
-        kept: dict[str, Any] = {}
-        found = clean_pairs(chosen.sentences(), steps, options.languages, kept)
-        count = write_pairs(output, found, format=format, languages=options.languages)
-        page, lowest = f"{output}.report.html", chosen.report["threshold"]
-        shown: dict[str, Any] = {"title": f"{source} and {target}", "languages": options.languages}
-        write_report(page, mined.sentences(), mined.rows.score, curve=mined.curve, threshold=lowest, **shown)
-        report = {**chosen.report, "page": page, "histogram": histogram(mined.rows.score, lowest)}
+        counts: dict[str, Any] = {}
         if steps:
-            texts = [getattr(side, "report", {}) for side in sides]
-            report |= {"pairs": count, "cleaning": {"source": texts[0], "target": texts[1], "pairs": kept}}
-        return _finish(output, folder, report, clean_pairs(chosen.sentences(), steps, options.languages, {}))
-
-    pairs_given = {"known": known, "gold": gold}
-    return _run(run, options, output, format, work, keep_work, json)
+            read = [getattr(side, "report", {}) for side in sides]
+            chosen.report["cleaning"] = {"source": read[0], "target": read[1], "pairs": counts}
+        rows = clean_pairs(chosen.sentences(), steps, languages, counts)
+        output.finish(chosen.report, rows, mined, mined.rows.score, f"{source} and {target}", curve=mined.curve)
 
 
 @extended(*COMMON)
 def score(
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")],
-    output: Output,
     model: Annotated[str, typer.Option(help=MODEL)],
     columns: Annotated[str | None, typer.Option(help="Our column = column of the file: source=en,target=de.")] = None,
-    source_pool: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Sources to compare with; by default those of the pairs.")
-    ] = None,
-    target_pool: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Targets to compare with; by default those of the pairs.")
-    ] = None,
-    format: Format = None,
-    work: Work = None,
-    keep_work: KeepWork = False,
-    json: Json = False,
+    source_pool: Pool = None,
+    target_pool: Pool = None,
     **given: Any,
-) -> int:
+) -> None:
     """Score given pairs by margin and cosine."""
-    from hf_xlsr.mining.outputs import SCORE_COLUMNS, write_pairs
-    from hf_xlsr.mining.report import write_report
+    from hf_xlsr.mining.outputs import SCORE_COLUMNS
     from hf_xlsr.mining.scoring import run_scoring
     from hf_xlsr.runs.inputs import check_named
 
-    options = mining_options(given, quiet=json)
+    output = _Output(given)
     check_named(model, {"PAIRS": pairs, "--source-pool": source_pool, "--target-pool": target_pool})
-    sources, targets = (_Column(pairs, columns, options.languages, side) for side in ("source", "target"))
-
-    def run(folder: Path) -> dict[str, Any] | None:
-        pools = {"source_pool": source_pool, "target_pool": target_pool}
-        scored = run_scoring(sources, targets, pools, folder, options, encoder=model)
-        if not scored.is_main:
-            return None
-        write_pairs(output, scored.sentences(), columns=SCORE_COLUMNS, format=format, languages=options.languages)
-        page, scores = f"{output}.report.html", scored.scores.score
-        write_report(page, scored.sentences(), scores, title=" and ".join(pairs), languages=options.languages)
-        report = {**scored.report, "bad_lines": sources.bad_lines, "page": page, "histogram": histogram(scores)}
-        return _finish(output, folder, report, scored.sentences())
-
-    return _run(run, options, output, format, work, keep_work, json)
+    sources, targets = (_Column(pairs, columns, output.options.languages, side) for side in ("source", "target"))
+    pools = {"source_pool": source_pool, "target_pool": target_pool}
+    with output.resumable():
+        scored = run_scoring(sources, targets, pools, output.folder, output.options, encoder=model)
+        if scored.is_main:
+            report = {**scored.report, "bad_lines": sources.bad_lines}
+            rows, title = scored.sentences(), " and ".join(pairs)
+            output.finish(report, rows, scored, scored.scores.score, title, columns=SCORE_COLUMNS)
 
 
-def mining_options(given: Mapping[str, Any], quiet: bool) -> MiningOptions:
-    from hf_xlsr.mining.options import MiningOptions
+class _Output:
+    """The options that `mine` and `score` share, and what both write."""
 
-    values = {**given, "show_progress_bar": not quiet}
-    values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
-    return MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        from hf_xlsr.mining.options import MiningOptions
+        from hf_xlsr.mining.outputs import check_place, output_format
 
+        values = {**given, "show_progress_bar": not given["json"]}
+        values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
+        names = ("output", "format", "work", "keep_work", "json")
+        self.path, self.format, work, keep, self.as_json = (values.pop(name) for name in names)
+        self.folder, self.keep = Path(work or f"{self.path}.work"), bool(work or keep)
+        self.options = MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
+        output_format(self.path, self.format, self.options.languages)
+        check_place(self.path)
 
-def _run(
-    run: Callable[[Path], dict[str, Any] | None],
-    options: MiningOptions,
-    output: str,
-    format: str | None,
-    work: str | None,
-    keep_work: bool,
-    as_json: bool,
-) -> int:
-    """Runs a verb in its work folder; 0, or 130 when interrupted."""
-    import json
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Ends with status 130 when interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            print(f"hf-xlsr: interrupted; the same command resumes from {self.folder}.", file=sys.stderr)
+            raise typer.Exit(130) from None
 
-    from hf_xlsr.mining.outputs import check_place, output_format
+    def finish(
+        self,
+        report: dict[str, Any],
+        rows: Iterator[dict[str, Any]],
+        run: MiningRun | ScoringRun,
+        scores: Any,
+        title: str,
+        *,
+        columns: Sequence[str] | None = None,
+        curve: Any = None,
+    ) -> None:
+        """Writes the pairs, the skipped lines, and the page with samples of all pairs; prints the report."""
+        from hf_xlsr.mining.outputs import PAIR_COLUMNS, write_pairs, write_report
+        from hf_xlsr.mining.texts import SKIPPED
+        from hf_xlsr.mining.work_folder import disk_errors
 
-    output_format(output, format, options.languages)
-    check_place(output)
-    folder = Path(work or f"{output}.work")
-    try:
-        report = run(folder)
-    except KeyboardInterrupt:
-        print(f"hf-xlsr: interrupted; the same command resumes from {folder}.", file=sys.stderr)
-        return 130
-    if report is None:  # the main process writes
-        return 0
-    if not (work or keep_work):
-        shutil.rmtree(folder)
-    if as_json:
-        print(json.dumps(report, indent=2, ensure_ascii=False))
-    else:
-        _print_summary(report)
-    return 0
-
-
-def _finish(output: str, work: Path, report: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """The report with the output's name and first rows; copies skipped lines from the work folder."""
-    from hf_xlsr.mining.texts import SKIPPED
-    from hf_xlsr.mining.work_folder import disk_errors
-
-    saved = {}
-    for side in [name for name, counts in report.items() if isinstance(counts, dict) and counts.get("skipped")]:
-        saved[side] = f"{output}.{side}.{SKIPPED}"
-        with disk_errors(output):
-            shutil.copyfile(work / f"{side}.text" / SKIPPED, saved[side])
-    return {**report, "skipped_lines": saved, "output": output, "first": list(islice(rows, 3))}
+        languages, threshold, page = self.options.languages, report.get("threshold"), f"{self.path}.report.html"
+        first = list(islice(rows, 3))
+        shape: dict[str, Any] = {"columns": columns or PAIR_COLUMNS, "format": self.format, "languages": languages}
+        report["pairs"] = write_pairs(self.path, chain(first, rows), **shape)
+        saved = {}
+        for side in [name for name, counts in report.items() if isinstance(counts, dict) and counts.get("skipped")]:
+            saved[side] = f"{self.path}.{side}.{SKIPPED}"
+            with disk_errors(self.path):
+                shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, saved[side])
+        write_report(page, run.sentences(), scores, title=title, languages=languages, curve=curve, threshold=threshold)
+        report |= {"skipped_lines": saved, "output": self.path, "first": first, "page": page}
+        report["histogram"] = histogram(scores, threshold)
+        if not self.keep:
+            shutil.rmtree(self.folder)
+        if self.as_json:
+            print(json.dumps(report, indent=2, ensure_ascii=False))
+        else:
+            _print_summary(report)
 
 
 def histogram(scores: Any, threshold: float | None = None, bars: int = 40) -> str:
@@ -284,11 +246,14 @@ def _sides(
     return sides
 
 
-def _pairs(paths: list[str], languages: Sequence[str] | None) -> list[tuple[str, str]]:
+def _rows(paths: list[str], languages: Sequence[str] | None, **options: Any) -> Iterator[dict[str, Any]]:
     from hf_xlsr.data.formats.reading import read_rows
 
-    rows = read_rows(paths[0] if len(paths) == 1 else paths, languages=languages)
-    return [(row["source"], row["target"]) for row in rows]
+    return read_rows(paths[0] if len(paths) == 1 else paths, languages=languages, **options)
+
+
+def _pairs(paths: list[str], languages: Sequence[str] | None) -> list[tuple[str, str]]:
+    return [(row["source"], row["target"]) for row in _rows(paths, languages)]
 
 
 class _Column:
@@ -300,22 +265,15 @@ class _Column:
 
     def __iter__(self) -> Iterator[str]:
         from hf_xlsr.data.formats.quarantine import Quarantine
-        from hf_xlsr.data.formats.reading import read_rows
 
-        paths, quarantine = self.paths, Quarantine()
-        rows = read_rows(
-            paths[0] if len(paths) == 1 else paths,
-            columns=self.columns,
-            languages=self.languages,
-            quarantine=quarantine,
-        )
-        count = 0
-        for row in rows:
+        quarantine, count = Quarantine(), 0
+        for row in _rows(self.paths, self.languages, columns=self.columns, quarantine=quarantine):
             count += 1
             yield row[self.name]
         self.bad_lines = quarantine.report()
         if not count:
-            raise XlsrError(f"{' + '.join(paths)} has no pairs: {self.bad_lines or 'it is empty or only a header.'}")
+            reason = self.bad_lines or "it is empty or only a header."
+            raise XlsrError(f"{' + '.join(self.paths)} has no pairs: {reason}")
 
 
 def _print_summary(report: Mapping[str, Any]) -> None:
@@ -323,38 +281,43 @@ def _print_summary(report: Mapping[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{report['pairs']:,} pairs in {escape(str(report['output']))}", show_header=False)
+    from hf_xlsr.mining.texts import counted
+
+    def percent(estimate: Mapping[str, float], name: str, low: str, high: str) -> str:
+        value, least, most = (100 * estimate[key] for key in (name, low, high))
+        return f"{name} {value:.1f} % ({least:.1f}-{most:.1f})"
+
+    lines: list[tuple[str, str]] = []
     for name, counts in report.items():
         if isinstance(counts, dict) and "sentences" in counts:
-            read = f"{counts['sentences']:,} sentences of {counts['lines']:,} lines in {escape(str(counts['name']))}"
-            table.add_row(name, read)
+            lines.append((name, f"{counts['sentences']:,} sentences of {counts['lines']:,} lines in {counts['name']}"))
             if counts["duplicates"]:
-                table.add_row("", f"{counts['duplicates']:,} equal to others")
-            for reason, entry in counts["skipped"].items():
-                lines = ", ".join(map(str, entry["lines"])) + (", ..." if entry["count"] > len(entry["lines"]) else "")
-                line = f"{entry['count']:,} skipped, {reason}: {lines} (all in {report['skipped_lines'][name]})"
-                table.add_row("", escape(line))
+                lines.append(("", f"{counts['duplicates']:,} equal to others"))
+            if counts["skipped"]:
+                lines.append(("", f"skipped: {counted(counts['skipped'])}, see {report['skipped_lines'][name]}"))
     if report.get("bad_lines"):
-        table.add_row("pairs", escape(report["bad_lines"]))
+        lines.append(("pairs", report["bad_lines"]))
     recall = ""
     if report["method"] != "exact":
         margin = f" ± {report['recall_margin']:.4f}" if "recall_margin" in report else ""
         recall = f", recall {report['recall']:.4f}{margin} on a sample"
-    table.add_row("search", f"{report['method']}, k {report['k']}{recall}")
+    lines.append(("search", f"{report['method']}, k {report['k']}{recall}"))
     if "threshold" in report:
-        scores = report["scores"]
-        table.add_row("scores", f"{scores[0]:.4f} to {scores[1]:.4f}" if scores else "none")
-        table.add_row("threshold", "none" if report["threshold"] is None else f"{report['threshold']:.4f}")
+        scores, threshold = report["scores"], report["threshold"]
+        lines.append(("scores", f"{scores[0]:.4f} to {scores[1]:.4f}" if scores else "none"))
+        lines.append(("threshold", "none" if threshold is None else f"{threshold:.4f}"))
     if estimate := report.get("estimate"):
-        low, high = (f"{100 * estimate[name]:.1f}" for name in ("low", "high"))
-        recall = f", recall {100 * estimate['recall']:.1f} %" if "recall" in estimate else ""
-        table.add_row("estimate", f"precision {100 * estimate['precision']:.1f} % ({low}-{high}){recall}")
-        table.add_row("", f"from {estimate['basis']}")
-    table.add_row("histogram", report["histogram"])
-    table.add_row("report", escape(report["page"]))
-    table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report["seconds"].items()))
+        found = [percent(estimate, "precision", "low", "high")]
+        if "recall" in estimate:
+            found.append(percent(estimate, "recall", "recall_low", "recall_high"))
+        lines += [("estimate", ", ".join(found)), ("", f"from {estimate['basis']}")]
+    seconds = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report["seconds"].items())
+    lines += [("histogram", report["histogram"]), ("report", report["page"]), ("seconds", seconds)]
     if report["reused"]:
-        table.add_row("done before", ", ".join(report["reused"]))
+        lines.append(("done before", ", ".join(report["reused"])))
+    table = Table(title=f"{report['pairs']:,} pairs in {escape(str(report['output']))}", show_header=False)
+    for name, line in lines:
+        table.add_row(name, escape(line))
     console = Console()
     console.print(table)
     for row in report["first"]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_xlsr.encoders.encoding import EncodingOptions
+from hf_xlsr.encoders.loading import DTYPES
 from hf_xlsr.mining.search.extraction import MARGINS, RETRIEVALS
 from hf_xlsr.mining.search.neighbours import METHODS
 from hf_xlsr.mining.texts import DUPLICATES
 from hf_xlsr.utils.devices import parse_size, resolve_device
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
-CHOICES = {"margin": MARGINS, "retrieval": RETRIEVALS, "method": METHODS, "duplicates": DUPLICATES}
+CHOICES = {"margin": MARGINS, "retrieval": RETRIEVALS, "method": METHODS, "duplicates": DUPLICATES, "dtype": DTYPES}
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,3 @@ class MiningOptions:
     def search(self) -> dict[str, Any]:
         """Options of `neighbours_both_ways` that change its result."""
         return {"k": self.k, "method": self.method, "recall": self.recall}
-
-    def search_device(self, encoded: bool) -> str:
-        """Where the search runs; `encoded`: whether vectors come from an encoder."""
-        import torch
-
-        if self.device is not None:
-            return self.device
-        return "cuda" if encoded and torch.cuda.is_available() else "cpu"

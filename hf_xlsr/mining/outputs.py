@@ -1,35 +1,40 @@
-"""Output of pairs: TSV, JSON lines, Parquet and TMX, streamed."""
+"""Files of mined and scored pairs (TSV, JSONL, Parquet, TMX) and the report page, which people read and label."""
 
 from __future__ import annotations
 
+import base64
 import json
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from importlib.metadata import version
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+import numpy as np
+
+from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, require_choice
-from hf_xlsr.utils.files import atomic_write, check_writable, is_stream
-
-logger = logging.getLogger(__name__)
+from hf_xlsr.utils.files import atomic_write, check_writable, is_stream, write_text
 
 PAIR_COLUMNS = ("score", "source", "target", "source_line", "target_line")
 SCORE_COLUMNS = ("score", "cosine", "source", "target")
 TEXT_COLUMNS, LINE_COLUMNS = ("source", "target"), ("source_line", "target_line")
 ROWS_AT_ONCE = 1 << 12
+BANDS = 20  # of the scores, shown from best to worst
+SHOWN = 30  # pairs of each band
+BARS = 60
+RIGHT_TO_LEFT = {"ar", "arc", "ckb", "dv", "fa", "he", "ku", "ps", "sd", "ug", "ur", "yi"}
 
 _BREAKS = re.compile("[\t\n\r]+")
 # Not allowed in XML 1.0, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Row = Mapping[str, Any]
-# A writer takes the file, the rows, their columns and the languages, and returns the number of pairs it had to change.
-Writer = Callable[[Path, Iterable[Row], Sequence[str], Sequence[str] | None], int]
 
 
 def write_pairs(
@@ -43,8 +48,8 @@ def write_pairs(
     """Writes pairs as they come, moves the file into place when it is complete, and returns their number.
 
     `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a
-    text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX; their number is
-    logged. TSV has a header, and scores with six decimals, as TMX has.
+    text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX. TSV has a header, and
+    scores with six decimals, as TMX has.
 
     Args:
         path: The file; its folder is created.
@@ -62,7 +67,7 @@ def write_pairs(
         1 'score\\tsource\\ttarget\\n1.250000\\tgood day\\tbonjour\\n'
     """
     file = Path(path)
-    writer = WRITERS[output_format(file, format, languages)]
+    kind = output_format(file, format, languages)
     count = 0
 
     def counted() -> Iterator[Row]:
@@ -74,20 +79,18 @@ def write_pairs(
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as partial:
-            changed = writer(partial, counted(), columns, languages)
-    if changed:
-        logger.warning(
-            "%s: characters that the format does not allow became spaces in %s pairs; jsonl and parquet keep them.",
-            file,
-            f"{changed:,}",
-        )
+            if kind == "parquet":
+                _write_parquet(partial, counted(), columns)
+            else:
+                with partial.open("w", encoding="utf-8", newline="") as written:
+                    written.writelines(LINES[kind](counted(), columns, languages or ()))
     return count
 
 
 def output_format(path: str | Path, format: str | None = None, languages: Sequence[str] | None = None) -> str:
     """Format of an output file, checked before there is something to write."""
     chosen = format or Path(path).suffix.lower().removeprefix(".")
-    require_choice("format" if format else f"suffix of {path}", chosen, WRITERS)
+    require_choice("format" if format else f"suffix of {path}", chosen, FORMATS)
     if chosen == "tmx" and len(set(languages or ())) != 2:
         raise XlsrError(f"`languages` of source and target are required by TMX ({path}), e.g. en,fr.")
     return chosen
@@ -100,31 +103,42 @@ def check_place(path: str | Path) -> None:
     check_writable(path, "--output")
 
 
-def _replace(pattern: re.Pattern[str], row: Row) -> tuple[str, str, bool]:
-    source, target = (pattern.sub(" ", row[side]) for side in TEXT_COLUMNS)
-    return source, target, source != row["source"] or target != row["target"]
+def _numbers(columns: Sequence[str]) -> list[str]:
+    return [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
 
 
-def _write_tsv(path: Path, rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str] | None) -> int:
-    numbers = [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
-    changed = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write("\t".join([*numbers, *TEXT_COLUMNS]) + "\n")
-        for row in rows:
-            source, target, differs = _replace(_BREAKS, row)
-            changed += differs
-            file.write("\t".join([*(f"{row[name]:.6f}" for name in numbers), source, target]) + "\n")
-    return changed
+def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
+    yield "\t".join([*_numbers(columns), *TEXT_COLUMNS]) + "\n"
+    for row in rows:
+        texts = (_BREAKS.sub(" ", row[side]) for side in TEXT_COLUMNS)
+        yield "\t".join([*(f"{row[name]:.6f}" for name in _numbers(columns)), *texts]) + "\n"
 
 
-def _write_jsonl(path: Path, rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str] | None) -> int:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        for row in rows:
-            file.write(json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n")
-    return 0
+def _jsonl(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
+    for row in rows:
+        yield json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n"
 
 
-def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str] | None) -> int:
+def _tmx(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
+    yield (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4">\n'
+        f'<header creationtool="hf-xlsr" creationtoolversion={quoteattr(version("hf-xlsr"))} segtype="sentence" '
+        f'o-tmf="hf-xlsr" adminlang="en" srclang={quoteattr(languages[0])} datatype="plaintext"/>\n<body>\n'
+    )
+    for row in rows:
+        props = "".join(f'<prop type="{name}">{row[name]:.6f}</prop>' for name in _numbers(columns))
+        texts = (escape(_NOT_XML.sub(" ", row[side]), {"\r": "&#13;"}) for side in TEXT_COLUMNS)
+        sides = zip(map(quoteattr, languages), texts, strict=True)
+        variants = "".join(f"<tuv xml:lang={tag}><seg>{text}</seg></tuv>" for tag, text in sides)
+        yield f"<tu>{props}{variants}</tu>\n"
+    yield "</body>\n</tmx>\n"
+
+
+LINES: dict[str, Callable[..., Iterator[str]]] = {"tsv": _tsv, "jsonl": _jsonl, "tmx": _tmx}
+FORMATS = ("tsv", "jsonl", "parquet", "tmx")
+
+
+def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -134,35 +148,65 @@ def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str], lang
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         while part := [{name: row[name] for name in columns} for row in islice(remaining, ROWS_AT_ONCE)]:
             writer.write_table(pa.Table.from_pylist(part, schema))
-    return 0
 
 
-def _write_tmx(path: Path, rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str] | None) -> int:
-    tags = list(languages or ())
-    numbers = [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
-    changed = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(
-            '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4">\n'
-            f'<header creationtool="hf-xlsr" creationtoolversion={quoteattr(version("hf-xlsr"))} segtype="sentence" '
-            f'o-tmf="hf-xlsr" adminlang="en" srclang={quoteattr(tags[0])} datatype="plaintext"/>\n<body>\n'
-        )
-        for row in rows:
-            source, target, differs = _replace(_NOT_XML, row)
-            changed += differs
-            props = "".join(f'<prop type="{name}">{row[name]:.6f}</prop>' for name in numbers)
-            variants = "".join(
-                f"<tuv xml:lang={quoteattr(tag)}><seg>{escape(text, {chr(13): '&#13;'})}</seg></tuv>"
-                for tag, text in zip(tags, (source, target), strict=True)
+def write_report(
+    path: str | Path,
+    rows: Iterator[Mapping[str, Any]],
+    scores: np.ndarray,
+    *,
+    title: str,
+    languages: Sequence[str] | None = None,
+    curve: PrecisionCurve | None = None,
+    threshold: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style."""
+    order = np.argsort(-scores, kind="stable")
+    rng = np.random.default_rng(seed)
+    bands = [
+        band if len(band) <= SHOWN else np.sort(rng.choice(band, SHOWN, replace=False))
+        for band in np.array_split(order, min(BANDS, max(len(order), 1)))
+        if len(band)
+    ]
+    wanted = {int(index) for band in bands for index in band}
+    found = [
+        {"score": float(scores[index]), "source": row["source"], "target": row["target"]}
+        for index, row in enumerate(rows)
+        if index in wanted
+    ]
+    counts, edges = np.histogram(scores, BARS) if len(scores) else (np.zeros(1, int), np.array([0.0, 1.0]))
+    tags = [
+        {"lang": tag, "dir": "rtl" if tag.split("-")[0] in RIGHT_TO_LEFT else "auto"} for tag in languages or ("", "")
+    ]
+    content = {
+        "title": title,
+        "languages": tags,
+        "pairs": sorted(found, key=lambda pair: -pair["score"]),
+        "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
+        "total": len(scores),
+        "threshold": threshold,
+        "curve": None if curve is None else curve.values(),
+    }
+    data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    page = files("hf_xlsr.mining").joinpath("report.html").read_text("utf-8")
+    for kind in ("style", "script"):
+        text = page.split(f"<{kind}>")[1].split(f"</{kind}>")[0]
+        digest = base64.b64encode(sha256(text.encode("utf-8")).digest()).decode("ascii")
+        page = page.replace(f"{kind.upper()}-HASH", f"sha256-{digest}")
+    write_text(path, page.replace("REPORT-DATA", data))
+
+
+def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
+    """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out."""
+    labels: dict[tuple[str, str], bool] = {}
+    lines = Path(path).read_text("utf-8").splitlines()
+    for number, line in enumerate(lines[1:], 2):
+        parts = line.split("\t")
+        if len(parts) != 4 or parts[0] not in ("accept", "reject", "unsure"):
+            raise XlsrError(
+                f"{path}, line {number}: expected label, score, source and target, as report.html saves them."
             )
-            file.write(f"<tu>{props}{variants}</tu>\n")
-        file.write("</body>\n</tmx>\n")
-    return changed
-
-
-WRITERS: dict[str, Writer] = {
-    "tsv": _write_tsv,
-    "jsonl": _write_jsonl,
-    "parquet": _write_parquet,
-    "tmx": _write_tmx,
-}
+        if parts[0] != "unsure":
+            labels[parts[2], parts[3]] = parts[0] == "accept"
+    return labels

@@ -10,25 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.mining.encode_stage import LazyEncoder, check_vectors
+from hf_xlsr.encoders.encoding import Encoder, unit_length
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import as_matrix
 from hf_xlsr.mining.search.vectors import check_widths
-from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
-from hf_xlsr.mining.texts import Sentences, TextStore
+from hf_xlsr.mining.stages import SIDES, Job, job_folder
+from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
 from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve, label_curve
-from hf_xlsr.mining.work_folder import save_array, save_rows
-from hf_xlsr.utils.devices import parse_size
+from hf_xlsr.mining.work_folder import load_arrays, save_arrays, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
 
 logger = logging.getLogger(__name__)
 
-SIDES = ("source", "target")
 ROWS_AT_ONCE = 1 << 12
-PAIR_ARRAYS = ("source", "target", "score")
+UNIT_TOLERANCE = 2e-3
 
 
 @dataclass
@@ -46,9 +43,7 @@ class MiningRun:
         """The run with the pairs at or above the threshold, at most `max_pairs` of them."""
         count = len(self.rows) if threshold is None else int((self.rows.score >= threshold).sum())
         first = slice(min(count, len(self.rows) if max_pairs is None else max_pairs))
-        pairs, rows = (
-            MinedBitext(all.source[first], all.target[first], all.score[first]) for all in (self.pairs, self.rows)
-        )
+        pairs, rows = self.pairs.part(first), self.rows.part(first)
         scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
         report = {**self.report, "pairs": len(rows), "threshold": threshold, "scores": scores}
         return replace(self, pairs=pairs, rows=rows, report=report)
@@ -79,19 +74,8 @@ class MiningRun:
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
         assert self.texts is not None, "matrices have no sentences"
-        for start in range(0, len(self.rows), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            yield from (
-                {"score": score, "source": source, "target": target, "source_line": x + 1, "target_line": y + 1}
-                for score, source, target, x, y in zip(
-                    self.rows.score[part].tolist(),
-                    self.texts[0].texts(self.rows.source[part]),
-                    self.texts[1].texts(self.rows.target[part]),
-                    self.pairs.source[part].tolist(),
-                    self.pairs.target[part].tolist(),
-                    strict=True,
-                )
-            )
+        lines = {"source_line": self.pairs.source + 1, "target_line": self.pairs.target + 1}
+        return pair_rows(self.texts, (self.rows.source, self.rows.target), score=self.rows.score, **lines)
 
 
 def mine_bitext(
@@ -153,9 +137,9 @@ def run_mining(
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
     if hidden.complete and encoder is None:
         raise XlsrError("`known` pairs need an encoder (--model), which encodes them like the texts.")
-    given = {"source": source, "target": target}
+    texts: dict[str, Any] = {"source": source, "target": target}
     if vectors is None and hasattr(source, "__array__") and hasattr(target, "__array__"):
-        given, vectors = {}, (np.asanyarray(source), np.asanyarray(target))
+        texts, vectors = {}, (np.asanyarray(source), np.asanyarray(target))
     if (vectors is None) == (encoder is None):
         raise XlsrError("Texts need either an encoder (--model) or vectors, matrices need no encoder.")
     matrices = {side: as_matrix(matrix, side) for side, matrix in zip(SIDES, vectors or (), strict=bool(vectors))}
@@ -163,131 +147,98 @@ def run_mining(
         check_widths(*matrices.values())
         if options.duplicates not in (None, "keep"):
             raise XlsrError(f"`duplicates` must be keep when vectors are given, got '{options.duplicates}'.")
-    processes = Processes()
-    languages = dict(zip(SIDES, options.languages or (None, None), strict=True))
-    duplicates = options.duplicates or ("keep" if matrices else "merge")
-    texts = TextSides(
-        {side: TextSide(text, languages[side], duplicates, getattr(hidden, side)) for side, text in given.items()},
-        None
-        if encoder is None
-        else LazyEncoder(encoder, options.device or processes.device, options.dtype, options.vectors),
-        options.encoding,
-    )
-    inputs, plan = _plan(texts, matrices, options) if processes.is_main else ({}, {})
-    stages = Stages(folder, processes, parse_size(options.memory), options.show_progress_bar)
-    with stages.claimed("mine", inputs, plan):
-        stores, report = texts.read(stages)
-        found = texts.encode(stages, stores)
+    more = {side: getattr(hidden, side) for side in SIDES if hidden.complete}
+    job = Job(folder, options, texts, encoder, options.duplicates or ("keep" if matrices else "merge"), more)
+    with job.claimed("mine", lambda: _plan(job, matrices)):
+        stores, report = job.read()
+        found = job.encode(stores)
         for side, matrix in matrices.items():
-            lines = report.setdefault(side, {"name": side, "sentences": len(matrix)}).get("lines", len(matrix))
-            found[side] = _unit_vectors(stages, side, matrix, stores.get(side), lines)
-        lines = {side: store.lines(np.arange(len(store))) for side, store in stores.items()} if hidden.complete else {}
-        without = {side: own >= report[side]["lines"] for side, own in lines.items()}
-        if processes.is_main:
-            _mine(stages, found, without, options, encoder is not None)
-        report |= stages["pairs"].wait()
-        folder = stages.work.path / "pairs"
-        rows, *joint = (
-            MinedBitext(*(np.load(folder / f"{kind}{name}.npy") for name in PAIR_ARRAYS))
-            for kind in (("", "hidden.") if without else ("",))
-        )
-        pairs, *joint = (
-            replace(one, **{side: store.lines(getattr(one, side)) for side, store in stores.items()})
-            for one in (rows, *joint)
-        )
-        processes.barrier()
-    curve = None
-    if joint and processes.is_main:
-        counts, sentences = ([report[side][name] for side in SIDES] for name in ("lines", "sentences"))
-        present = [
-            set((lines[side][without[side]] - count).tolist()) for side, count in zip(SIDES, counts, strict=True)
-        ]
-        curve = hidden_curve(hidden, joint[0], counts, sentences, present, rows.score)
-    texts_of_sides = (stores["source"], stores["target"]) if stores else None
-    run = MiningRun(pairs, rows, texts_of_sides, report | stages.report(), processes.is_main, curve)
-    return run.best(None)
+            report.setdefault(side, {"name": side, "sentences": len(matrix), "lines": len(matrix)})
+            found[side] = _unit_vectors(job, side, matrix, stores.get(side), report[side]["lines"])
+        own = {side: store.lines(np.arange(len(store))) - report[side]["lines"] for side, store in stores.items()}
+        added = {side: numbers[numbers >= 0] for side, numbers in own.items()}  # of hidden sentences
+        if job.processes.is_main:
+            without = (own["source"] >= 0, own["target"] >= 0) if hidden.complete else None
+            _mine(job, found, without)
+        report |= job["pairs"].wait()
+        rows, pairs = _read_pairs(job, "pairs", stores)
+        curve = None
+        if hidden.complete and job.processes.is_main:
+            _, joint = _read_pairs(job, "hidden", stores)
+            lines, sentences = ([report[side][name] for side in SIDES] for name in ("lines", "sentences"))
+            present = [set(added[side].tolist()) for side in SIDES]
+            curve = hidden_curve(hidden, joint, lines, sentences, present, rows.score)
+        job.processes.barrier()
+    both = (stores["source"], stores["target"]) if stores else None
+    return MiningRun(pairs, rows, both, report | job.report(), job.processes.is_main, curve).best(None)
 
 
-def _plan(
-    texts: TextSides, matrices: Mapping[str, np.ndarray], options: MiningOptions
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs with their hashes, and the settings of each stage, which include those of the stages before it."""
-    inputs, plan = texts.plan()
+def _read_pairs(job: Job, name: str, stores: Mapping[str, TextStore]) -> tuple[MinedBitext, MinedBitext]:
+    """Saved pairs, by row and by line."""
+    rows = MinedBitext(**load_arrays(job.folder("pairs") / f"{name}.npz"))
+    return rows, replace(rows, **{side: store.lines(getattr(rows, side)) for side, store in stores.items()})
+
+
+def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+    inputs, plan = job.plan()
     for side, matrix in matrices.items():
         digest, name = array_hash(matrix), getattr(matrix, "filename", None)
         # A job with texts is identified by these, whatever their vectors.
         inputs.setdefault(side, {"name": None if name is None else str(name), "sha256": digest})
         plan[f"{side}.vectors"] = {"sha256": digest, "text": inputs[side]["sha256"]}
     vectors = [plan[f"{side}.vectors"] for side in SIDES]
-    plan["neighbours"] = {"vectors": vectors, **options.search}
-    plan["pairs"] = {"neighbours": plan["neighbours"], **options.extraction}
+    plan["neighbours"] = {"vectors": vectors, **job.options.search}
+    plan["pairs"] = {"neighbours": plan["neighbours"], **job.options.extraction}
     return inputs, plan
 
 
-def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
+def _unit_vectors(job: Job, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
     """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk."""
     if len(matrix) != lines:
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
-    stage, folder = stages[f"{side}.vectors"], stages.work.path / f"{side}.vectors"
-    used, path = folder / "used.npy", folder / "vectors.npy"
-    fewer = store if store is not None and len(store) < lines else None
+    stage, path = job[f"{side}.vectors"], job.folder(f"{side}.vectors") / "vectors.npy"
+    count = lines if store is None else len(store)
 
-    def line_of(row: int) -> str:
-        return f"row {row} of {side}" if store is None else store.line_name(row)
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, count, ROWS_AT_ONCE):
+            rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
+            yield np.asarray(matrix[rows if store is None else store.lines(rows)])
 
-    if stages.processes.is_main and stage.result is None:
-        with stages.timed("vectors"):
-            if fewer is not None:
-                save_rows(used, _rows_used(matrix, fewer), (len(fewer), matrix.shape[1]), matrix.dtype)
-                matrix = np.load(used, mmap_mode="r")
-            unit = check_vectors(matrix, line_of)
-            if not unit:
-                save_rows(path, _normalized(matrix), matrix.shape, np.float32)
-                used.unlink(missing_ok=True)
-            stage.finish(unit=unit)
-    if not stage.wait()["unit"]:
-        return np.load(path, mmap_mode="r")
-    return matrix if fewer is None else np.load(used, mmap_mode="r")
-
-
-def _rows_used(matrix: np.ndarray, store: TextStore) -> Iterator[np.ndarray]:
-    for start in range(0, len(store), ROWS_AT_ONCE):
-        rows = store.lines(np.arange(start, min(start + ROWS_AT_ONCE, len(store))))
-        yield np.asarray(matrix[rows])
+    if job.processes.is_main and stage.result is None:
+        with job.timed("vectors"):
+            lengths = np.empty(count, np.float32)
+            for start, block in zip(range(0, count, ROWS_AT_ONCE), blocks(), strict=True):
+                lengths[start : start + len(block)] = np.linalg.norm(block.astype(np.float32), axis=1)
+            if len(bad := np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))):
+                place = f"row {bad[0]} of {side}" if store is None else store.line_name(bad[0])
+                raise XlsrError(f"The vector of {place} must be finite and not only zeros.")
+            unit = (np.abs(lengths - 1) < UNIT_TOLERANCE).all()
+            if not unit or count < lines:
+                used = blocks() if unit else (unit_length(block.astype(np.float64)) for block in blocks())
+                save_rows(path, used, (count, matrix.shape[1]), matrix.dtype if unit else np.float32)
+            stage.finish()
+    stage.wait()
+    return np.load(path, mmap_mode="r") if path.exists() else matrix
 
 
-def _normalized(matrix: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, len(matrix), ROWS_AT_ONCE):
-        block = np.asarray(matrix[start : start + ROWS_AT_ONCE], np.float64)
-        yield block / np.linalg.norm(block, axis=1, keepdims=True)
-
-
-def _mine(
-    stages: Stages,
-    vectors: Mapping[str, np.ndarray],
-    without: Mapping[str, np.ndarray],
-    options: MiningOptions,
-    encoded: bool,
-) -> None:
+def _mine(job: Job, vectors: Mapping[str, np.ndarray], without: tuple[np.ndarray, np.ndarray] | None) -> None:
     """Neighbours and pairs, saved in the work folder, unless they are; pairs with and without hidden rows."""
-    if stages["pairs"].result is not None:
-        stages.reused += ["neighbours", "pairs"]
+    if job["pairs"].result is not None:
+        job.reused += ["neighbours", "pairs"]
         return
-    if stages["neighbours"].result is not None:
-        stages.reused.append("neighbours")
-    with stages.timed("neighbours"):
-        both = stages.search("neighbours", vectors["source"], vectors["target"], options, encoded)
+    if job["neighbours"].result is not None:
+        job.reused.append("neighbours")
+    with job.timed("neighbours"):
+        both = job.search("neighbours", vectors["source"], vectors["target"])
         sizes = {"source": both.forward_indices.shape[1], "target": both.backward_indices.shape[1]}
         found = {name: getattr(both, name) for name in ("method", "recall", "recall_margin")}
-        found |= {"k": options.k, "neighbours": sizes}
-        stages["neighbours"].finish(**found)
+        found |= {"k": job.options.k, "neighbours": sizes}
+        job["neighbours"].finish(**found)
     for side, size in sizes.items():
-        if size < options.k:
-            logger.warning("k is %d, but %s sentences have only %d neighbours.", options.k, side, size)
-    with stages.timed("pairs"):
-        kinds = {"": (without["source"], without["target"]), "hidden.": None} if without else {"": None}
-        for kind, rows in kinds.items():
-            mined = extract_pairs(both, without=rows, **options.extraction)
-            for name in PAIR_ARRAYS:
-                save_array(stages.work.path / "pairs" / f"{kind}{name}.npy", getattr(mined, name))
-        stages["pairs"].finish(**found)
+        if size < job.options.k:
+            logger.warning("k is %d, but %s sentences have only %d neighbours.", job.options.k, side, size)
+    with job.timed("pairs"):
+        for name in ("pairs", "hidden") if without else ("pairs",):
+            mined = extract_pairs(both, without=without if name == "pairs" else None, **job.options.extraction)
+            save_arrays(job.folder("pairs") / f"{name}.npz", **vars(mined))
+        job["pairs"].finish(**found)

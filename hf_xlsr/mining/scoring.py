@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.mining.encode_stage import LazyEncoder
 from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.pipeline import SIDES
 from hf_xlsr.mining.search.extraction import margin_scores
-from hf_xlsr.mining.search.neighbours import BothWays
-from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
-from hf_xlsr.mining.texts import Sentences, TextStore, skipped_sentence
-from hf_xlsr.mining.work_folder import save_array
-from hf_xlsr.utils.devices import parse_size
+from hf_xlsr.mining.search.vectors import pair_products
+from hf_xlsr.mining.stages import SIDES, Job, job_folder
+from hf_xlsr.mining.texts import Sentences, TextStore, counted, pair_rows
+from hf_xlsr.mining.work_folder import load_arrays, save_arrays
 from hf_xlsr.utils.errors import XlsrError
-
-PAIRS_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -39,17 +34,12 @@ class ScoringRun:
     scores: PairScores
     texts: tuple[TextStore, TextStore]
     rows: tuple[np.ndarray, np.ndarray]
-    report: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any]
     is_main: bool = True
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their scores, for `write_pairs`."""
-        for start in range(0, len(self.scores.score), PAIRS_AT_ONCE):
-            part = slice(start, start + PAIRS_AT_ONCE)
-            columns = [self.scores.score[part].tolist(), self.scores.cosine[part].tolist()]
-            texts = [store.texts(rows[part]) for store, rows in zip(self.texts, self.rows, strict=True)]
-            for score, cosine, source, target in zip(*columns, *texts, strict=True):
-                yield {"score": score, "cosine": cosine, "source": source, "target": target}
+        return pair_rows(self.texts, self.rows, **vars(self.scores))
 
 
 def score_bitext(
@@ -107,73 +97,48 @@ def run_scoring(
     encoder: Encoder | str,
 ) -> ScoringRun:
     """`score_bitext` with a report, and with access to the texts as long as the folder exists."""
-    processes = Processes()
-    languages = dict(zip(SIDES, options.languages or (None, None), strict=True))
     given = {"source": sources, "target": targets, **{name: pool for name, pool in pools.items() if pool is not None}}
-    texts = TextSides(
-        {name: TextSide(text, languages[name.removesuffix("_pool")]) for name, text in given.items()},
-        LazyEncoder(encoder, options.device or processes.device, options.dtype, options.vectors),
-        options.encoding,
-    )
-    inputs, plan = _plan(texts, options) if processes.is_main else ({}, {})
-    stages = Stages(folder, processes, parse_size(options.memory), options.show_progress_bar)
-    with stages.claimed("score", inputs, plan):
-        stores, report = texts.read(stages)
+    job = Job(folder, options, given, encoder)
+    with job.claimed("score", lambda: _plan(job)):
+        stores, report = job.read()
         for side in SIDES:
-            if report[side]["skipped"]:
-                raise XlsrError(skipped_sentence(side, report[side]) + " Remove such pairs.")
-        vectors = texts.encode(stages, stores)
-        rows = [stores[side].rows_of_lines() for side in SIDES]
-        if processes.is_main and stages["scores"].result is None:
-            with stages.timed("neighbours"):
-                means, found = _neighbour_means(stages, vectors, options)
-            with stages.timed("scores"):
-                cosine = _cosines(vectors, rows)
+            if skipped := report[side]["skipped"]:
+                raise XlsrError(f"Remove pairs whose {side} cannot be scored: {counted(skipped)}.")
+        vectors = job.encode(stores)
+        rows = stores["source"].rows_of_lines(), stores["target"].rows_of_lines()
+        if job.processes.is_main and job["scores"].result is None:
+            with job.timed("neighbours"):
+                means, found = _neighbour_means(job, vectors)
+            with job.timed("scores"):
+                cosine = pair_products(vectors["source"], rows[0], vectors["target"], rows[1])
                 score = margin_scores(cosine, means[0][rows[0]], means[1][rows[1]], options.margin)
-                save_array(stages.work.path / "scores" / "score.npy", score)
-                save_array(stages.work.path / "scores" / "cosine.npy", cosine)
-                stages["scores"].finish(**found)
-        report |= stages["scores"].wait()
-        scores = PairScores(*(np.load(stages.work.path / "scores" / f"{name}.npy") for name in ("score", "cosine")))
-        processes.barrier()
-    report |= {"pairs": len(scores.score), "k": options.k, **stages.report()}
-    return ScoringRun(scores, (stores["source"], stores["target"]), (rows[0], rows[1]), report, processes.is_main)
+                save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
+                job["scores"].finish(**found)
+        report |= job["scores"].wait()
+        scores = PairScores(**load_arrays(job.folder("scores") / "scores.npz"))
+        job.processes.barrier()
+    report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
+    return ScoringRun(scores, (stores["source"], stores["target"]), rows, report, job.processes.is_main)
 
 
-def _plan(texts: TextSides, options: MiningOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    inputs, plan = texts.plan()
-    vectors = {side: plan[f"{side}.vectors"] for side in texts.sides}
-    for side in SIDES:
-        plan[f"{side}.neighbours"] = {"vectors": vectors, **options.search}
-    plan["scores"] = {"neighbours": plan["source.neighbours"], "margin": options.margin}
+def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    inputs, plan = job.plan()
+    neighbours = {"vectors": {side: plan[f"{side}.vectors"] for side in job.texts}, **job.options.search}
+    plan |= {f"{side}.neighbours": neighbours for side in SIDES}
+    plan["scores"] = {"neighbours": neighbours, "margin": job.options.margin}
     return inputs, plan
 
 
-def _neighbour_means(
-    stages: Stages, vectors: Mapping[str, np.ndarray], options: MiningOptions
-) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, Any]]:
+def _neighbour_means(job: Job, vectors: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], dict[str, Any]]:
     """Mean cosine of each distinct sentence with its nearest in the other pool, and the less exact search's recall."""
-
-    def search(side: str, pool: np.ndarray) -> BothWays:
-        return stages.search(f"{side}.neighbours", vectors[side], pool, options, encoded=True)
-
     source_pool, target_pool = (vectors.get(f"{side}_pool", vectors[side]) for side in SIDES)
-    forward = search("source", target_pool)
-    mean_x = forward.forward_similarities.mean(axis=1, dtype=np.float64)
+    searches = [job.search("source.neighbours", vectors["source"], target_pool)]
+    nearest = [searches[0].forward_similarities]
     if source_pool is vectors["source"] and target_pool is vectors["target"]:
-        mean_y = forward.backward_similarities.mean(axis=1, dtype=np.float64)
-        return (mean_x, mean_y), {"method": forward.method, "recall": forward.recall}
-    backward = search("target", source_pool)
-    mean_y = backward.forward_similarities.mean(axis=1, dtype=np.float64)
-    worse = max(forward, backward, key=lambda both: (both.method == "ivf", -both.recall))
-    return (mean_x, mean_y), {"method": worse.method, "recall": worse.recall}
-
-
-def _cosines(vectors: Mapping[str, np.ndarray], rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Cosine of each pair, rounded to float32 as those of neighbours are."""
-    cosines = np.empty(len(rows[0]), np.float32)
-    for start in range(0, len(cosines), PAIRS_AT_ONCE):
-        part = slice(start, start + PAIRS_AT_ONCE)
-        left, right = (vectors[side][rows[place][part]].astype(np.float64) for place, side in enumerate(SIDES))
-        cosines[part] = (left * right).sum(axis=1)
-    return cosines
+        nearest.append(searches[0].backward_similarities)
+    else:
+        searches.append(job.search("target.neighbours", vectors["target"], source_pool))
+        nearest.append(searches[1].forward_similarities)
+    worst = max(searches, key=lambda both: (both.method == "ivf", -both.recall))
+    means = [similarities.mean(axis=1, dtype=np.float64) for similarities in nearest]
+    return means, {"method": worst.method, "recall": worst.recall}

@@ -1,31 +1,45 @@
-"""Stages that mining and scoring share: texts to disk, then vectors, by one process or several."""
+"""Stages of mining and scoring in a work folder: texts, embeddings by any number of processes, neighbours."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from tqdm import tqdm
 
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.encoders.encoding import EncodingOptions
-from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
+from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
+from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
-from hf_xlsr.mining.texts import Sentences, TextStore, input_hash, read_texts, skipped_sentence
-from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder
+from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_hash, read_texts
+from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder, disk_errors
+from hf_xlsr.utils.devices import parse_size
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
+
+SIDES = ("source", "target")
+LARGEST_SHARD, SMALLEST_SHARD, SHARDS_WANTED = 1 << 14, 1 << 10, 64  # rows, rows, shards of each side
+SHARD_BYTES = 1 << 25
+VECTORS, SHARDS = "vectors.npy", "shards"
+# The second is longer than any encoder takes: its vector depends on where it is truncated.
+PROBES = ("One sentence.", "One sentence of many words, " * 200)
+ITEMSIZE = 2  # bytes of a float16
 
 
 class Processes:
@@ -36,7 +50,6 @@ class Processes:
         self.device: str | None = None
         self._state: Any = None
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            import torch
             from accelerate import PartialState
             from accelerate.utils import parse_flag_from_env
 
@@ -55,55 +68,267 @@ class Processes:
             self._state.wait_for_everyone()
 
 
-@contextmanager
-def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The work folder of a call from Python: a temporary one if None."""
-    if folder is not None:
-        yield Path(folder)
-    elif Processes().count > 1:
-        raise XlsrError("`folder` is required by several processes: they share their results in it.")
-    else:
-        with tempfile.TemporaryDirectory(prefix="hf-xlsr-mine-") as temporary:
-            yield Path(temporary) / "work"
-
-
-class Stages:
-    """Runs the stages of a job in its work folder: seconds of those that ran, and which were `reused`."""
+class LazyEncoder:
+    """An encoder, or the name of one, which is loaded at its first use and released afterwards."""
 
     def __init__(
-        self, folder: str | os.PathLike[str], processes: Processes, memory: int | None, show_progress_bar: bool
+        self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None, vectors: str | None = None
     ) -> None:
-        self.work, self.processes, self.memory = WorkFolder(folder), processes, memory
-        self.show_progress_bar = show_progress_bar and processes.is_main
+        self._encoder = None if isinstance(encoder, str) else encoder
+        self.model = encoder if isinstance(encoder, str) else None
+        self._device, self._dtype, self._vectors = device, dtype, vectors
+
+    def get(self) -> Any:
+        if self._encoder is None and self.model is not None:
+            self._encoder = load_encoder(self.model, self._device, self._dtype)
+            if self._vectors:
+                store = VectorStore(self._vectors, encoder_facts(self._encoder, self.model))
+                self._encoder = CachedEncoder(self._encoder, store)
+        return self._encoder
+
+    def release(self) -> None:
+        """Frees a model that was loaded by name."""
+        if self.model is not None:
+            self._encoder = None
+
+    def identity(self, language: str | None = None, routes: Mapping[str, str] | None = None) -> str:
+        """An identifier that differs between encoders.
+
+        A model given by name is identified by the content of its files, which are downloaded if missing. A loaded model
+        is identified by its settings and weights (`loaded_hash`), any other object by its class, and both by their
+        vectors of two sentences, in `language`.
+        """
+        if self.model is not None:
+            if self._dtype == "auto":
+                self._dtype = fastest_dtype(self.model, self._device)
+            try:
+                digest = content_hash(self.model)
+            except XlsrError:
+                self.get()  # downloads the model now: a second call, which finds the files, must know their vectors
+                digest = content_hash(self.model)
+            return f"sha256:{digest}" + (f" in {self._dtype}" if self._dtype else "")
+        encoder = self.get()
+        # Rounded, as the last digits depend on the number of threads.
+        probe = embed(encoder, PROBES, language=language, routes=routes)
+        found = hashlib.sha256((probe.round(2) + 0).tobytes())
+        if isinstance(encoder, torch.nn.Module):
+            found.update(loaded_hash(encoder, poolers=False).encode())
+        return f"{type(encoder).__qualname__}:{found.hexdigest()}"
+
+
+class VectorFile:
+    """A float16 matrix on disk that several processes fill by ranges of rows (`shards`), in any order.
+
+    A range is written first and then marked in `shards/`, so a marked range is complete whenever a process is killed.
+    """
+
+    def __init__(self, folder: Path, rows: int, shards: Sequence[tuple[int, int]]) -> None:
+        self.path, self.marks, self.rows, self.shards = folder / VECTORS, folder / SHARDS, rows, list(shards)
+        self.marks.mkdir(parents=True, exist_ok=True)
+
+    @classmethod
+    def of(cls, folder: Path, store: TextStore) -> VectorFile:
+        """The vectors of some texts, in ranges that depend only on the texts."""
+        rows = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-len(store) // SHARDS_WANTED)))
+        return cls(folder, len(store), store.shards(rows, SHARD_BYTES))
+
+    def missing(self) -> list[int]:
+        """Numbers of the ranges that are not written yet."""
+        done = set(os.listdir(self.marks))
+        return [number for number in range(len(self.shards)) if str(number) not in done]
+
+    def write(self, number: int, vectors: np.ndarray) -> None:
+        """Writes one range and marks it."""
+        start, width = self.shards[number][0], vectors.shape[1]
+        header = _header((self.rows, width))
+        with disk_errors(self.path), open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+            there = file.read(len(header))
+            if len(there) == len(header) and there != header:
+                raise XlsrError(f"The encoder changed the width of its vectors to {width}.")
+            file.seek(0)
+            file.write(header)  # the same as other processes write
+            file.seek(len(header) + ITEMSIZE * start * width)
+            file.write(vectors.astype(np.float16).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        (self.marks / str(number)).touch()
+
+    def open(self) -> np.ndarray:
+        """The matrix, `(rows, width)`, memory-mapped; only when no range is missing."""
+        return np.load(self.path, mmap_mode="r")
+
+
+def _header(shape: tuple[int, int]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f2", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def encode_shards(
+    sides: Sequence[tuple[TextStore, VectorFile, str | None]],
+    encoder: LazyEncoder,
+    encoding: EncodingOptions,
+    *,
+    process: tuple[int, int] = (0, 1),
+    show_progress_bar: bool = False,
+) -> None:
+    """Encodes the missing shards of sides; `process` is the number of this one and of all, which take shards in turn.
+
+    Sentences of a shard are sorted by length, longest first, so that a batch has sentences of similar length. A vector
+    depends on its shard, not on the number of processes.
+    """
+    # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
+    share = [(*side, shard) for side in sides for shard in range(len(side[1].shards))][process[0] :: process[1]]
+    missing = {file: set(file.missing()) for _, file, _ in sides}
+    left = [task for task in share if task[3] in missing[task[1]]]
+    for store, file, language, shard in tqdm(
+        left, "encoding", unit=" shards", disable=not (show_progress_bar and left)
+    ):
+        texts = store.texts(np.arange(*file.shards[shard]))
+        order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
+        vectors = embed(encoder.get(), [texts[place] for place in order], language=language, **encoding)
+        file.write(shard, vectors[np.argsort(order)])
+
+
+class Job:
+    """Texts by side, how they are encoded, and the work folder of the stages; no encoder if vectors are given.
+
+    `hidden` sentences of a side follow its own. `seconds` are those of the stages that ran, `reused` are the others.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        options: MiningOptions,
+        texts: Mapping[str, Sentences],
+        encoder: Encoder | str | None,
+        duplicates: str = "merge",
+        hidden: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.work, self.processes, self.options, self.texts = WorkFolder(folder), Processes(), options, texts
+        self.duplicates, self.hidden, self.memory = duplicates, hidden or {}, parse_size(options.memory)
+        self.encoder = None
+        if encoder is not None:
+            device = options.device or self.processes.device
+            self.encoder = LazyEncoder(encoder, device, options.dtype, options.vectors)
+        self.show_progress_bar = options.show_progress_bar and self.processes.is_main
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        """Raises if a file is named after the language of the other side."""
+        languages = set(self.options.languages or ())
+        for side, sentences in self.texts.items():
+            path, own = file_of(sentences), self.language(side)
+            if path is None or own is None:
+                continue
+            _, (label,) = expand_braces([path])
+            codes = {language_code(language) for language in languages} - {language_code(own)}
+            if label in languages - {own} or language_code(label) in codes:
+                raise XlsrError(
+                    f"`languages` gives '{own}' for {side}, but its file {path} is named after the other language, "
+                    f"'{label}'. Give the languages in the order of the files, or rename the file."
+                )
+
+    def language(self, side: str) -> str | None:
+        languages = self.options.languages
+        return None if languages is None else languages[SIDES.index(side.removesuffix("_pool"))]
 
     def __getitem__(self, name: str) -> Stage:
         return self.work.stage(name)
 
+    def folder(self, name: str) -> Path:
+        """The folder of a stage."""
+        return self.work.path / name
+
+    def plan(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The inputs with their hashes, and the settings of each stage, which include those of the stages before it."""
+        inputs: dict[str, Any] = {}
+        plan: dict[str, Any] = {}
+        identities: dict[str | None, str] = {}
+        for side, sentences in self.texts.items():
+            path, digest = file_of(sentences), input_hash(sentences)
+            inputs[side] = {"name": os.path.abspath(path) if path else None, "sha256": digest}
+            read = {"sha256": digest, "duplicates": self.duplicates}
+            if side in self.hidden:
+                read["hidden"] = input_hash(self.hidden[side])
+            plan[f"{side}.text"] = read
+            if self.encoder is not None:
+                # A model given by name is identified by its files, hashed once; an object may route by language.
+                language = self.language(side) if self.encoder.model is None else None
+                if language not in identities:
+                    identities[language] = self.encoder.identity(language, self.options.routes)
+                plan[f"{side}.vectors"] = {
+                    "text": read,
+                    "encoder": identities[language],
+                    "prompt": self.options.prompt,
+                    "language": self.language(side),
+                    "routes": dict(self.options.routes or {}),
+                }
+        return inputs, plan
+
     @contextmanager
-    def claimed(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
+    def claimed(self, kind: str, plan: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[None]:
         """Locks the folder. Finished stages are then of the present settings, so other processes can wait for them."""
-        if self.processes.is_main:
-            with self.work.claim(kind, inputs, plan):
-                self.processes.barrier()
-                yield
-        else:
+        with self.work.claim(kind, *plan()) if self.processes.is_main else nullcontext():
             self.processes.barrier()
             yield
 
-    def search(
-        self, name: str, source: np.ndarray, target: np.ndarray, options: MiningOptions, encoded: bool
-    ) -> BothWays:
-        """The neighbours of both sides, saved in the folder of the stage."""
+    def read(self) -> tuple[dict[str, TextStore], dict[str, Any]]:
+        """Reads the texts that are not read yet; returns the stores and the counts of `read_texts`, by side."""
+        stores: dict[str, TextStore] = {}
+        report: dict[str, Any] = {}
+        for side, sentences in self.texts.items():
+            stage, name, folder = self[f"{side}.text"], file_of(sentences) or side, self.folder(f"{side}.text")
+            counts = stage.result if self.processes.is_main else stage.wait()
+            if counts is not None:
+                self.reused.append(f"{side}.text")
+            else:
+                shared: Any = {"memory": self.memory, "show_progress_bar": self.show_progress_bar}
+                hidden = self.hidden.get(side, ())
+                with self.timed("read"):
+                    counts = read_texts(sentences, folder, name, self.duplicates, hidden, **shared)
+                    stage.finish(**counts)
+            if counts["skipped"] and self.processes.is_main:
+                logger.warning("%s: skipped lines: %s.", name, counted(counts["skipped"]))
+            stores[side] = TextStore(folder, name)
+            report[side] = {"name": name, **counts}
+        return stores, report
+
+    def encode(self, stores: Mapping[str, TextStore]) -> dict[str, np.ndarray]:
+        """Encodes what is not encoded yet, together with the other processes; returns the vectors by side."""
+        if self.encoder is None:
+            return {}
+        files = {side: VectorFile.of(self.folder(f"{side}.vectors"), store) for side, store in stores.items()}
+        waiting = [side for side, file in files.items() if file.missing()]
+        self.reused += [f"{side}.vectors" for side in files if side not in waiting]
+        with self.timed("encode"):
+            sides = [(store, files[side], self.language(side)) for side, store in stores.items()]
+            process = self.processes.index, self.processes.count
+            shown = self.show_progress_bar
+            encode_shards(sides, self.encoder, self.options.encoding, process=process, show_progress_bar=shown)
+            self.encoder.release()
+            while any(file.missing() for file in files.values()):
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        for side in waiting if self.processes.is_main else ():
+            self[f"{side}.vectors"].finish()
+        vectors = {side: file.open() for side, file in files.items()}
+        for matrix in vectors.values():
+            check_widths(vectors["source"], matrix)
+        return vectors
+
+    def search(self, name: str, source: np.ndarray, target: np.ndarray) -> BothWays:
+        """The neighbours of both sides, saved in the folder of the stage; on a GPU if the encoder may use one."""
+        on_gpu = self.encoder is not None and torch.cuda.is_available()
         return neighbours_both_ways(
             source,
             target,
             memory=self.memory,
-            device=options.search_device(encoded),
-            folder=self.work.path / name,
+            device=self.options.device or ("cuda" if on_gpu else "cpu"),
+            folder=self.folder(name),
             show_progress_bar=self.show_progress_bar,
-            **options.search,
+            **self.options.search,
         )
 
     @contextmanager
@@ -119,123 +344,13 @@ class Stages:
         return {"seconds": seconds, "reused": self.reused, "processes": self.processes.count}
 
 
-@dataclass(frozen=True)
-class TextSide:
-    """One text of a job; `hidden` sentences follow the others."""
-
-    sentences: Sentences
-    language: str | None = None
-    duplicates: str = "merge"
-    hidden: Sequence[str] = ()
-
-    @property
-    def path(self) -> str | None:
-        """The file; None for a list."""
-        return os.fspath(self.sentences) if isinstance(self.sentences, (str, os.PathLike)) else None
-
-
-@dataclass(frozen=True)
-class TextSides:
-    """The texts of a job by name, and how they are encoded; no encoder if vectors are given."""
-
-    sides: Mapping[str, TextSide]
-    encoder: LazyEncoder | None = None
-    encoding: EncodingOptions = field(default_factory=EncodingOptions)
-
-    def __post_init__(self) -> None:
-        languages = {text.language for text in self.sides.values() if text.language}
-        for side, text in self.sides.items():
-            if text.path is None or text.language is None:
-                continue
-            _, (label,) = expand_braces([text.path])
-            codes = {language_code(language) for language in languages} - {language_code(text.language)}
-            if label in languages - {text.language} or language_code(label) in codes:
-                raise XlsrError(
-                    f"`languages` gives '{text.language}' for {side}, but its file {text.path} is named after the other "
-                    f"language, '{label}'. Give the languages in the order of the files, or rename the file."
-                )
-
-    def plan(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Inputs and settings of the stages, for `Stages.claimed`."""
-        inputs: dict[str, Any] = {}
-        plan: dict[str, Any] = {}
-        identities: dict[str | None, str] = {}
-        for side, text in self.sides.items():
-            digest = input_hash(text.sentences)
-            inputs[side] = {"name": os.path.abspath(text.path) if text.path else None, "sha256": digest}
-            read = {"sha256": digest, "duplicates": text.duplicates}
-            if text.hidden:
-                read["hidden"] = input_hash(text.hidden)
-            plan[f"{side}.text"] = read
-            if self.encoder is not None:
-                routes = self.encoding.get("routes")
-                # A model given by name is identified by its files, hashed once; an object may route by language.
-                language = text.language if self.encoder.model is None else None
-                if language not in identities:
-                    identities[language] = self.encoder.identity(language, routes)
-                plan[f"{side}.vectors"] = {
-                    "text": read,
-                    "encoder": identities[language],
-                    "prompt": self.encoding.get("prompt", ""),
-                    "language": text.language,
-                    "routes": dict(routes or {}),
-                }
-        return inputs, plan
-
-    def read(self, stages: Stages) -> tuple[dict[str, TextStore], dict[str, Any]]:
-        """Reads the texts that are not read yet; returns the stores and the counts of `read_texts`, by side."""
-        stores: dict[str, TextStore] = {}
-        report: dict[str, Any] = {}
-        is_main = stages.processes.is_main
-        for side, text in self.sides.items():
-            stage, name = stages[f"{side}.text"], text.path or side
-            folder = stages.work.path / f"{side}.text"
-            counts = stage.result if is_main else stage.wait()
-            if counts is not None:
-                stages.reused.append(f"{side}.text")
-            else:
-                with stages.timed("read"):
-                    counts = read_texts(
-                        text.sentences,
-                        folder,
-                        name=name,
-                        duplicates=text.duplicates,
-                        hidden=text.hidden,
-                        memory=stages.memory,
-                        show_progress_bar=stages.show_progress_bar,
-                    )
-                    stage.finish(**counts)
-            if counts["skipped"] and is_main:
-                logger.warning(skipped_sentence(name, counts))
-            stores[side] = TextStore(folder, name)
-            report[side] = {"name": name, **counts}
-        return stores, report
-
-    def encode(self, stages: Stages, stores: Mapping[str, TextStore]) -> dict[str, np.ndarray]:
-        """Encodes what is not encoded yet, together with the other processes; returns the vectors by side."""
-        if self.encoder is None:
-            return {}
-        processes = stages.processes
-        files = {
-            side: VectorFile(stages.work.path / f"{side}.vectors", len(store), shards_of(store))
-            for side, store in stores.items()
-        }
-        waiting = [side for side, file in files.items() if file.missing()]
-        stages.reused += [f"{side}.vectors" for side in files if side not in waiting]
-        with stages.timed("encode"):
-            encode_shards(
-                [(store, files[side], self.sides[side].language) for side, store in stores.items()],
-                self.encoder,
-                self.encoding,
-                process=(processes.index, processes.count),
-                show_progress_bar=stages.show_progress_bar,
-            )
-            self.encoder.release()
-            while any(file.missing() for file in files.values()):
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        for side in waiting if processes.is_main else ():
-            stages[f"{side}.vectors"].finish()
-        vectors = {side: file.open() for side, file in files.items()}
-        for matrix in vectors.values():
-            check_widths(vectors["source"], matrix)
-        return vectors
+@contextmanager
+def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """The work folder of a call from Python: a temporary one if None."""
+    if folder is not None:
+        yield Path(folder)
+    elif Processes().count > 1:
+        raise XlsrError("`folder` is required by several processes: they share their results in it.")
+    else:
+        with tempfile.TemporaryDirectory(prefix="hf-xlsr-mine-") as temporary:
+            yield Path(temporary) / "work"

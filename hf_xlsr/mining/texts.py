@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,31 +27,35 @@ from hf_xlsr.utils.hashing import data_hash, file_sha256
 
 DUPLICATES = ("merge", "keep", "drop")
 TEXTS, ROWS, HASHES, SKIPPED = "texts.bin", "rows.npy", "hashes.bin", "skipped.jsonl"
-LINES_AT_ONCE = 1 << 14
+SPAN, HASH = struct.Struct("=qq"), struct.Struct("=Q")
 ROWS_AT_ONCE = 1 << 16
-BLOCK = 1 << 20  # bytes
+PAIRS_AT_ONCE = 1 << 12
 BYTES_PER_HASH = 96  # memory for finding equal hashes
 SMALLEST_PART = 1 << 24
-SHOWN = 5  # line numbers listed for each reason
 
 # A file, or texts that can be iterated more than once.
 Sentences = str | os.PathLike[str] | Iterable[str]
 
 
+def file_of(sentences: Sentences) -> str | None:
+    """The file; None for texts."""
+    return os.fspath(sentences) if isinstance(sentences, (str, os.PathLike)) else None
+
+
 def input_hash(sentences: Sentences) -> str:
     """SHA-256 of a file's bytes, or of a list's texts (`data_hash`)."""
-    if not isinstance(sentences, (str, os.PathLike)):
-        return data_hash(sentences)
-    return file_sha256(Path(sentences).expanduser())
+    if isinstance(sentences, (str, os.PathLike)):
+        return file_sha256(Path(sentences).expanduser())
+    return data_hash(sentences)
 
 
 def read_texts(
     sentences: Sentences,
     folder: Path,
-    *,
     name: str,
     duplicates: str = "merge",
     hidden: Sequence[str] = (),
+    *,
     memory: int | None = None,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
@@ -60,57 +65,44 @@ def read_texts(
     return at the end of a line is removed. Memory grows by 1 byte per line, in addition to `memory` for finding equal
     lines.
 
-    Returns `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that do not
-    count) and `sentences`.
+    Returns `lines`, `skipped` (count by reason), `duplicates` (lines that do not count) and `sentences`.
     """
-    skipped: dict[str, dict[str, Any]] = {}
     spans = folder / "spans.tmp"
-    lines = 0
+    lines = end = 0
     with disk_errors(folder), ExitStack() as stack:
         quarantine = stack.enter_context(Quarantine(folder / SKIPPED))
-        texts_file = stack.enter_context((folder / TEXTS).open("wb"))
-        spans_file = stack.enter_context(spans.open("wb"))
-        hashes_file = stack.enter_context((folder / HASHES).open("wb"))
-        bar = stack.enter_context(
-            tqdm(desc=f"reading {name}", unit=" lines", unit_scale=True, disable=not show_progress_bar)
-        )
-        end = 0
+        places = (folder / TEXTS, spans, folder / HASHES)
+        texts_file, spans_file, hashes_file = (stack.enter_context(place.open("wb")) for place in places)
         more = (text.encode("utf-8", "surrogatepass") for text in hidden)
-        for batch in _batches(chain(_raw_lines(sentences, name, stack), more)):
-            texts, ends, numbers, hashes = list[bytes](), list[int](), list[int](), list[int]()
-            for line in batch:
-                lines += 1
-                text = line.removesuffix(b"\r")
-                try:
-                    if not decode(text).strip():
-                        raise BadLine("blank")
-                except BadLine as bad:
-                    quarantine.reject(name, lines, str(bad), line)
-                    entry = skipped.setdefault(str(bad), {"count": 0, "lines": []})
-                    entry["count"] += 1
-                    if len(entry["lines"]) < SHOWN:
-                        entry["lines"].append(lines)
-                    continue
-                end += len(text)
-                texts.append(text)
-                ends.append(end)
-                numbers.append(lines - 1)
-                hashes.append(hash64(text))
-            texts_file.write(b"".join(texts))
-            spans_file.write(np.array([ends, numbers], np.int64).T.tobytes())
-            hashes_file.write(np.array(hashes, np.uint64).tobytes())
-            bar.update(len(batch))
+        given = chain(_raw_lines(sentences, name, stack), more)
+        for line in tqdm(given, f"reading {name}", unit=" lines", unit_scale=True, disable=not show_progress_bar):
+            lines += 1
+            text = line.removesuffix(b"\r")
+            try:
+                if not decode(text).strip():
+                    raise BadLine("blank")
+            except BadLine as bad:
+                quarantine.reject(name, lines, str(bad), line)
+                continue
+            end += len(text)
+            texts_file.write(text)
+            spans_file.write(SPAN.pack(end, lines - 1))
+            hashes_file.write(HASH.pack(hash64(text)))
     kept = _kept(folder / HASHES, duplicates, memory)
     if not kept.any():
-        reason = "; ".join(f"{entry['count']:,} {reason}" for reason, entry in skipped.items())
-        why = f"all {lines:,} lines were left out ({reason or 'each occurs twice'})"
+        why = f"all {lines:,} lines were left out ({counted(quarantine.counts) or 'each occurs twice'})"
         raise XlsrError(f"{name} has no sentences: {why if lines else 'it is empty'}.")
-    count = int(kept.sum())
-    save_rows(folder / ROWS, _rows(spans, kept), (count, 3), np.int64)
+    save_rows(folder / ROWS, _rows(spans, kept), (int(kept.sum()), 3), np.int64)
     spans.unlink()
-    given = len(kept) - len(hidden)  # lines that were not skipped
-    distinct = int(kept[:given].sum())
-    return {"lines": lines - len(hidden), "skipped": skipped, "duplicates": given - distinct, "sentences": distinct}
+    usable = len(kept) - len(hidden)  # lines that were not skipped
+    distinct = int(kept[:usable].sum())
+    counts = {"lines": lines - len(hidden), "skipped": quarantine.counts}
+    return {**counts, "duplicates": usable - distinct, "sentences": distinct}
+
+
+def counted(skipped: Mapping[str, int]) -> str:
+    """Reasons for which lines were skipped, with their numbers."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
 
 
 def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[bytes]:
@@ -122,19 +114,6 @@ def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[by
         yield from iter_lines(stack.enter_context(open_binary(Path(sentences).expanduser())))
     except BrokenFile as error:
         raise XlsrError(f"{name} cannot be read to its end: {error}.") from error
-
-
-def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line)
-        if len(batch) == LINES_AT_ONCE or size > 8 * BLOCK:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
@@ -222,18 +201,18 @@ class TextStore:
         return ranges
 
 
-def skipped_sentence(name: str, counts: dict[str, Any]) -> str:
-    """One sentence on the skipped lines of a side; empty if there are none."""
-    skipped = counts["skipped"]
-    if not skipped:
-        return ""
-    reasons = [
-        f"{entry['count']:,} {reason}: {', '.join(map(str, entry['lines']))}"
-        + (", ..." if entry["count"] > len(entry["lines"]) else "")
-        for reason, entry in skipped.items()
-    ]
-    total = sum(entry["count"] for entry in skipped.values())
-    return f"{name}: {total:,} of {counts['lines']:,} lines skipped ({'; '.join(reasons)})."
+def pair_rows(
+    stores: Sequence[TextStore], rows: Sequence[np.ndarray], **columns: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    """Pairs with their texts and other columns, for `write_pairs`."""
+    for start in range(0, len(rows[0]), PAIRS_AT_ONCE):
+        part = slice(start, start + PAIRS_AT_ONCE)
+        source, target = (store.texts(own[part]) for store, own in zip(stores, rows, strict=True))
+        shown = {name: values[part].tolist() for name, values in columns.items()} | {
+            "source": source,
+            "target": target,
+        }
+        yield from (dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True))
 
 
 def is_plain(path: str) -> bool:

@@ -20,18 +20,20 @@ FEWEST = 20  # known pairs, gold pairs or labels
 
 @dataclass(frozen=True)
 class PrecisionCurve:
-    """Precision with its 95 % interval, and recall (None if unknown), of the `pairs` at or above each threshold.
+    """Precision and recall (None if unknown) with 95 % intervals, of the `pairs` at or above each threshold.
 
     Arrays are `(points,)`, thresholds ascend, and `basis` says what the estimate rests on.
     """
 
     threshold: np.ndarray
+    pairs: np.ndarray
+    basis: str
     precision: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    recall: np.ndarray | None
-    pairs: np.ndarray
-    basis: str
+    recall: np.ndarray | None = None
+    recall_low: np.ndarray | None = None
+    recall_high: np.ndarray | None = None
 
     @property
     def f1(self) -> np.ndarray:
@@ -60,8 +62,7 @@ class PrecisionCurve:
 
     def at(self, index: int) -> dict[str, float]:
         """All figures at one threshold."""
-        names = ("threshold", "precision", "low", "high", "pairs", *(("recall",) if self.recall is not None else ()))
-        return {name: float(getattr(self, name)[index]) for name in names}
+        return {name: float(values[index]) for name, values in vars(self).items() if isinstance(values, np.ndarray)}
 
     def values(self) -> dict[str, Any]:
         """The curve as plain values, for JSON."""
@@ -123,7 +124,7 @@ def hidden_curve(
     where `M` is the unknown number of true pairs and `S` the number of sentences of both sides. `F_1` is the share of
     complete hidden pairs that are found. `F_2` and `F_0` are the numbers of false pairs per sentence: `F_2` of sentences
     with a translation, `F_0` of those that were hidden alone. Least squares on a histogram of the scores give `M`. The
-    precision is `M F_1 / N`, the recall `F_1`. The interval comes from resampling the hidden pairs.
+    precision is `M F_1 / N`, the recall `F_1`. The interval of the precision comes from resampling the hidden pairs.
 
     Args:
         hidden: What was hidden.
@@ -154,14 +155,14 @@ def hidden_curve(
     weight = 1 / np.sqrt(observed + 1)  # of a count that varies as Poisson's
     half = sum(sentences) / 2
 
-    def fit(kinds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def fit(kinds: Sequence[np.ndarray]) -> np.ndarray:
         true, wrong, noise = (_histogram(one, edges) / size for one, size in zip(kinds, sizes, strict=True))
         step, rest = (true + wrong - noise) * weight, (observed - half * noise) * weight
         pairs = float(np.clip(step @ rest / max(step @ step, 1e-12), 0, min(sentences)))  # M
         true, wrong, noise = (_at_least(one, grid) / size for one, size in zip(kinds, sizes, strict=True))
         total = pairs * (true + wrong) + (half - pairs) * noise
         last = np.maximum.accumulate(np.where(total > 0, np.arange(len(grid)), 0))  # point with hidden pairs
-        return (pairs * true / np.maximum(total, 1e-12))[last], true
+        return (pairs * true / np.maximum(total, 1e-12))[last]
 
     rng = np.random.default_rng(seed)
 
@@ -171,11 +172,10 @@ def hidden_curve(
         pseudo = rng.random(count) < 0.5 / (len(found) + 0.5)
         return np.where(pseudo, rng.choice(scores, count), rng.choice(found if len(found) else scores, count))
 
-    drawn = [fit(list(map(redraw, kinds)))[0] for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    precision, recall = fit(kinds)
+    low, high = np.quantile([fit(list(map(redraw, kinds))) for _ in range(RESAMPLES)], [0.025, 0.975], axis=0)
     basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
-    return PrecisionCurve(grid, precision, low, high, recall, _at_least(kept, grid), basis)
+    recall = _share(_at_least(kinds[0], grid), np.full(len(grid), len(complete)))
+    return PrecisionCurve(grid, _at_least(kept, grid), basis, fit(kinds), low, high, *recall)
 
 
 def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
@@ -184,10 +184,15 @@ def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCu
         raise XlsrError(f"`gold` must have at least {FEWEST} pairs that are in the texts, got {total}.")
     grid = _grid(scores)
     pairs, found = _at_least(scores, grid), _at_least(scores[right], grid)
-    precision = found / np.maximum(pairs, 1)
-    counts = zip(found.astype(int).tolist(), pairs.astype(int).tolist(), strict=True)
-    low, high = np.array([binomtest(*count).proportion_ci(method="wilson") for count in counts]).T
-    return PrecisionCurve(grid, precision, low, high, found / total, pairs, f"{total:,} gold pairs")
+    precision, recall = _share(found, pairs), _share(found, np.full(len(grid), total))
+    return PrecisionCurve(grid, pairs, f"{total:,} gold pairs", *precision, *recall)
+
+
+def _share(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shares, and both ends of their 95 % intervals (Wilson)."""
+    pairs = zip(np.minimum(found, counts).astype(int).tolist(), counts.astype(int).tolist(), strict=True)
+    low, high = np.array([binomtest(*pair).proportion_ci(method="wilson") for pair in pairs]).T
+    return found / counts, low, high
 
 
 def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: int = 0) -> PrecisionCurve:
@@ -219,7 +224,7 @@ def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: 
     drawn = [fit(rng.integers(0, len(at), len(at)), rng) for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     basis = f"{len(at):,} labels, {int(accepted.sum()):,} of them accepted"
-    return PrecisionCurve(grid, fit(np.arange(len(at))), low, high, None, pairs, basis)
+    return PrecisionCurve(grid, pairs, basis, fit(np.arange(len(at))), low, high)
 
 
 def _grid(scores: np.ndarray) -> np.ndarray:

@@ -18,22 +18,22 @@ from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import atomic_write, write_json
 
 JOB, STAGE, LOCK = "job.json", "stage.json", "lock"
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Stage:
-    """A folder with the files of one stage and its state; without a path the state is kept in memory.
+    """A folder with the files of one stage and its state; without a path both are kept in memory.
 
-    The state is one JSON file that is replaced atomically: a killed process leaves the old one or the new one.
+    The state is one JSON file that is replaced atomically: a killed process leaves the old one or the new one. With
+    `in_files` arrays that are not kept are in unnamed temporary files instead of memory.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, in_files: bool = False) -> None:
+        self.path, self.in_files = path, in_files
         self._state: dict[str, Any] = {}
 
     @property
@@ -70,20 +70,10 @@ class Stage:
         self.path.mkdir()
         self.update(settings=settings)
 
-
-class Workspace:
-    """Where the arrays of a search are: kept in the stage's folder, in memory, or in unnamed temporary files."""
-
-    def __init__(self, stage: Stage, in_files: bool) -> None:
-        self.stage, self.in_files = stage, in_files
-        if stage.path is not None:
-            with disk_errors(stage.path):
-                stage.path.mkdir(parents=True, exist_ok=True)
-
     def array(self, name: str, shape: tuple[int, ...], dtype: type, *, kept: bool = False) -> np.ndarray:
         """An array of zeros, or with `kept` the one that an earlier process left under that name."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        folder = self.stage.path if kept else None
+        folder = self.path if kept else None
         if not size or (folder is None and not self.in_files):
             return np.zeros(shape, dtype)
         if folder is None:
@@ -92,23 +82,19 @@ class Workspace:
                 return np.memmap(file, dtype, "r+", shape=shape)
         path = folder / f"{name}.npy"
         if not path.exists():
-            with disk_errors(path), atomic_write(path) as partial:
-                np.lib.format.open_memmap(partial, "w+", dtype, shape)
-                with partial.open("r+b") as file:
-                    _reserve(file.fileno(), partial.stat().st_size)
+            with disk_errors(path):
+                folder.mkdir(parents=True, exist_ok=True)
+                with atomic_write(path) as partial:
+                    np.lib.format.open_memmap(partial, "w+", dtype, shape)
+                    with partial.open("r+b") as file:
+                        _reserve(file.fileno(), partial.stat().st_size)
         return np.load(path, mmap_mode="r+")
 
-    def remove(self, *names: str) -> None:
-        if self.stage.path is not None:
-            for name in names:
-                (self.stage.path / f"{name}.npy").unlink(missing_ok=True)
-
     def clear(self, keep: Collection[str]) -> None:
-        """Removes all kept arrays but some."""
-        if self.stage.path is not None:
-            for path in self.stage.path.iterdir():
-                if path.stem not in keep and path.name != STAGE:
-                    path.unlink()
+        """Removes all arrays that are kept on disk, but some."""
+        for path in self.path.glob("*.npy") if self.path is not None else ():
+            if path.stem not in keep:
+                path.unlink()
 
 
 def _reserve(descriptor: int, size: int) -> None:
@@ -183,7 +169,7 @@ class WorkFolder:
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns a full disk and a place that cannot be written to into errors that name the path."""
+    """Turns a full disk into an error that names the path."""
     try:
         yield
     except OSError as error:
@@ -193,13 +179,18 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
                 f"The disk of {path} is full, or a limit on file size is reached. Finished stages are kept: make room "
                 "and run the same command again."
             ) from error
-        if error.errno in WRONG_PLACE:
-            raise XlsrError(f"{path} cannot be written: {error}.") from error
         raise
 
 
-def save_array(path: Path, array: np.ndarray) -> None:
-    save_rows(path, [array], array.shape, array.dtype)
+def save_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Writes an `.npz` file, and moves it into place when it is complete."""
+    with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return dict(file)
 
 
 def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -212,8 +203,8 @@ def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], 
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with disk_errors(path), atomic_write(path) as partial:
-        partial.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
+    with disk_errors(path):
+        write_json(path, content)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

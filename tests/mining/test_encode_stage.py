@@ -10,8 +10,8 @@ from mining_fakes import NumberEncoder, numbered
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.mining import encode_stage as module
-from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
+from hf_xlsr.mining import stages as module
+from hf_xlsr.mining.stages import LazyEncoder, VectorFile, encode_shards
 from hf_xlsr.mining.texts import TextStore, read_texts
 from hf_xlsr.utils.errors import XlsrError
 
@@ -27,13 +27,14 @@ Side = tuple[TextStore, VectorFile]
 def side(folder: Path, sentences: Any, **options: Any) -> Side:
     folder.mkdir(exist_ok=True)
     read_texts(sentences, folder, name=folder.name, **options)
-    return again((TextStore(folder, folder.name), VectorFile(folder, 0, [])))
+    store = TextStore(folder, folder.name)
+    return store, VectorFile.of(folder, store)
 
 
 def again(part: Side) -> Side:
     """The side, as another process opens it."""
     store, file = part
-    return store, VectorFile(file.path.parent, len(store), shards_of(store))
+    return store, VectorFile.of(file.path.parent, store)
 
 
 def encode(parts: list[Side], encoder: Any, **options: Any) -> list[np.ndarray]:
@@ -92,18 +93,6 @@ def test_only_missing_shards_are_encoded(tmp_path: Path, monkeypatch: pytest.Mon
     encode([again(part)], str(tmp_path))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
-def test_invalid_vector_is_named_by_its_line(value: float, tmp_path: Path):
-    class Bad(NumberEncoder):
-        def vector(self, text: str) -> np.ndarray:
-            return np.full(self.width, value) if text == "bad" else super().vector(text)
-
-    part = side(tmp_path / "source", ["one", "", "one", "longer", "bad", "the longest of all"])
-    with pytest.raises(XlsrError, match="line 5 of source"):
-        encode([part], Bad())
-    assert part[1].missing() == [0]
-
-
 def test_encoder_must_not_change_its_width(tmp_path: Path):
     class Grows(NumberEncoder):
         def encode(self, texts: Any, **options: Any) -> np.ndarray:
@@ -136,7 +125,8 @@ def test_model_of_the_hub_is_identified_by_its_files(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
     monkeypatch.setattr(module, "load_encoder", load)
-    assert LazyEncoder("owner/name").identity() == "owner/name"  # loaded, but its files are not known
+    with pytest.raises(XlsrError, match="owner/name"):
+        LazyEncoder("owner/name").identity()  # loaded, but its files are not known
     monkeypatch.setattr(module, "load_encoder", download)
     first = LazyEncoder("owner/name").identity()
     assert loads == ["owner/name"] * 2

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.mining import MARGINS, RETRIEVALS, encode_stage, mine_vectors
+from hf_xlsr.mining import MARGINS, RETRIEVALS, mine_vectors, stages
 from hf_xlsr.mining.search.neighbours import METHODS
 from hf_xlsr.mining.texts import DUPLICATES
 
@@ -28,8 +28,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """Name of a model that is a `NumberEncoder`."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    monkeypatch.setattr(encode_stage, "load_encoder", lambda *arguments: NumberEncoder())
-    monkeypatch.setattr(encode_stage, "SMALLEST_SHARD", 16)
+    monkeypatch.setattr(stages, "load_encoder", lambda *arguments: NumberEncoder())
+    monkeypatch.setattr(stages, "SMALLEST_SHARD", 16)
     return str(tmp_path / "model")
 
 
@@ -93,7 +93,7 @@ def test_summary(fake: str, files: list[str], tmp_path: Path, capsys: Capture, m
     lines = [" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()]
     text = "\n".join(lines)
     assert len(lines) < 25
-    for part in ("41 sentences of 44 lines", "1 equal to others", "blank: 41", "invalid UTF-8: 42", "exact, k 4"):
+    for part in ("41 sentences of 44 lines", "1 equal to others", "1 blank, 1 invalid UTF-8", "exact, k 4"):
         assert part in text
     assert f"pairs in {output}" in text
     first = list(read_rows(output))[:3]
@@ -183,16 +183,16 @@ def test_interrupted_and_resumed(
             return super().encode(texts, **options)
 
     def interrupted() -> None:
-        encode_stage.load_encoder = lambda *arguments: Interrupted()  # type: ignore[assignment]
+        stages.load_encoder = lambda *arguments: Interrupted()  # type: ignore[assignment]
         os._exit(cli.main(words))
 
     assert in_child(interrupted) == (130, "")
     with monkeypatch.context() as patch:
-        patch.setattr(encode_stage, "load_encoder", lambda *arguments: Interrupted())
+        patch.setattr(stages, "load_encoder", lambda *arguments: Interrupted())
         assert cli.main(words) == 130  # resumes with the third shard, and is stopped in the fifth
     assert f"{output}.work" in capsys.readouterr().err and not output.exists()
     encoder = NumberEncoder()
-    monkeypatch.setattr(encode_stage, "load_encoder", lambda *arguments: encoder)
+    monkeypatch.setattr(stages, "load_encoder", lambda *arguments: encoder)
     run(words, capsys)
     assert output.exists() and len(encoder.calls) == 2
     assert not Path(f"{output}.work").exists()

@@ -15,15 +15,15 @@ import pytest
 from mining_fakes import SOURCE, TARGET, NumberEncoder, assert_same_pairs, half, in_child, write_lines
 
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.mining import MinedBitext, MiningOptions, encode_stage, mine_bitext, mine_vectors
-from hf_xlsr.mining.encode_stage import PROBES
+from hf_xlsr.mining import MinedBitext, MiningOptions, mine_bitext, mine_vectors, stages
 from hf_xlsr.mining.pipeline import run_mining
+from hf_xlsr.mining.stages import PROBES
 from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode_stage, "SMALLEST_SHARD", 16)
+    monkeypatch.setattr(stages, "SMALLEST_SHARD", 16)
 
 
 @pytest.fixture
@@ -135,11 +135,11 @@ def kills(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
         ("stages", "read_texts", 2, {"source.text"}),
         ("texts", "hash64", 100, {"source.text"}),
         ("", "encode", 5, {"source.text", "target.text"}),
-        ("encode_stage", "_header", 7, {"source.text", "target.text", "source.vectors"}),
+        ("stages", "_header", 7, {"source.text", "target.text", "source.vectors"}),
         ("stages", "neighbours_both_ways", 1, ENCODED),
         ("search.block_search", "settle", 1, ENCODED),
         ("pipeline", "extract_pairs", 1, ENCODED | {"neighbours"}),
-        ("pipeline", "save_array", 3, ENCODED | {"neighbours"}),
+        ("pipeline", "save_arrays", 1, ENCODED | {"neighbours"}),
         ("work_folder", "_write_json", 3, set()),
     ],
 )
@@ -189,9 +189,9 @@ from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from mining_fakes import NumberEncoder
-from hf_xlsr.mining import MiningOptions, encode_stage
+from hf_xlsr.mining import MiningOptions, stages
 from hf_xlsr.mining.pipeline import run_mining
-encode_stage.SMALLEST_SHARD = 16
+stages.SMALLEST_SHARD = 16
 encoder = NumberEncoder()
 folder = Path(sys.argv[2])
 run = run_mining(folder / "en.txt", folder / "fr.txt", folder / "two", MiningOptions(), encoder=encoder)

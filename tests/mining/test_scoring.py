@@ -8,10 +8,10 @@ import pytest
 from mining_fakes import NumberEncoder, numbered, write_lines
 
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.mining.encode_stage import PROBES
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import mine_bitext
 from hf_xlsr.mining.scoring import run_scoring, score_bitext
+from hf_xlsr.mining.stages import PROBES
 
 SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
 

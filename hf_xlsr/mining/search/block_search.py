@@ -13,10 +13,11 @@ from tqdm.auto import tqdm
 from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
 from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, product_precision, search_down_to, settle
 from hf_xlsr.mining.search.vectors import Vectors, as_tensor, middle, scan
-from hf_xlsr.mining.work_folder import Workspace
+from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError
 
 SIDES = ("source", "target")
+RESULTS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 RECALL_SAMPLE = 1000  # rows of each side
 # Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A killed process loses one
 # block; the more queries it has, the more of them share a cell.
@@ -35,19 +36,6 @@ class Sizes(NamedTuple):
     in_files: bool
 
 
-class Task(NamedTuple):
-    """What the memory of a search depends on: rows of both sides, their width and bytes per number, and the method."""
-
-    source: int
-    target: int
-    width: int
-    itemsize: int
-    k: int
-    method: str
-    cells: int
-    probes: int
-
-
 class Neighbours(NamedTuple):
     """Similarities (float32) and indices (int64) of one side's neighbours, `(rows, k)` each."""
 
@@ -59,32 +47,34 @@ class Neighbours(NamedTuple):
         return cls(np.empty((rows, k), np.float32), np.empty((rows, k), np.int64))
 
 
-def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
+def choose_sizes(
+    matrices: Sequence[np.ndarray], k: int, method: str, cells: int, probes: int, memory: int | None, filter_: Filter
+) -> Sizes:
     """Largest block sizes whose arrays fit a memory budget; half of the machine's available memory if None."""
     if memory is None:
         memory = psutil.virtual_memory().available // 2
-    rows, most, listed = task.source + task.target, max(task.source, task.target), task.k + filter_.spare
-    growing = 12 * task.k * rows
-    growing += 8 * listed * task.target if task.method == "exact" else task.width * task.itemsize * rows
+    counts, width, listed = [len(matrix) for matrix in matrices], matrices[0].shape[1], k + filter_.spare
+    itemsize = max(2 if matrix.dtype == np.float16 else 4 for matrix in matrices)
+    rows, most = sum(counts), max(counts)
     # One after the other: fingerprints, training, sorting by cell, blocks.
-    phases, fixed = [24 * most], 0
-    if task.method == "ivf":
-        fixed = 4 * rows
-        phases += [48 * task.width * task.cells, 16 * most]
+    phases, fixed, probing = [24 * most], 0, 0
+    growing = 12 * k * rows
+    if method == "exact":
+        growing, itemsize = growing + 8 * listed * counts[1], 4
+    else:
+        growing += width * itemsize * rows
+        fixed, probing = 4 * rows, (8 * width + 2048) * cells
+        phases += [48 * width * cells, 16 * most]
     needed = 0
     for in_files in (False, True):
-        for block, tile in SIZES[task.method]:
-            needed = fixed + max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
+        for block, tile in SIZES[method]:
+            height = min(block, most)
+            blocks = width * (itemsize * height + 16 * tile) + 16 * height * listed + 5 * tile * tile
+            blocks += 512 * tile * listed + probing + (16 * height * probes if probing else 0)
+            needed = fixed + max(*phases, blocks) + (0 if in_files else growing)
             if needed <= memory:
                 return Sizes(block, tile, in_files)
     raise XlsrError(f"`memory` must be at least {-(-needed // 1_000_000)}MB for this search, got {memory:,} bytes.")
-
-
-def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
-    block = min(block, max(task.source, task.target))
-    vectors = task.width * ((4 if task.method == "exact" else task.itemsize) * block + 16 * tile)
-    probing = (8 * task.width + 2048) * task.cells + 16 * block * task.probes if task.method == "ivf" else 0
-    return vectors + probing + 16 * block * listed + 5 * tile * tile + 512 * tile * listed
 
 
 class BlockSearch:
@@ -96,11 +86,11 @@ class BlockSearch:
         k: int,
         sizes: Sizes,
         filter_: Filter,
-        workspace: Workspace,
+        stage: Stage,
         cells: int = 1,
         show_progress_bar: bool = False,
     ) -> None:
-        self.k, self.sizes, self.filter, self.workspace, self.cells = k, sizes, filter_, workspace, cells
+        self.k, self.sizes, self.filter, self.stage, self.cells = k, sizes, filter_, stage, cells
         self.device, self.quiet = filter_.device, not show_progress_bar
         middles = [middle(matrix) for matrix in matrices]
         self.stats = [
@@ -115,7 +105,7 @@ class BlockSearch:
     def exact(self, results: Sequence[Neighbours]) -> None:
         """Compares every source with every target, once for both directions; fills `results`, by row of both sides."""
         source, target = self.sides
-        done = self.workspace.stage.state.get("progress", 0)
+        done = self.stage.state.get("progress", 0)
         kept = self._column_arrays(done)
         columns = self._best(1, *(as_tensor(array, self.device) for array in kept))
         with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
@@ -135,22 +125,22 @@ class BlockSearch:
 
     def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None = None) -> None:
         """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
-        done, before = self.workspace.stage.state.get("progress", 0), 0
+        done, before = self.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
-                lay_out(side, name, self.cells, self.workspace, self.tile)
+                lay_out(side, name, self.cells, self.stage, self.tile)
                 for side, name in zip(self.sides, SIDES, strict=True)
             ]
             if recall is not None:
-                probes = self.workspace.stage.state.get("probes") or self._enough_probes(laid, probes, recall)
-                self.workspace.stage.update(probes=probes)
+                probes = self.stage.state.get("probes") or self._enough_probes(laid, probes, recall)
+                self.stage.update(probes=probes)
             for direction, (asking, other) in enumerate((laid, laid[::-1])):
                 queries = asking.vectors
                 for start in range(max(0, done - before), len(queries), self.sizes.rows):
                     block = queries.block(start, start + self.sizes.rows, queries.kind)
                     lists = self._probe(direction, block, other, probes)
                     self._finish(results, direction, queries, start, lists, other.vectors, certain=False)
-                    self.workspace.stage.update(progress=before + start + len(block))
+                    self.stage.update(progress=before + start + len(block))
                     bar.update(len(block))
                     del block, lists  # before the next ones are allocated
                 before += len(queries)
@@ -267,23 +257,21 @@ class BlockSearch:
     def _column_arrays(self, done: int) -> tuple[np.ndarray, np.ndarray]:
         """The targets' lists after that many sources."""
         shape = (len(self.sides[1]), self._listed(1))
-        arrays = self.workspace.array("values", shape, np.float32), self.workspace.array("candidates", shape, np.int32)
+        arrays = self.stage.array("values", shape, np.float32), self.stage.array("candidates", shape, np.int32)
         for array, name, fill in zip(arrays, ("values", "candidates"), (-np.inf, 0), strict=True):
-            array[:] = self.workspace.array(f"{name}-{done}", shape, array.dtype.type, kept=True) if done else fill
+            array[:] = self.stage.array(f"{name}-{done}", shape, array.dtype.type, kept=True) if done else fill
         return arrays
 
     def _keep(self, columns: TopK, done: int) -> None:
         """Saves the targets' lists after that many sources, and removes those before."""
-        stage = self.workspace.stage
-        if stage.path is None:
+        if self.stage.path is None:
             return
-        before = stage.state.get("progress", 0)
-        for name in ("values", "candidates"):
-            array = getattr(columns, name).cpu().numpy()
-            self.workspace.array(f"{name}-{done}", array.shape, array.dtype.type, kept=True)[:] = array
-        stage.update(progress=done)
-        if before:
-            self.workspace.remove(f"values-{before}", f"candidates-{before}")
+        names = [f"{name}-{done}" for name in ("values", "candidates")]
+        for name, tensor in zip(names, (columns.values, columns.candidates), strict=True):
+            array = tensor.cpu().numpy()
+            self.stage.array(name, array.shape, array.dtype.type, kept=True)[:] = array
+        self.stage.update(progress=done)
+        self.stage.clear([*names, *RESULTS])
 
 
 def _hits(found: np.ndarray, true: np.ndarray) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 An inverted file like FAISS' IVF, but searched for all queries at once: the vectors of both sides are sorted by cell, and
 the queries that probe a cell are compared with it in one matrix product, instead of one query at a time. Vectors are
-not quantised, and files are read in order. On real embeddings it finds more true neighbours than FAISS' IVF in equal time
-(docs/results.md).
+not quantised, and files are read in order.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ import torch
 
 from hf_xlsr.mining.search.tiles import Tile, TopK
 from hf_xlsr.mining.search.vectors import Vectors, as_tensor, convert
-from hf_xlsr.mining.work_folder import Workspace
+from hf_xlsr.mining.work_folder import Stage
 
 SEED = 1
 POINTS_PER_CELL = 64  # of the sample that centroids are trained on
 ROUNDS = 10
 
 
-def train_centroids(side: Vectors, cells: int, workspace: Workspace, tile: Tile) -> np.ndarray:
+def train_centroids(side: Vectors, cells: int, stage: Stage, tile: Tile) -> np.ndarray:
     """`(cells, width)` centroids of length 1, float32, by spherical k-means on a random sample of the side."""
     rng = np.random.default_rng(SEED)
     rows = np.sort(rng.choice(len(side), min(len(side), POINTS_PER_CELL * cells), replace=False))
-    sample = Vectors(workspace.array("sample", (len(rows), side.width), side.kind))
+    sample = Vectors(stage.array("sample", (len(rows), side.width), side.kind))
     copy_rows(side, rows, sample.matrix)
     centroids = sample[np.sort(rng.choice(len(rows), cells, replace=False))]
     for _ in range(ROUNDS):
@@ -67,22 +66,22 @@ class Cells:
     starts: np.ndarray
 
 
-def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Tile) -> Cells:
-    """Sorts a side into at most `cells` cells, or opens the result of an earlier process in the workspace."""
+def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> Cells:
+    """Sorts a side into at most `cells` cells, or opens the result of an earlier process in the stage."""
     cells = min(cells, len(side))
-    centroids = workspace.array(f"{name}-centroids", (cells, side.width), np.float32, kept=True)
-    order = workspace.array(f"{name}-order", (len(side),), np.int32, kept=True)
-    starts = workspace.array(f"{name}-starts", (cells + 1,), np.int64, kept=True)
-    matrix = workspace.array(f"{name}-vectors", (len(side), side.width), side.kind, kept=True)
-    if not workspace.stage.state.get(f"{name}-cells"):
-        centroids[:] = train_centroids(side, cells, workspace, tile)
+    centroids = stage.array(f"{name}-centroids", (cells, side.width), np.float32, kept=True)
+    order = stage.array(f"{name}-order", (len(side),), np.int32, kept=True)
+    starts = stage.array(f"{name}-starts", (cells + 1,), np.int64, kept=True)
+    matrix = stage.array(f"{name}-vectors", (len(side), side.width), side.kind, kept=True)
+    if not stage.state.get(f"{name}-cells"):
+        centroids[:] = train_centroids(side, cells, stage, tile)
         cell = np.empty(len(side), np.int32)
         for start, block, nearest in _nearest_cells(side, centroids, tile):
             cell[start : start + len(block)] = nearest
         starts[1:] = np.cumsum(np.bincount(cell, minlength=cells))
         order[:] = np.argsort(cell, kind="stable")
         copy_rows(side, order, matrix)
-        workspace.stage.update(**{f"{name}-cells": cells})
+        stage.update(**{f"{name}-cells": cells})
     return Cells(Vectors(matrix, labels=side.labels(np.array(order))), np.array(centroids), np.array(starts))
 
 

@@ -33,6 +33,9 @@ class MinedBitext:
     def __len__(self) -> int:
         return len(self.score)
 
+    def part(self, places: slice) -> MinedBitext:
+        return MinedBitext(self.source[places], self.target[places], self.score[places])
+
 
 def margin_scores(
     forward_sim: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray, margin: str = "ratio"

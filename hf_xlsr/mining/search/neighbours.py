@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_xlsr.mining.search.block_search import BlockSearch, Neighbours, Sizes, Task, choose_sizes
+from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, Sizes, choose_sizes
 from hf_xlsr.mining.search.tiles import Filter
 from hf_xlsr.mining.search.vectors import check_widths
-from hf_xlsr.mining.work_folder import Stage, Workspace
+from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.hashing import array_hash
 from hf_xlsr.utils.vectors import as_vectors
@@ -20,7 +20,6 @@ from hf_xlsr.utils.vectors import as_vectors
 METHODS = ("auto", "exact", "ivf")
 LARGEST_EXACT = 2e13  # multiply-adds
 VERSION = 3  # of the files in a folder
-WAYS = ("forward", "backward")
 DEFAULT_PROBES = 32
 QUERIES_AT_ONCE = 1024
 
@@ -48,7 +47,7 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     found = Neighbours.empty(len(queries), min(k, len(candidates)))
     if len(queries):
         sizes = Sizes(QUERIES_AT_ONCE, QUERIES_AT_ONCE, in_files=False)
-        search = BlockSearch(sides, k, sizes, Filter(), Workspace(Stage(None), in_files=False))
+        search = BlockSearch(sides, k, sizes, Filter(), Stage(None))
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             part = slice(start, start + QUERIES_AT_ONCE)
             found.similarities[part], found.indices[part] = search.nearest(0, sides[0][part])
@@ -137,43 +136,38 @@ def neighbours_both_ways(
     check_widths(*matrices)
     if not min(counts):
         return BothWays(*Neighbours.empty(counts[0], 0), *Neighbours.empty(counts[1], 0), method="exact", recall=1.0)
-    itemsize = max(2 if matrix.dtype == np.float16 else 4 for matrix in matrices)
-    width = matrices[0].shape[1]
     if method == "auto":
-        method = "ivf" if counts[0] * counts[1] * width > LARGEST_EXACT else "exact"
+        method = "ivf" if counts[0] * counts[1] * matrices[0].shape[1] > LARGEST_EXACT else "exact"
     cells = cells or 2 ** round(math.log2(max(1.0, min(counts) / 1000)))
-    task = Task(*counts, width, itemsize, k, method, cells, probes or DEFAULT_PROBES)
+    probes = probes or DEFAULT_PROBES
     filter_ = Filter(device)
-    sizes = choose_sizes(task, memory, filter_)
+    sizes = choose_sizes(matrices, k, method, cells, probes, memory, filter_)
     if folder is not None:
-        kind = task.method, task.cells, task.probes, recall, filter_.precision
+        kind = method, cells, probes, recall, filter_.precision
         settings = repr((VERSION, k, *kind, *map(array_hash, matrices)))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
-    stage = Stage(folder)
-    workspace = Workspace(stage, sizes.in_files)
+    stage = Stage(folder, sizes.in_files)
     search = None
     if not stage.result:
-        search = BlockSearch(matrices, k, sizes, filter_, workspace, cells, show_progress_bar)
-    results = []
-    for way, count in zip(WAYS, counts, strict=True):
-        shape = count, min(k, sum(counts) - count)
-        kinds = {"similarities": np.float32, "indices": np.int64}
-        arrays = (workspace.array(f"{way}_{part}", shape, kind, kept=True) for part, kind in kinds.items())
-        results.append(Neighbours(*arrays))
+        search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar)
+    shapes = [(count, min(k, sum(counts) - count)) for count in counts for _ in range(2)]
+    kinds = (np.float32, np.int64) * 2
+    arrays = [stage.array(*array, kept=True) for array in zip(RESULTS, shapes, kinds, strict=True)]
+    results = Neighbours(*arrays[:2]), Neighbours(*arrays[2:])
     if search is not None:
         measured, margin = 1.0, 0.0
         if method == "exact":
             search.exact(results)
         else:
-            search.by_cells(results, task.probes, recall)
+            search.by_cells(results, probes, recall)
             measured, margin = search.recall(results)
         for stats, result in zip(search.stats, results, strict=True):
             for array in result:
                 array[stats.surplus] = array[stats.originals]
         stage.finish(recall=measured, margin=margin)
-        workspace.clear([f"{way}_{part}" for way in WAYS for part in Neighbours._fields])
+        stage.clear(keep=RESULTS)
     told = stage.result or {}
-    return BothWays(*results[0], *results[1], method, told["recall"], told["margin"])
+    return BothWays(*arrays, method, told["recall"], told["margin"])
 
 
 def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:
