@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel, BertConfig
 
 from benchmarks.harness import Job, Step
+from benchmarks.training import NO_DROPOUT, encoder_sizes
 
 SIDES = ("sdpa", "eager")
 DEFAULTS: Job = {"layers": 12, "width": 384, "tokens": 4096, "lengths": [16, 32, 64, 128, 256, 512]}
@@ -19,16 +20,8 @@ QUICK: Job = {"layers": 1, "width": 32, "tokens": 64, "lengths": [16], "precisio
 
 def prepare(job: Job, sides: list[str]) -> Step:
     torch.manual_seed(1)
-    width, rate = job["width"], {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = BertConfig(
-        vocab_size=1000,
-        hidden_size=width,
-        num_hidden_layers=job["layers"],
-        num_attention_heads=width // 32,
-        intermediate_size=4 * width,
-        max_position_embeddings=job["length"],
-        **rate,
-    )
+    more = {"num_attention_heads": job["width"] // 32, "max_position_embeddings": job["length"], **NO_DROPOUT}
+    config = BertConfig(**{**encoder_sizes(job["width"], job["layers"], 1000), **more})
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder = AutoModel.from_config(config).to(device).train()
     ids = torch.randint(1, 1000, (max(job["tokens"] // job["length"], 1), job["length"]), device=device)

@@ -38,15 +38,8 @@ from benchmarks.training import make_material
 from hf_xlsr.export import to_sentence_transformer
 
 SIZE = {"width": 32, "layers": 1, "vocabulary": 500, "words": 8, "batch": 32, "steps": 40}
-TRAINING = {
-    "max_steps": 40,
-    "per_device_train_batch_size": 32,
-    "learning_rate": 1e-3,
-    "save_steps": 4,
-    "save_total_limit": 2,
-    "precision": "float32",
-    "disable_tqdm": True,
-}
+TRAINING: dict[str, Any] = {"max_steps": 40, "per_device_train_batch_size": 32, "learning_rate": 1e-3}
+TRAINING |= {"save_steps": 4, "save_total_limit": 2, "disable_tqdm": True}
 KILLS_A_RUN = 3
 
 
@@ -67,7 +60,7 @@ def make_inputs(folder: Path) -> None:
         "data": {"train": {"path": f"{folder}/pairs.tsv"}, "max_length": 32},
         "tokenizer": {"path": f"{folder}/encoder"},
         "model": {"encoder": {"path": f"{folder}/encoder"}, "similarity_weight": 0.0},
-        "training": {**TRAINING, "cache_batch_size": 8, "eval_strategy": "no"},
+        "training": {**TRAINING, "precision": "float32", "cache_batch_size": 8, "eval_strategy": "no"},
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     task = {"protocol": "tatoeba,xsim,mining", "data": f"{folder}/test.tsv", "languages": "en,fr"}
@@ -93,59 +86,50 @@ def gradient_cache(folder: Path, out: Path) -> None:
     command("train", folder / "recipe.yaml", "--output_dir", out / "run")
 
 
-def streaming(folder: Path, out: Path) -> None:
-    import datasets
-
-    from hf_xlsr import LightweightTrainer, LightweightTrainingArguments
+def resumed(trainer: Any, run: Path) -> None:
+    """Trains from the last checkpoint, if there is one."""
     from hf_xlsr.trainers.base import last_whole_checkpoint
 
-    stream = datasets.load_dataset(
-        *("csv",),
-        data_files=str(folder / "test.tsv"),
-        sep="\t",
-        split="train",
-        streaming=True,
-        cache_dir=str(out / "hf"),
-    )
-    args = LightweightTrainingArguments(output_dir=str(out / "run"), max_length=32, use_cpu=True, **TRAINING)
-    trainer = LightweightTrainer(model=str(folder / "encoder"), args=args, train_dataset=stream)
-    checkpoint = last_whole_checkpoint(out / "run")
+    checkpoint = last_whole_checkpoint(run)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+def streaming(folder: Path, out: Path) -> None:
+    from datasets import load_dataset
+
+    from hf_xlsr import LightweightTrainer, LightweightTrainingArguments
+
+    kept: dict[str, Any] = {"split": "train", "cache_dir": str(out / "hf")}
+    stream = load_dataset("csv", data_files=str(folder / "test.tsv"), sep="\t", streaming=True, **kept)
+    options = {"max_length": 32, "use_cpu": True, "precision": "float32", **TRAINING}
+    args = LightweightTrainingArguments(output_dir=str(out / "run"), **options)
+    trainer = LightweightTrainer(model=str(folder / "encoder"), args=args, train_dataset=stream)
+    resumed(trainer, out / "run")
     trainer.save_sentence_transformer(out / "model")
 
 
 def queue_loss(folder: Path, out: Path) -> None:
-    import datasets
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 
     from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss
-    from hf_xlsr.trainers.base import last_whole_checkpoint
 
     model = SentenceTransformer(str(folder / "model"), device="cpu")
     loss = DualMomentumLoss(model, queue_size=64, momentum=0.9)
     rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
-    data = datasets.Dataset.from_dict({"source": [row[0] for row in rows], "target": [row[1] for row in rows]})
-    options = {key: value for key, value in TRAINING.items() if key != "precision"}
-    args = SentenceTransformerTrainingArguments(str(out / "run"), use_cpu=True, **options)
-    trainer = SentenceTransformerTrainer(
-        model, args, train_dataset=data, loss=loss, callbacks=[DualMomentumCallback(loss)]
-    )
-    checkpoint = last_whole_checkpoint(out / "run")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    data = Dataset.from_dict({"source": [row[0] for row in rows], "target": [row[1] for row in rows]})
+    args, callbacks = Arguments(str(out / "run"), use_cpu=True, **TRAINING), [DualMomentumCallback(loss)]
+    trainer = SentenceTransformerTrainer(model, args, train_dataset=data, loss=loss, callbacks=callbacks)
+    resumed(trainer, out / "run")
     model.save_pretrained(str(out / "model"))
 
 
 def encode(folder: Path, out: Path) -> None:
-    texts = [f"{language}={folder}/{language}.txt" for language in ("en", "fr")]
-    command("encode", folder / "model", "--texts", texts[0], "--texts", texts[1], "--vectors", out / "vectors")
-    command(
-        *("encode", folder / "model", "--texts", texts[0], "--texts", texts[1], "--vectors", out / "vectors"),
-        *("--output", out / "files"),
-    )
+    texts = [f"--texts={language}={folder}/{language}.txt" for language in ("en", "fr")]
+    words = ("encode", folder / "model", *texts, "--vectors", out / "vectors")
+    command(*words)
+    command(*words, "--output", out / "files")
 
 
 def suite(folder: Path, out: Path) -> None:
@@ -194,13 +178,7 @@ def run_job(job: Callable[[Path, Path], None], folder: Path, out: Path, log: Pat
 
 
 class Case:
-    """One case: its undisturbed run, and the runs that are disturbed.
-
-    Args:
-        name: In `CASES`.
-        folder: With the inputs.
-        chance: Where the faults are drawn.
-    """
+    """A case of `CASES`: its undisturbed run, and the runs that are disturbed, with faults drawn from `chance`."""
 
     def __init__(self, name: str, folder: Path, chance: random.Random) -> None:
         self.job, self.patterns = CASES[name]
@@ -317,9 +295,8 @@ def main() -> None:
             print(case_name, json.dumps(found[case_name]), flush=True)
             if options.output:
                 options.output.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    sys.exit(
-        any("DIFFERENT" in counts for case in found.values() for counts in case.values() if isinstance(counts, dict))
-    )
+    counts = (counts for case in found.values() for counts in case.values() if isinstance(counts, dict))
+    sys.exit(any("DIFFERENT" in verdicts for verdicts in counts))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import torch
 from benchmarks.gradient_cache import CACHED, OURS
 from benchmarks.harness import hardware, in_worker, peak_bytes, print_table, synchronize
 from benchmarks.training import METHODS, PEER, made_pairs, make_material, train
+from hf_xlsr.utils.files import write_json
 
 SLICE_SECONDS = 480
 STORAGES = ("float32", "bfloat16", "int8")
@@ -83,15 +83,19 @@ def limits(sizes: dict[str, Any]) -> dict[str, Any]:
     return found | {"bandwidth": 8 * sizes["floats"] / median_seconds(lambda: target.copy_(source), sizes["rounds"])}
 
 
+def measured(step: Callable[..., Any], side: str, rounds: int) -> tuple[float, int]:
+    """Median of the seconds, and extra memory, of a step of a speed case."""
+    step(side, True)
+    extra, _ = peak_bytes(lambda: step(side, False))
+    return median_seconds(lambda: step(side, False), rounds), extra
+
+
 def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict[str, Any]:
     """The queue loss at one size: time, extra memory, operations and bytes per second; `naive` is cross-entropy."""
     from benchmarks.queue_info_nce import prepare
 
     job = {"rows": int(rows), "batch": sizes["batch"], "width": sizes["width"], "products": products}
-    step = prepare(job, [storage])
-    step(storage, True)
-    extra, _ = peak_bytes(lambda: step(storage, False))
-    seconds = median_seconds(lambda: step(storage, False), sizes["rounds"])
+    seconds, extra = measured(prepare(job, [storage]), storage, sizes["rounds"])
     # Four matrix products forward and backward; the queue is read at least once.
     operations = 4 * job["batch"] * job["width"] * job["rows"]
     stored = job["rows"] * job["width"] * ROW_BYTES.get(storage, 4)
@@ -102,10 +106,7 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
 def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
     from benchmarks.gradient_cache import prepare
 
-    step = prepare({**sizes, "precision": precision}, [])
-    step(side, True)
-    extra, _ = peak_bytes(lambda: step(side, False))
-    seconds = median_seconds(lambda: step(side, False), sizes["rounds"])
+    seconds, extra = measured(prepare({**sizes, "precision": precision}, []), side, sizes["rounds"])
     return {"seconds": seconds, "pairs_per_second": sizes["batch"] / seconds, "extra_bytes": extra}
 
 
@@ -144,14 +145,8 @@ def mine(sizes: dict[str, Any], rows: str) -> dict[str, Any]:
     return {"seconds": seconds, "rows_per_second": int(rows) / seconds, "accuracy": found}
 
 
-KINDS: dict[str, Callable[..., dict[str, Any]]] = {
-    "limits": limits,
-    "train": training,
-    "queue": queue,
-    "cache": cache,
-    "encode": encode,
-    "mine": mine,
-}
+KINDS: dict[str, Callable[..., dict[str, Any]]]
+KINDS = {"limits": limits, "train": training, "queue": queue, "cache": cache, "encode": encode, "mine": mine}
 
 
 def slices(sizes: dict[str, Any]) -> Iterator[str]:
@@ -229,9 +224,7 @@ def main() -> int:
             print(f"{name} failed: {error}", file=sys.stderr)
             failed += 1
             continue
-        partial = options.output.with_suffix(".partial")
-        partial.write_text(json.dumps(report, indent=1), "utf-8")
-        os.replace(partial, options.output)
+        write_json(options.output, report)
         print(name, report["slices"][name], flush=True)
     shown = with_shares(report["slices"])
     for kind in options.only:

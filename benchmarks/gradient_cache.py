@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.harness import Job, Step
+from benchmarks.training import NO_DROPOUT, both_directions, encoder_sizes
 from hf_xlsr import CmlmConfig, CmlmModel
 
 GRID = {"batch": "batches"}
@@ -37,10 +38,9 @@ def prepare(job: Job, chosen: list[str]) -> Step:
     from sentence_transformers import SentenceTransformer, losses
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    encoder = {"hidden_size": job["width"], "num_hidden_layers": job["layers"], "intermediate_size": 4 * job["width"]}
-    encoder |= {"model_type": "bert", "vocab_size": job["vocabulary"], "num_attention_heads": job["width"] // 64}
     torch.manual_seed(1)
-    encoder |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that losses can be compared
+    encoder = {"model_type": "bert", **encoder_sizes(job["width"], job["layers"], job["vocabulary"])}
+    encoder |= NO_DROPOUT  # so that losses can be compared
     config = CmlmConfig(text_config=encoder, retrieval_normalize=True, retrieval_margin=0.0, retrieval_scale=SCALE)
     ours = CmlmModel(config).to(device).train()
 
@@ -54,7 +54,7 @@ def prepare(job: Job, chosen: list[str]) -> Step:
             return features
 
     model = SentenceTransformer(modules=[Encoder()], device=device)
-    both = {"scale": SCALE, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+    both = both_directions(SCALE)
     peers = {
         CACHED: losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=job["chunk"], **both),
         WHOLE: losses.MultipleNegativesRankingLoss(model, **both),

@@ -134,21 +134,16 @@ def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
         returning = {} if count else {"MALLOC_MMAP_THRESHOLD_": "65536"}
         return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])], **returning)
 
-    if getattr(module, "ALONE", False):
-        turns: dict[str, Any] = {"seconds": {side: [] for side in sides}, "figures": {}}
-        for _ in range(rounds):
-            for side in sides:
-                found = worker([side], 1)
-                turns["seconds"][side] += found["seconds"][side]
-                turns["figures"] |= found["figures"]
-    else:
-        turns = worker(sides, rounds)
+    alone = getattr(module, "ALONE", False)
+    turns = [worker([side], 1) for _ in range(rounds) for side in sides] if alone else [worker(sides, rounds)]
+    seconds = {side: [one for turn in turns for one in turn["seconds"].get(side, ())] for side in sides}
     rows = []
     for side in sides:
-        seconds, base = turns["seconds"][side], turns["seconds"][sides[-1]]
-        ratios = [one / other for one, other in zip(seconds, base, strict=True)]
-        row = {"side": side, "seconds": statistics.median(seconds), "ratio": statistics.median(ratios)}
-        row |= {"range": [min(ratios), max(ratios)], **turns["figures"][side]}
+        ratios = [one / other for one, other in zip(seconds[side], seconds[sides[-1]], strict=True)]
+        row = {"side": side, "seconds": statistics.median(seconds[side]), "ratio": statistics.median(ratios)}
+        row["range"] = [min(ratios), max(ratios)]
+        for turn in turns:
+            row |= turn["figures"].get(side, {})
         if getattr(module, "MEMORY", True):
             row["extra_bytes"] = worker([side], 0)["extra_bytes"]
         rows.append(row)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from benchmarks.harness import Job, Step
+from benchmarks.training import NO_DROPOUT, encoder_sizes
 from hf_xlsr import HictlConfig, HictlForPreTraining
 from hf_xlsr.losses import bags_of_words, masked_lm_loss, sentence_contrast_loss
 from hf_xlsr.trainers.base import attention_for
@@ -33,18 +34,8 @@ def sides(job: Job) -> list[str]:
 def masked_lm(job: Job, positions: int) -> tuple[Any, str, torch.dtype | None]:
     """transformers' masked LM with random weights, its device and the dtype of autocast."""
     torch.manual_seed(1)
-    config = AutoConfig.for_model(
-        "xlm-roberta",
-        vocab_size=job["vocabulary"],
-        hidden_size=job["width"],
-        num_hidden_layers=job["layers"],
-        num_attention_heads=max(1, job["width"] // 64),
-        intermediate_size=4 * job["width"],
-        max_position_embeddings=positions + 2,
-        type_vocab_size=1,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    sizes = encoder_sizes(job["width"], job["layers"], job["vocabulary"]) | {"type_vocab_size": 1, **NO_DROPOUT}
+    config = AutoConfig.for_model("xlm-roberta", max_position_embeddings=positions + 2, **sizes)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if choose_precision("auto") == "bfloat16" else None
     attention = attention_for("sdpa", device, dtype, positions)

@@ -1,9 +1,8 @@
 """Bitext mining against bare FAISS and sentence-transformers' example, on the same vectors, with as many threads.
 
 exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, no mining) and
-semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example). cells: ours and
-FAISS' `IVF..,PQ..` with as many cells and probes, and the share of the true neighbours that each finds. memory: ours
-within `--memory`, on float16 matrices in files.
+semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example). memory: ours within
+`--memory`, on float16 matrices in files.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ import psutil
 
 from benchmarks.harness import Job, Step, peak_bytes
 
-DEFAULTS: Job = {"kind": "exact", "sizes": [50_000, 100_000, 200_000], "width": 384, "probes": 32, "memory": "512MB"}
+DEFAULTS: Job = {"kind": "exact", "sizes": [50_000, 100_000, 200_000], "width": 384, "memory": "512MB"}
 GRID = {"rows": "sizes"}
-QUICK: Job = {"sizes": [500], "width": 32, "probes": 4, "memory": "4GB"}
+QUICK: Job = {"sizes": [500], "width": 32, "memory": "4GB"}
 MEMORY = False  # not compared; sides take turns in one process
 K = 4
 CHUNK = 20_000
 
 
 def sides(job: Job) -> list[str]:
-    return {"exact": ["ours", "semantic_search", "faiss"], "cells": ["ours", "faiss"], "memory": ["ours"]}[job["kind"]]
+    return ["ours", "semantic_search", "faiss"] if job["kind"] == "exact" else ["ours"]
 
 
 def make_sides(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -44,27 +43,12 @@ def make_sides(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return source, target[order], order
 
 
-def extracted(neighbours: tuple[np.ndarray, ...]) -> set[tuple[int, int]]:
-    """Pairs that our extraction makes of anyone's neighbours."""
-    from hf_xlsr.mining import BothWays, extract_pairs
-
-    forward, forward_indices, backward, backward_indices = neighbours
-    mined = extract_pairs(BothWays(forward, forward_indices, backward, backward_indices, "exact", 1.0))
-    return set(zip(mined.source.tolist(), mined.target.tolist(), strict=True))
-
-
-def faiss_search(queries: np.ndarray, candidates: np.ndarray, job: Job, cells: int) -> tuple[np.ndarray, np.ndarray]:
-    """Similarities and indices of the neighbours; by cells when `cells` is above 0."""
+def faiss_search(queries: np.ndarray, corpus: np.ndarray, threads: int) -> tuple[np.ndarray, np.ndarray]:
     import faiss
 
-    faiss.omp_set_num_threads(job["threads"])
-    index = faiss.IndexFlatIP(job["width"])
-    if cells:
-        index = faiss.index_factory(job["width"], f"IVF{cells},PQ{job['width'] // 8}", faiss.METRIC_INNER_PRODUCT)
-        count = min(len(candidates), 64 * max(cells, 256))
-        index.train(candidates[np.random.default_rng(5).choice(len(candidates), count, replace=False)])
-        index.nprobe = job["probes"]
-    index.add(candidates)
+    faiss.omp_set_num_threads(threads)
+    index = faiss.IndexFlatIP(corpus.shape[1])
+    index.add(corpus)
     found: tuple[np.ndarray, np.ndarray] = index.search(queries, K)
     return found
 
@@ -79,49 +63,43 @@ def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    from hf_xlsr.mining import extract_pairs, nearest_neighbours, neighbours_both_ways
+    from hf_xlsr.mining import BothWays, extract_pairs, neighbours_both_ways
     from hf_xlsr.utils.devices import parse_size
 
-    rows = job["rows"]
-    source, target, order = make_sides(rows, job["width"])
-    truth = set(zip(order.tolist(), range(rows), strict=True))
-    cells = 2 ** round(np.log2(max(1, rows / 1000))) if job["kind"] == "cells" else 0
+    source, target, order = make_sides(job["rows"], job["width"])
+    truth = set(zip(order.tolist(), range(job["rows"]), strict=True))
     scratch = tempfile.TemporaryDirectory()
+    options: dict[str, Any] = {"method": "exact"}
     if job["kind"] == "memory":
+        options = {"memory": parse_size(job["memory"])}
         names = [Path(scratch.name) / f"{side}.npy" for side in ("source", "target")]
         for name, vectors in zip(names, (source, target), strict=True):
             np.save(name, vectors.astype(np.float16))
         source, target = (np.load(name, mmap_mode="r") for name in names)
 
-    def recall(indices: np.ndarray, sample: np.ndarray) -> float:
-        true = nearest_neighbours(source[sample], target, K)[1]
-        return float((indices[sample][:, :, None] == true[:, None]).any(1).mean())
-
-    def ours() -> dict[str, Any]:
-        options: dict[str, Any] = {"method": "ivf", "cells": cells, "probes": job["probes"]} if cells else {}
-        if job["kind"] == "memory":
-            _ = scratch  # lives as long as the step
-            options["memory"] = parse_size(job["memory"])
-        both = neighbours_both_ways(source, target, K, **{"method": "exact" if not options else "auto", **options})
-        mined = extract_pairs(both)
-        pairs = set(zip(mined.source.tolist(), mined.target.tolist(), strict=True))
+    def mined(both: BothWays) -> dict[str, Any]:
+        _ = scratch  # lives as long as the step
+        found = extract_pairs(both)
+        pairs = set(zip(found.source.tolist(), found.target.tolist(), strict=True))
         return {"pairs": len(pairs), "true_pairs": len(pairs & truth) / len(pairs), "recall": both.recall}
 
-    def theirs(side: str) -> dict[str, Any]:
-        if side == "semantic_search":
-            pairs = extracted((*semantic_search(source, target), *semantic_search(target, source)))
-            return {"pairs": len(pairs), "true_pairs": len(pairs & truth) / len(pairs)}
-        found = [faiss_search(*both, job, cells) for both in ((source, target), (target, source))]
-        sample = np.sort(np.random.default_rng(4).choice(rows, min(rows, 1000), replace=False))
-        return {"recall": recall(found[0][1], sample)} if cells else {}
+    def ours() -> dict[str, Any]:
+        return mined(neighbours_both_ways(source, target, K, **options))
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
         if warm_up:
             return {}
-        if job["kind"] == "memory":
-            before = psutil.Process().memory_info().rss
-            extra, found = peak_bytes(ours)
-            return {**found, "peak_bytes": before + extra}
-        return ours() if side == "ours" else theirs(side)
+        if side == "faiss":
+            for one, other in ((source, target), (target, source)):
+                faiss_search(one, other, job["threads"])
+            return {}
+        if side == "semantic_search":
+            both = *semantic_search(source, target), *semantic_search(target, source)
+            return mined(BothWays(*both, method="exact", recall=1.0))
+        if job["kind"] == "exact":
+            return ours()
+        before = psutil.Process().memory_info().rss
+        extra, found = peak_bytes(ours)
+        return {**found, "peak_bytes": before + extra}
 
     return step

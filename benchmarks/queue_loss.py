@@ -73,12 +73,12 @@ def model_of(job: Job) -> Any:
 
 def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> dict[str, Any]:
     """Trains once and measures on dev and test; a finished training is read."""
-    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses
+    from sentence_transformers import SentenceTransformerTrainer, losses
 
     from benchmarks.papers.controls import training_pairs
     from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
     from hf_xlsr.utils.devices import choose_precision
-    from hf_xlsr.utils.files import atomic_write
+    from hf_xlsr.utils.files import write_json
 
     file = Path(job["folder"]) / f"{side}-{seed}-{rate:g}-{temperature:g}.json"
     if file.is_file():
@@ -90,8 +90,7 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
     pairs = pairs.shuffle(seed=seed)
     half = choose_precision("auto") == "bfloat16"
     budget = Budget(job["budget"])
-    both: Any = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
-    both["scale"], loss = 1 / temperature, None
+    both, loss = training.both_directions(1 / temperature), None
     if side == "dual_momentum":
         sizes = (job["queue"], job["momentum"], temperature)
         loss = DualMomentumLoss(model, *sizes, mask_stale_keys=True, mask_duplicates=True)
@@ -102,12 +101,9 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
         loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=job["batch"], **both)
     else:
         loss = losses.MultipleNegativesRankingLoss(model, **both)
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(file.with_suffix("")), num_train_epochs=1000, seed=seed, report_to="none", disable_tqdm=True,
-        per_device_train_batch_size=job["batch"] * (job["cached_batches"] if side == "cached" else 1),
-        max_grad_norm=10.0, save_strategy="no", logging_strategy="no", dataloader_drop_last=True, bf16=half,
-        use_cpu=not torch.accelerator.is_available(),
-    )  # fmt: skip
+    size = job["batch"] * (job["cached_batches"] if side == "cached" else 1)
+    longest = {"num_train_epochs": 1000, "max_grad_norm": 10.0}
+    arguments = training.peer_arguments(file.with_suffix(""), size, seed=seed, **longest)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, budget.rate)
     SentenceTransformerTrainer(
@@ -121,8 +117,7 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
             measured = evaluator(data["source"][:], data["target"][:], name, languages=tuple(languages))
             found[measured.primary_metric] = measured(model)[measured.primary_metric]
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as partial:
-        partial.write_text(json.dumps(found), "utf-8")
+    write_json(file, found)
     return found
 
 

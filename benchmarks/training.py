@@ -72,6 +72,15 @@ def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tup
         yield " ".join(f"k{n:x}o" for n in numbers), " ".join(f"z{n:x}i" for n in numbers)
 
 
+def encoder_sizes(width: int, layers: int, vocabulary: int) -> dict[str, Any]:
+    """Part of the configuration of an encoder like BERT."""
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 4 * width}
+    return {"vocab_size": vocabulary, "num_attention_heads": max(1, width // 64), **sizes}
+
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
 def make_material(folder: Path, size: dict[str, Any]) -> None:
     """Writes pairs, running text, a tokenizer and a random BERT encoder into `folder`."""
     pairs = list(made_pairs(size["batch"] * (size["steps"] + WARM_UP + 1), size["words"]))
@@ -81,15 +90,9 @@ def make_material(folder: Path, size: dict[str, Any]) -> None:
     texts = [side for pair in pairs[:20_000] for side in pair]
     words = min(size["vocabulary"], 8000)
     tokenizer = train_tokenizer(texts, vocab_size=words, algorithm="bpe", frame=True, max_length=128)
-    config = BertConfig(
-        vocab_size=max(size["vocabulary"], len(tokenizer)),
-        hidden_size=size["width"],
-        num_hidden_layers=size["layers"],
-        num_attention_heads=max(1, size["width"] // 64),
-        intermediate_size=4 * size["width"],
-        max_position_embeddings=288,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    more = {"max_position_embeddings": 288, "pad_token_id": tokenizer.pad_token_id}
+    sizes = encoder_sizes(size["width"], size["layers"], max(size["vocabulary"], len(tokenizer)))
+    config = BertConfig(**sizes, **more)
     torch.manual_seed(1)
     AutoModel.from_config(config).save_pretrained(folder / "encoder")
     tokenizer.save_pretrained(str(folder / "encoder"))
@@ -138,27 +141,30 @@ def train_ours(method: str, folder: Path, size: dict[str, Any], precision: str =
     return StepClock.current.figures(size["batch"])
 
 
-def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
-    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+def both_directions(scale: float) -> dict[str, Any]:
+    """Arguments of sentence-transformers' ranking losses in both directions, as in ours."""
+    return {"scale": scale, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+
+
+def peer_arguments(output: Path, batch: int, precision: str = "auto", **more: Any) -> Any:
+    """Arguments of sentence-transformers' trainer that all comparisons share, and others."""
+    from sentence_transformers import SentenceTransformerTrainingArguments
 
     from hf_xlsr.utils.devices import choose_precision
+
+    usual = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "report_to": "none"}
+    usual |= {"bf16": choose_precision(precision) == "bfloat16", "use_cpu": not torch.accelerator.is_available()}
+    usual |= {"per_device_train_batch_size": batch, "dataloader_drop_last": True}
+    return SentenceTransformerTrainingArguments(output_dir=str(output), **{**usual, **more})
+
+
+def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
 
     pairs = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
     model = SentenceTransformer(str(folder / "encoder"))
     model.max_seq_length = 128
-    arguments = Arguments(
-        output_dir=str(folder / "peer"),
-        max_steps=size["steps"] + WARM_UP,
-        per_device_train_batch_size=size["batch"],
-        bf16=choose_precision(precision) == "bfloat16",
-        use_cpu=not torch.accelerator.is_available(),
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-        report_to="none",
-        dataloader_drop_last=True,
-    )
+    arguments = peer_arguments(folder / "peer", size["batch"], precision, max_steps=size["steps"] + WARM_UP)
     rows = Dataset.from_dict({"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]})
     clock = StepClock()
     loss = losses.MultipleNegativesRankingLoss(model)

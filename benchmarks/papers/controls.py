@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
-from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel
 
+from benchmarks.training import both_directions, peer_arguments
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
 from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.evaluation.results import Results, save_results
@@ -75,8 +75,7 @@ def ranking(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransf
     else:
         model = SentenceTransformer(modules=[Router(routes, default_route=next(iter(routes))), Normalize()])
         pairs = pairs.rename_columns(dict(zip(("source", "target"), routes, strict=True)))
-    both: Any = {"scale": 1 / options.temperature, "directions": ("query_to_doc", "doc_to_query")}
-    both |= {"partition_mode": "per_direction"}
+    both = both_directions(1 / options.temperature)
     if options.kind == "mnrl":
         return model, pairs, losses.MultipleNegativesRankingLoss(model, **both)
     return model, pairs, losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=128, **both)
@@ -117,22 +116,19 @@ def main() -> None:
     pairs = training_pairs(options.run, options.steps * options.batch, options.seed)
     sides = 2 if options.kind == "distillation" else 1
     model, rows, loss = (distilling if sides == 2 else ranking)(options, pairs)
-    arguments = Arguments(
-        output_dir=str(options.output / "training"),
+    arguments = peer_arguments(
+        options.output / "training",
+        sides * options.batch,
         max_steps=options.steps,
         seed=options.seed,
-        per_device_train_batch_size=sides * options.batch,
         learning_rate=options.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=0.1,
         max_grad_norm=10.0,
         weight_decay=0.0,
-        bf16=choose_precision("auto") == "bfloat16",
-        use_cpu=not torch.accelerator.is_available(),
-        dataloader_drop_last=True,
-        save_strategy="no",
+        logging_strategy="steps",
         logging_steps=50,
-        report_to="none",
+        disable_tqdm=False,
         router_mapping={} if len(options.encoders) < 2 else {name: name for name in rows.column_names},
     )
     trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
