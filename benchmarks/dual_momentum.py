@@ -49,14 +49,14 @@ class PartClock(TrainerCallback):
         return wrapper
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        from hf_xlsr.modeling.dual_momentum import direction_loss
+        from hf_xlsr.modeling.dual_momentum import contrast
 
         self.seconds.clear()
         model: Any = kwargs["model"]
         parts = {"encoders": "encode_sentences", "momentum": "momentum_update", "enqueue": "enqueue"}
         for part, name in parts.items():
             setattr(model, name, self.timed(part, getattr(model, name)))
-        self.replaced = [(direction_loss, "queue_info_nce", "loss"), (torch.Tensor, "backward", "backward")]
+        self.replaced = [(contrast, "queue_info_nce", "loss"), (torch.Tensor, "backward", "backward")]
         self.replaced += [(torch.nn.utils, "get_total_norm", "gradient check")]
         self.originals = [getattr(owner, name) for owner, name, _ in self.replaced]
         for owner, name, part in self.replaced:

@@ -17,7 +17,6 @@ __getattr__, __dir__, _names = lazy_names(
     __name__,
     {
         "modeling.cmlm": ["CmlmConfig", "CmlmModel"],
-        "modeling.distillation": ["DistillationConfig", "DistillationModel"],
         "modeling.dual_momentum": ["DualMomentumConfig", "DualMomentumModel"],
         "modeling.hictl": [
             "HictlConfig",
@@ -25,7 +24,12 @@ __getattr__, __dir__, _names = lazy_names(
             "HictlForPreTraining",
             "HictlForSequenceClassification",
         ],
-        "modeling.lightweight": ["LightweightConfig", "LightweightDualTransformer"],
+        "modeling.lightweight": [
+            "DistillationConfig",
+            "DistillationModel",
+            "LightweightConfig",
+            "LightweightDualTransformer",
+        ],
         "trainers.adapters": ["add_adapters"],
         "trainers.arguments": [
             "CmlmTrainingArguments",
@@ -36,12 +40,10 @@ __getattr__, __dir__, _names = lazy_names(
         ],
         "trainers.base": ["XlsrTrainer"],
         "trainers.cmlm": ["CmlmTrainer"],
-        "trainers.distillation": ["DistillationTrainer"],
-        "trainers.dual_momentum": ["DualMomentumTrainer"],
+        "trainers.dual_momentum": ["DualMomentumTrainer", "MemoryQueueCallback", "MomentumCallback"],
         "trainers.fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
         "trainers.hictl": ["HictlTrainer"],
-        "trainers.lightweight": ["LightweightTrainer"],
-        "trainers.momentum_callbacks": ["MemoryQueueCallback", "MomentumCallback"],
+        "trainers.lightweight": ["DistillationTrainer", "LightweightTrainer"],
         "trainers.translation": ["TranslationTrainer", "TranslationTrainingArguments"],
         "utils.errors": ["XlsrError"],
     },
@@ -51,7 +53,7 @@ __all__ = [*_names, "__version__"]
 register_architectures(
     {
         "cmlm": "hf_xlsr.modeling.cmlm",
-        "distillation": "hf_xlsr.modeling.distillation",
+        "distillation": "hf_xlsr.modeling.lightweight",
         "dual_momentum": "hf_xlsr.modeling.dual_momentum",
         "hictl": "hf_xlsr.modeling.hictl",
         "lightweight_dual_transformer": "hf_xlsr.modeling.lightweight",

@@ -1,14 +1,48 @@
-"""Base class of all models."""
+"""Base classes of the models."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+
+from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained, resized_bias
+from hf_xlsr.modeling.heads import LmHead, TokenBias
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
 
 AUTOMATIC_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # device maps that transformers computes
+# Values of a configuration with `inference_state_dict` for a model without training state.
+INFERENCE = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True, "nli_labels": 0}
+
+
+@dataclass
+class PairOutput(ModelOutput):
+    """What the models of sentence pairs return.
+
+    `losses` are the parts of the loss before weighting, `statistics` other numbers to log; each model names them. The
+    embeddings are those of both sides, `(batch, width)`; dual momentum contrast also has keys, without gradient.
+    """
+
+    loss: torch.Tensor | None = None
+    losses: dict[str, torch.Tensor] | None = None
+    statistics: dict[str, torch.Tensor] | None = None
+    source_embeds: torch.Tensor | None = None
+    target_embeds: torch.Tensor | None = None
+    source_keys: torch.Tensor | None = None
+    target_keys: torch.Tensor | None = None
 
 
 class XlsrPreTrainedModel(PreTrainedModel):
@@ -40,16 +74,128 @@ class XlsrPreTrainedModel(PreTrainedModel):
         return tensors
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # type: ignore[override]  # they pass through
-        """As `PreTrainedModel.push_to_hub`, without the training state; see `push_model`."""
-        from hf_xlsr.modeling.hub import push_model
+        """As `PreTrainedModel.push_to_hub`, of the weights that encode sentences, without the training state."""
+        from hf_xlsr.export.hub import TAG, hub_errors
 
-        return push_model(self, repo_id, **options)
+        options["tags"] = [*(options.get("tags") or []), TAG]
+        with hub_errors(repo_id), without_training_state(self):
+            return super().push_to_hub(repo_id, **options)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, TokenBias):
+            init.zeros_(module.bias)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.set_input_embeddings(value)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resizes the embeddings and the biases of their tokens, whose new entries are 0."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        for module in self.modules():
+            if isinstance(module, TokenBias):
+                module.bias = resized_bias(module.bias, embeddings.num_embeddings)
+        return embeddings
+
+
+class SentenceEncoderModel(XlsrPreTrainedModel):
+    """A model that trains one encoder of sentences."""
+
+    @property
+    def export_options(self) -> dict[str, Any]:
+        """How the encoder's states become embeddings, as options of `hf_xlsr.export.to_sentence_transformer`."""
+        return {"pooling": self.config.pooling}
+
+    def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
+        """The encoder as a stock sentence-transformers model, with embeddings of unit length.
+
+        For `options` see `hf_xlsr.export.to_sentence_transformer`.
+        """
+        from hf_xlsr.export import to_sentence_transformer
+
+        return to_sentence_transformer(self.encoder, tokenizer, **{**self.export_options, **options})
+
+
+class EncoderWithLmHead(SentenceEncoderModel):
+    """A stock encoder as `encoder`, and a masked-LM head tied to its embeddings, or None, as `lm_head`.
+
+    Subclasses set `lm_head` by `make_lm_head` and call `post_init`. Without `encoder` there is a new one of
+    `config.text_config`.
+    """
+
+    config: Any
+    lm_head: LmHead | None
+
+    def __init__(self, config: Any, encoder: Any = None) -> None:
+        super().__init__(config)
+        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
+        self.encoder = encoder if encoder is not None else encoder_from_config(config.get_text_config(), **attention)
+
+    def make_lm_head(self) -> LmHead:
+        """A new head with the encoder's width, vocabulary and activation."""
+        text_config = self.config.get_text_config()
+        return LmHead(
+            text_config.hidden_size,
+            text_config.vocab_size,
+            activation=getattr(text_config, "hidden_act", "gelu"),
+            eps=getattr(text_config, "layer_norm_eps", getattr(text_config, "norm_eps", 1e-12)),
+            own_decoder=not self.config.tie_word_embeddings,
+        )
+
+    @classmethod
+    def from_encoder(cls, path: str, *, dropout: float | None = None, **options: Any) -> Any:
+        """A model on a pretrained encoder, with the masked-LM head of the checkpoint if it has one.
+
+        `dropout` is that on states and attention, by default the encoder's; `options` are values of the configuration.
+        """
+        encoder = encoder_from_pretrained(path, dropout=dropout)
+        config_class: Any = cls.config_class
+        model = cls(config_class(**{**config_of_encoder(encoder), **options}), encoder)
+        if model.lm_head is not None and not model.lm_head.load_pretrained(path):
+            logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", path)
+        return model
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The language model's decoder; None where it is the embedding table, which then counts once."""
+        return None if self.lm_head is None else self.lm_head.decoder
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        if self.lm_head is not None:
+            self.lm_head.decoder = value
+
+
+def config_of_encoder(encoder: Any) -> dict[str, Any]:
+    """Values of a configuration for a loaded encoder, whose attention a new configuration would reset."""
+    return {"text_config": encoder.config, "attn_implementation": encoder.config._attn_implementation}
+
+
+@contextmanager
+def without_training_state(model: Any) -> Iterator[None]:
+    """Makes `model.save_pretrained` omit the training state inside a `with` block.
+
+    The saved configuration has no queues either, so that the model loads without them.
+    """
+    if not hasattr(model, "inference_state_dict"):
+        yield
+        return
+    config, save = model.config, model.save_pretrained
+
+    def save_inference(folder: Any, **options: Any) -> Any:
+        return save(folder, **{"state_dict": model.inference_state_dict(), **options})
+
+    model.config = copy.deepcopy(config)
+    for name, value in INFERENCE.items():
+        setattr(model.config, name, value)
+    model.save_pretrained = save_inference
+    try:
+        yield
+    finally:
+        model.config = config
+        del model.save_pretrained
 
 
 def _accelerator() -> torch.device:

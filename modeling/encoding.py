@@ -7,12 +7,17 @@ from typing import NamedTuple
 
 import torch
 
-from hf_xlsr.losses.combination import encode_in_chunks
+from hf_xlsr.losses import encode_in_chunks
 from hf_xlsr.utils.distributed import gather_ragged, gather_rows, world_size
 
 Encode = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 MOST = 4
 LEAST_ROWS = 32
+
+
+def full_mask(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """The attention mask, by default all ones."""
+    return torch.ones_like(input_ids) if attention_mask is None else attention_mask
 
 
 class LengthChunk(NamedTuple):
@@ -61,7 +66,7 @@ def encode_by_length(encode: Encode, cache_batch_size: int | None) -> Encode:
     cached = encode_in_chunks(encode, cache_batch_size)
 
     def encode_chunks(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = full_mask(input_ids, attention_mask)
         chunks = length_chunks(mask, cache_batch_size)
         return in_order([cached(*chunk(input_ids, mask)) for chunk in chunks], chunks)
 

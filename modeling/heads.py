@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
+from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype, masked_lm_loss
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import scaled_to_mean
 
+NLI_SIDES = ("premise", "hypothesis")
 # Names of dense layer, normalisation, decoder bias and decoder, by architecture.
 _KNOWN_HEADS = (
     (
@@ -29,7 +30,15 @@ _KNOWN_HEADS = (
 )
 
 
-class LmHead(nn.Module):
+class TokenBias(nn.Module):
+    """A module with a bias of each token, which follows the size of the embedding table."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+
+class LmHead(TokenBias):
     """Dense layer, activation and normalisation in front of a decoder.
 
     As in BERT: `decoder(norm(act(dense(states)))) + bias`. The decoder is the embedding table, which is not a part of
@@ -37,14 +46,20 @@ class LmHead(nn.Module):
     """
 
     def __init__(
-        self, width: int, vocab_size: int, *, activation: str = "gelu", eps: float = 1e-12, own_decoder: bool = False
+        self,
+        width: int,
+        vocab_size: int,
+        *,
+        activation: str = "gelu",
+        normalize: bool = True,
+        eps: float = 1e-12,
+        own_decoder: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(vocab_size)
         self.dense = nn.Linear(width, width)
         self.activation = ACT2FN[activation]
-        self.norm = nn.LayerNorm(width, eps=eps)
+        self.norm = nn.LayerNorm(width, eps=eps) if normalize else nn.Identity()
         self.decoder = nn.Linear(width, vocab_size, bias=False) if own_decoder else None
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Input of the decoder: `(rows, width)` to `(rows, width)`."""
@@ -68,10 +83,6 @@ class LmHead(nn.Module):
         weight = table if self.decoder is None else self.decoder.weight
         loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
         return scaled_to_mean(loss, (labels != IGNORE).sum(), masked_tokens)
-
-    def initialize(self) -> None:
-        """Sets the bias, which `_init_weights` of transformers does not know."""
-        init.zeros_(self.bias)
 
     @torch.no_grad()
     def load_pretrained(self, path: str) -> bool:
@@ -121,3 +132,15 @@ class NliHead(nn.Module):
         u, v = (side.to(self.output.weight.dtype) for side in (premise, hypothesis))
         features = torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
         return self.output(features if self.hidden is None else self.dropout(F.relu(self.hidden(features))))
+
+    def loss(
+        self, encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cross-entropy and accuracy.
+
+        The batch has `premise_input_ids`, `premise_attention_mask`, likewise for `hypothesis`, and `labels`.
+        """
+        sides = (encode(batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"]) for side in NLI_SIDES)
+        logits, labels = self(*sides), batch["labels"]
+        logits = logits.to(accumulation_dtype(logits))
+        return F.cross_entropy(logits, labels), (logits.argmax(1) == labels).float().mean()

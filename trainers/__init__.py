@@ -12,12 +12,10 @@ from hf_xlsr.trainers.arguments import (
 )
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
-from hf_xlsr.trainers.distillation import DistillationTrainer
-from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
+from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer, MemoryQueueCallback, MomentumCallback
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
-from hf_xlsr.trainers.lightweight import LightweightTrainer
-from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback
+from hf_xlsr.trainers.lightweight import DistillationTrainer, LightweightTrainer
 from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 
 __all__ = [

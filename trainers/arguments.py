@@ -8,12 +8,9 @@ import torch
 from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
-from hf_xlsr.modeling.dual_momentum.momentum import MOMENTUM_SCHEDULES
+from hf_xlsr.modeling.dual_momentum.contrast import MOMENTUM_SCHEDULES
 from hf_xlsr.utils.devices import PRECISIONS, choose_precision
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
-
-OPTIMIZATIONS = ("trainer", "released")
-OPTIMIZERS = ("trainer", "lamb")
 
 _RESUME = "a resumed training would see other data; remove it"
 _SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
@@ -62,21 +59,19 @@ class XlsrTrainingArguments(TrainingArguments):
     evaluates_rows = False
     trains_embeddings = True
 
-    precision: str = field(
-        default="auto", metadata={"help": "of forward passes", "choices": (*PRECISIONS, "from_flags")}
-    )
-    bucket_by_length: bool = field(default=True, metadata={"help": "batch examples of like length"})
-    homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language pair"})
-    mixing: str = field(default="proportional", metadata={"help": "of language pairs", "choices": MIXINGS})
-    mixing_exponent: float = field(default=0.3, metadata={"help": "smoothing exponent of mixing 'temperature'"})
-    early_stopping_patience: int = field(default=0, metadata={"help": "evaluations without improvement; 0 is never"})
-    early_stopping_threshold: float = field(default=0.0, metadata={"help": "less than this is no improvement"})
-    max_length: int = field(default=200, metadata={"help": "tokens to which sentences are truncated"})
-    prompts: str | dict[str, str] | None = field(default=None, metadata={"help": "text before sentences"})
-    matryoshka_dims: list[int] | None = field(default=None, metadata={"help": "widths of truncated embeddings"})
-    cache_batch_size: int | None = field(default=None, metadata={"help": "sentences encoded at a time"})
-    num_proc: int | None = field(default=None, metadata={"help": "processes that tokenise"})
-    shuffle_buffer_size: int = field(default=10_000, metadata={"help": "rows of a stream shuffled together"})
+    precision: str = field(default="auto", metadata={"choices": (*PRECISIONS, "from_flags")})
+    bucket_by_length: bool = True
+    homogeneous_batches: bool = False
+    mixing: str = field(default="proportional", metadata={"choices": MIXINGS})
+    mixing_exponent: float = 0.3
+    early_stopping_patience: int = 0
+    early_stopping_threshold: float = 0.0
+    max_length: int = 200
+    prompts: str | dict[str, str] | None = None
+    matryoshka_dims: list[int] | None = None
+    cache_batch_size: int | None = None
+    num_proc: int | None = None
+    shuffle_buffer_size: int = 10_000
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "every parameter of our models gets a gradient in every step"}
@@ -150,8 +145,8 @@ class LightweightTrainingArguments(XlsrTrainingArguments):
         decay_epoch: Epoch of that drop: 3, for Italian 6.
     """
 
-    optimization: str = field(default="trainer", metadata={"help": "optimiser", "choices": OPTIMIZATIONS})
-    decay_epoch: int = field(default=3, metadata={"help": "epoch of the tenfold drop with optimization 'released'"})
+    optimization: str = field(default="trainer", metadata={"choices": ("trainer", "released")})
+    decay_epoch: int = 3
 
 
 @dataclass
@@ -164,13 +159,11 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
         nli_batch_size: Pairs of the auxiliary task in an optimiser step, in all micro-batches and processes.
     """
 
-    homogeneous_batches: bool = field(default=True, metadata={"help": "fill each batch from one language pair"})
-    max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
-    momentum_schedule: str = field(
-        default="constant", metadata={"help": "of the momentum encoders", "choices": MOMENTUM_SCHEDULES}
-    )
-    queue_prefill: bool = field(default=False, metadata={"help": "fill the queues before the first step"})
-    nli_batch_size: int = field(default=128, metadata={"help": "inference pairs in an optimiser step"})
+    homogeneous_batches: bool = True
+    max_length: int = 128
+    momentum_schedule: str = field(default="constant", metadata={"choices": MOMENTUM_SCHEDULES})
+    queue_prefill: bool = False
+    nli_batch_size: int = 128
     ddp_find_unused_parameters: bool | None = field(
         default=None, metadata={"help": "by default true with more than two encoders"}
     )
@@ -180,9 +173,8 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
 class HictlTrainingArguments(XlsrTrainingArguments):
     """Arguments of `HictlTrainer`. Languages are mixed equally, as in the paper."""
 
-    max_length: int = field(default=128, metadata={"help": "tokens of a sentence, or of a joined pair"})
-    mixing: str = field(default="equal", metadata={"help": "of languages", "choices": MIXINGS})
-    homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language"})
+    max_length: int = 128
+    mixing: str = field(default="equal", metadata={"choices": MIXINGS})
 
 
 @dataclass
@@ -200,12 +192,12 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
         nli_batch_size: Pairs of natural language inference in an optimiser step, likewise.
     """
 
-    max_length: int = field(default=256, metadata={"help": "tokens to which sentences are truncated"})
-    optimizer: str = field(default="trainer", metadata={"help": "optimiser", "choices": OPTIMIZERS})
-    mixing: str = field(default="temperature", metadata={"help": "of languages", "choices": MIXINGS})
-    pack_sentences: bool = field(default=False, metadata={"help": "join sentences up to max_length tokens"})
-    retrieval_batch_size: int | None = field(default=None, metadata={"help": "translation pairs in an optimiser step"})
-    nli_batch_size: int | None = field(default=None, metadata={"help": "inference pairs in an optimiser step"})
+    max_length: int = 256
+    optimizer: str = field(default="trainer", metadata={"choices": ("trainer", "lamb")})
+    mixing: str = field(default="temperature", metadata={"choices": MIXINGS})
+    pack_sentences: bool = False
+    retrieval_batch_size: int | None = None
+    nli_batch_size: int | None = None
     ddp_find_unused_parameters: bool | None = field(
         default=None, metadata={"help": "by default true if a part of the model has no task"}
     )

@@ -20,14 +20,14 @@ from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.data.streaming import StreamedRows
-from hf_xlsr.encoders.stock import max_positions
+from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow
-from hf_xlsr.trainers.evaluation import evaluation_loss, translation_accuracy
 from hf_xlsr.trainers.hub import SlimPushes
-from hf_xlsr.trainers.live_encoder import LiveEncoder
+from hf_xlsr.trainers.live_encoder import LiveEncoder, evaluation_loss, translation_accuracy
+from hf_xlsr.trainers.pretrained import model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
 from hf_xlsr.utils.errors import XlsrError
 
@@ -124,7 +124,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         evaluator: One evaluator of sentence-transformers or a list of them, likewise.
         eval_dataset: Translation pairs in any form of `train_dataset`, or a dict of them, each measured under its name:
             `eval_loss` (of batches of `per_device_eval_batch_size` rows) and `eval_accuracy` (see
-            `hf_xlsr.trainers.evaluation.translation_accuracy`).
+            `hf_xlsr.trainers.live_encoder.translation_accuracy`).
         **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
     """
 
@@ -351,3 +351,33 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         if not self.args.evaluates_rows:
             raise XlsrError(f"`test_dataset` is not supported. Use {self.predicts_by}.")
         return super().predict(self.convert_eval(test_dataset), *args, **kwargs)
+
+
+class PairTrainer(XlsrTrainer):
+    """`XlsrTrainer` for a model with one encoder, by default made from what users give."""
+
+    model_class: Any
+    collator: Any  # a method that makes the collator from tokenizer, configuration of the model, and options
+    sentences_together = 1  # that the encoder reads as one input
+
+    def __init__(
+        self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
+    ) -> None:
+        model, tokenizer = model_and_tokenizer(
+            self.model_class, model, processing_class, seed=args.seed, **self.new_model_options()
+        )
+        encoder = base_model(model).encoder
+        check_token_ids(tokenizer, vocab_size_of(encoder))
+        self.converter = converter_of(args, tokenizer, [encoder])
+        train_dataset = self.converted(train_dataset, args)
+        self.max_length = usable_length([encoder], args.max_length, train_dataset, together=self.sentences_together)
+        if kwargs.get("data_collator") is None:
+            options = {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
+            config = base_model(model).config
+            options |= {"seed": args.seed_of_data, "mlm_probability": config.mlm_probability}
+            kwargs["data_collator"] = self.collator(tokenizer, config, **options)
+        super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
+
+    def new_model_options(self) -> dict[str, Any]:
+        """Values of the configuration of a model that is made from an encoder."""
+        return {}

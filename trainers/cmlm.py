@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from hf_xlsr.data.collators import CmlmCollator, NliCollator, PairCollator
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
@@ -17,6 +13,7 @@ from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of
+from hf_xlsr.trainers.data_flow import inputs_by_task
 from hf_xlsr.trainers.pretrained import NLI_LABELS, model_and_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
@@ -128,12 +125,8 @@ class CmlmTrainer(XlsrTrainer):
         rounding: dict[str, Any] = {"pad_to_multiple_of": args.padding_multiple, "max_length": self.max_length}
         collators: dict[str, Any] = {}
         if TEXT in self.datasets:
-            collators[TEXT] = CmlmCollator(
-                tokenizer,
-                mlm_probability=config.mlm_probability,
-                seed=args.seed_of_data,
-                **rounding,
-            )
+            options = {"mlm_probability": config.mlm_probability, "seed": args.seed_of_data, **rounding}
+            collators[TEXT] = CmlmCollator(tokenizer, **options)
         if NLI in self.datasets:
             collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **rounding)
         collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)  # also for evaluation
@@ -176,13 +169,8 @@ class CmlmTrainer(XlsrTrainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Splits the batch by task."""
-        return super().compute_loss(model, self._by_task(inputs), *args, **kwargs)
-
-    def _by_task(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         main = next(iter(self.datasets))
-        parts: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
-        for name, value in inputs.items():
-            task = next((task for task in WEIGHTS if task != main and name.startswith(f"{task}_")), main)
-            parts[task][name if task == main else name[len(task) + 1 :]] = value
-        text = parts.pop(TEXT, {})
-        return {**text, **parts}
+        batch, others = inputs_by_task(inputs, [task for task in WEIGHTS if task != main])
+        if main != TEXT and batch:
+            batch = {main: batch}
+        return super().compute_loss(model, {**batch, **others}, *args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,16 @@ def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
     for number in GracefulStopCallback.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     seed_worker(worker_id, num_workers=num_workers, rank=rank)
+
+
+def inputs_by_task(inputs: Mapping[str, Any], others: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The main task's inputs, and those of the other tasks in a batch, which have the task before their names."""
+    parts: dict[str, Any] = {}
+    rest = dict(inputs)
+    for task in others:
+        if own := {name.removeprefix(f"{task}_"): rest.pop(name) for name in inputs if name.startswith(f"{task}_")}:
+            parts[task] = own
+    return rest, parts
 
 
 class DataFlow(_Base):

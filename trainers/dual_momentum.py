@@ -1,4 +1,9 @@
-"""Training dual momentum contrast."""
+"""Training dual momentum contrast.
+
+Once per optimiser step, the momentum encoders are updated and the step's keys enter the queues. Neither belongs to the
+forward pass, which may run twice (gradient checkpointing, evaluation). Keys of accumulated micro-batches must enter
+together for accumulation to equal a larger batch.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +12,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
 
-from hf_xlsr.data.collators import DualCollator, NliCollator
+from hf_xlsr.data.collators import DualCollator, NliCollator, pad_rows, truncate_row
 from hf_xlsr.data.sampling import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
-from hf_xlsr.modeling.dual_momentum.momentum import SoundStepCallback, StepKeys
+from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys, scheduled_momentum, was_skipped
+from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
-from hf_xlsr.trainers.live_encoder import LiveEncoder
-from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback, base_model
+from hf_xlsr.trainers.data_flow import inputs_by_task
+from hf_xlsr.trainers.live_encoder import LiveEncoder, evaluating
 from hf_xlsr.trainers.pretrained import NLI_LABELS, TOKENIZERS, dual_model_and_tokenizers
-from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
+from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS, NLI = "pairs", "nli"
@@ -31,6 +40,122 @@ EXTRA_STATE_FILE = "dual_momentum_state.safetensors"
 EXTRA_STATE = ("queues.", "projections.", "momentum_projections.", "nli_head.")
 # Settings that a checkpoint and the resumed model must share.
 KEPT_SETTINGS = ("queue_size", "queue_storage", "languages", "projection_dim", "use_momentum", "nli_labels")
+LARGE = 0.9  # momentum above which a step is at most a tenth of the difference
+BATCH_SIZE = 256
+BATCHES_AT_ONCE = 32  # sorted by length and enqueued together; bounds memory
+
+
+class MomentumCallback(TrainerCallback):
+    """Updates the momentum encoders after each optimiser step that was not skipped, equation 1.
+
+    For `schedule` see `scheduled_momentum`. Momentum encoders of half precision would not move by small updates.
+    """
+
+    def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
+        self.keys, self.schedule = keys or StepKeys(), schedule
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        ours = base_model(model)
+        momentum = ours.config.momentum
+        small_steps = momentum < 1 and (momentum >= LARGE or self.schedule != "constant")
+        pairs = ours.momentum_pairs() if ours.config.use_momentum and small_steps else ()
+        if halved := {str(average.dtype) for _, average in pairs if average.dtype in (torch.bfloat16, torch.float16)}:
+            raise XlsrError(
+                f"Momentum encoders must be float32, got {min(halved)}: small updates of momentum {momentum} would be "
+                "rounded away. Under DeepSpeed set precision to float32."
+            )
+
+    def on_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
+    ) -> None:
+        if not was_skipped(optimizer, self.keys):
+            ours = base_model(model)
+            ours.momentum_update(
+                scheduled_momentum(ours.config.momentum, state.global_step, state.max_steps, self.schedule)
+            )
+
+
+class MemoryQueueCallback(TrainerCallback):
+    """Enqueues the keys of all micro-batches and processes after the optimiser step.
+
+    Every process gathers the same keys in the same order, so that queues stay equal without communication.
+    """
+
+    def __init__(self, keys: StepKeys) -> None:
+        self.keys = keys
+
+    @torch.no_grad()
+    def on_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
+    ) -> None:
+        if not was_skipped(optimizer, self.keys):
+            ours = base_model(model)
+            for language, *parts in self.keys.waiting:
+                ours.enqueue(language, *(gather_rows(part) for part in parts))
+        self.keys.waiting = []
+
+
+class QueuePrefillCallback(TrainerCallback):
+    """Fills empty queues with keys of random training pairs when training begins; a resume keeps its queues.
+
+    If a language has fewer pairs than its queue has rows, each key is added once.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        ours = base_model(model)
+        if any(queue.count for queue in ours.queues.values()):
+            return
+        try:
+            with torch.no_grad(), evaluating(ours, self.trainer.autocast_dtype):
+                for number, language in enumerate(ours.queues):
+                    self._fill(ours, language, np.random.default_rng([self.trainer.args.seed_of_data, number, 2]))
+        except BaseException:
+            # Partly filled queues, after Ctrl-C, would look like those of a resumed training.
+            for queue in ours.queues.values():
+                queue.clear()
+            raise
+
+    def _fill(self, model: Any, language: str, rng: np.random.Generator) -> None:
+        data = self.trainer.train_dataset
+        of_target, examples = (np.array(data.language_pairs) == language)[np.asarray(data.groups)].T.nonzero()
+        drawn = rng.permutation(len(examples))[: model.config.queue_size]
+        block = BATCH_SIZE * BATCHES_AT_ONCE * world_size()
+        hidden = self.trainer.args.disable_tqdm or process_index() > 0
+        for start in tqdm(range(0, len(drawn), block), desc=f"filling the queue of {language}", disable=hidden):
+            some = drawn[start : start + block]
+            keys, texts = self._keys(model, language, examples[some], of_target[some])
+            model.enqueue(language, keys, texts, torch.from_numpy(examples[some]).to(keys.device))
+
+    def _keys(
+        self, model: Any, language: str, examples: np.ndarray, of_target: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and text hashes in the given order; each process encodes its share, in batches of similar length."""
+        trainer, processes, rank = self.trainer, world_size(), process_index()
+        order = np.argsort(-np.asarray(trainer.train_dataset.lengths)[examples], kind="stable")
+        parts: list[tuple[torch.Tensor, ...]] = []
+        for start in range(0, len(order), BATCH_SIZE * processes):
+            batch = order[start : start + BATCH_SIZE * processes]
+            # Every process has as many rows: the last ones may be encoded twice, but are written once.
+            mine = np.resize(batch[rank::processes], -(-len(batch) // processes)) if rank < len(batch) else batch[:1]
+            features = trainer.train_dataset.__getitems__([(0, int(example)) for example in examples[mine]])
+            sides = ["target" if target else "source" for target in of_target[mine]]
+            rows = [
+                (feature[f"{side}_ids"], feature[f"{side}_text"])
+                for feature, side in zip(features, sides, strict=True)
+            ]
+            ids = [truncate_row(tokens, trainer.max_length) for tokens, _ in rows]
+            padded = pad_rows(ids, trainer.tokenizers[language].pad_token_id)
+            inputs = [torch.from_numpy(array).to(model.device) for array in padded]
+            keys = model.encode_sentences(*inputs, language=language, keys=True).float()
+            numbers = (torch.tensor([text for _, text in rows]), torch.from_numpy(mine.astype(np.int64)))
+            parts.append((gather_rows(keys), *(gather_rows(some.to(keys.device)) for some in numbers)))
+        keys, texts, places = (torch.cat(part) for part in zip(*parts, strict=True))
+        found = torch.empty(len(order), dtype=torch.long, device=places.device)
+        found[places] = torch.arange(len(places), device=places.device)
+        return keys[found], texts[found]
 
 
 class DualMomentumTrainer(XlsrTrainer):
@@ -119,16 +244,15 @@ class DualMomentumTrainer(XlsrTrainer):
         pads = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
         options = {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
         pairs = DualCollator(pads, **options)
-        return (
-            pairs if self.nli_dataset is None else MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **options)})
-        )
+        if self.nli_dataset is None:
+            return pairs
+        return MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **options)})
 
     def train_batches(self) -> tuple[Any, Any]:
         if self.nli_dataset is None:
             return super().train_batches()
         options: dict[str, Any] = {"seed": self.args.seed_of_data + 1, "batch_option": "nli_batch_size"}
-        # A language has its own encoder.
-        options |= {"homogeneous": True, "mixing": "proportional"}
+        options |= {"homogeneous": True, "mixing": "proportional"}  # a language has its own encoder
         nli = self.batches(self.nli_dataset, self.nli_rows, **options)
         data = {PAIRS: self.train_dataset, NLI: self.nli_dataset}
         return self.join_tasks(data, {PAIRS: self.batches(self.train_dataset), NLI: nli})
@@ -141,11 +265,8 @@ class DualMomentumTrainer(XlsrTrainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The model's loss; the keys wait for the end of the step."""
-        prefix = f"{NLI}_"
-        batch = {name: value for name, value in inputs.items() if not name.startswith(prefix)}
-        if len(batch) < len(inputs):
-            batch[NLI] = {name[len(prefix) :]: inputs[name] for name in inputs if name.startswith(prefix)}
-        loss, outputs = super().compute_loss(model, batch, True, num_items_in_batch)
+        batch, nli = inputs_by_task(inputs, [NLI])
+        loss, outputs = super().compute_loss(model, {**batch, **nli}, True, num_items_in_batch)
         if model.training:
             for side in ("source", "target"):
                 parts = getattr(outputs, f"{side}_keys"), batch[f"{side}_texts"], batch["examples"]

@@ -22,7 +22,7 @@ from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.live_encoder import evaluating
+from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
 from hf_xlsr.utils.distributed import process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
@@ -46,33 +46,24 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     evaluates_rows = True
     trains_embeddings = False
 
-    max_length: int = field(default=128, metadata={"help": "tokens to which rows are truncated"})
+    max_length: int = 128
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "rows per step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
 
 
-class LiveClassifier:
-    """A model in training as a classifier for evaluation; the model keeps its mode.
+class LiveClassifier(LiveModel):
+    """A model in training as a classifier for evaluation.
 
     With `share`, processes share the batches and sum the logits; every process must call it then.
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        max_length: int = 128,
-        batch_size: int = 128,
-        autocast_dtype: torch.dtype | None = None,
-        share: bool = False,
-        progress: bool = False,
+        self, model: Any, tokenizer: Any, *, batch_size: int = 128, share: bool = False, **options: Any
     ) -> None:
-        self.model, self.tokenizer, self.max_length, self.batch_size = model, tokenizer, max_length, batch_size
-        self.autocast_dtype, self.progress = autocast_dtype, progress
-        self.processes = world_size() if share else 1
-        self.rank = process_index() if share else 0
+        super().__init__(model, tokenizer, **options)
+        self.batch_size = batch_size
+        self.processes, self.rank = (world_size(), process_index()) if share else (1, 0)
 
     @torch.no_grad()
     def logits(self, data: LabelledSet) -> np.ndarray:
@@ -82,8 +73,7 @@ class LiveClassifier:
         """
         rows = data.features(self.tokenizer, self.max_length)
         collate = LabelledCollator(self.tokenizer.pad_token_id)
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]["input_ids"]))
-        batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+        batches = batches_by_length([row["input_ids"] for row in rows], self.batch_size)
         result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=self.model.device)
         mine = batches[self.rank :: self.processes]
         with evaluating(self.model, self.autocast_dtype) as device:

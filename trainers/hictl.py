@@ -9,16 +9,15 @@ import torch
 
 from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
-from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
+from hf_xlsr.encoders.stock import vocab_size_of
 from hf_xlsr.modeling.hictl import HictlForPreTraining
 from hf_xlsr.trainers.adapters import base_model
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
-from hf_xlsr.trainers.pretrained import model_and_tokenizer
+from hf_xlsr.trainers.base import PairTrainer
 
 RECENT, STEPS = "RecentContrast", 100  # place in the trainer's state, and optimiser steps that are remembered
 
 
-class HictlTrainer(XlsrTrainer):
+class HictlTrainer(PairTrainer):
     """`XlsrTrainer` for `HictlForPreTraining`: batches of several languages, masked and joined as the model needs.
 
     `docs/train.md` has a complete script.
@@ -34,28 +33,18 @@ class HictlTrainer(XlsrTrainer):
 
     token_labels = "lm_labels"
 
-    def __init__(
-        self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
-    ) -> None:
-        model, tokenizer = model_and_tokenizer(HictlForPreTraining, model, processing_class, seed=args.seed)
-        ours = base_model(model)
-        check_token_ids(tokenizer, vocab_size_of(ours.encoder))
-        self.converter = converter_of(args, tokenizer, [ours.encoder])
-        train_dataset = self.converted(train_dataset, args)
-        self.max_length = usable_length([ours.encoder], args.max_length, train_dataset, together=2)
-        if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = HictlCollator(
-                tokenizer,
-                mlm_probability=ours.config.mlm_probability,
-                seed=args.seed_of_data,
-                max_length=self.max_length,
-                pad_to_multiple_of=args.padding_multiple,
-            )
-        super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
+    model_class = HictlForPreTraining
+    sentences_together = 2
+
+    def __init__(self, model: Any, args: Any, **kwargs: Any) -> None:
+        super().__init__(model, args, **kwargs)
         self._step_losses: list[float] = []
-        rows = len(ours.encoder.get_input_embeddings().weight)
+        tokenizer, rows = self.processing_class, vocab_size_of(base_model(self.model).encoder) or 0
         spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
         self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
+
+    def collator(self, tokenizer: Any, config: Any, **options: Any) -> HictlCollator:
+        return HictlCollator(tokenizer, **options)
 
     def convert(self, data: Any, name: str) -> Any:
         """Pairs and sentences, grouped by language instead of language pair."""

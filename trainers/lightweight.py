@@ -1,20 +1,23 @@
-"""Training the lightweight dual transformer."""
+"""Training the lightweight dual transformer, and a student with its losses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators import PairCollator
-from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
-from hf_xlsr.modeling.lightweight import LightweightDualTransformer
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
-from hf_xlsr.trainers.pretrained import model_and_tokenizer
+from hf_xlsr.data.streaming import StreamedRows
+from hf_xlsr.encoders.teacher import Teacher
+from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
+from hf_xlsr.trainers.base import PairTrainer
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
+STREAMED_TEXTS = 20_000  # first texts of a stream, whose mean embedding is the centre
 
 
 def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float:
@@ -22,7 +25,7 @@ def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float
     return min(1.0, (step + 1) * (1 - beta2) / 2) * (0.1 if step >= decay_step else 1.0)
 
 
-class LightweightTrainer(XlsrTrainer):
+class LightweightTrainer(PairTrainer):
     """`XlsrTrainer` for `LightweightDualTransformer`: masks tokens for the generative task.
 
     `docs/train.md` has a complete script.
@@ -39,36 +42,14 @@ class LightweightTrainer(XlsrTrainer):
     token_labels = "mlm_labels"
     model_class: Any = LightweightDualTransformer
 
-    def __init__(
-        self,
-        model: Any,
-        args: Any,
-        *,
-        train_dataset: Any = None,
-        processing_class: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        model, processing_class = self.model_and_tokenizer(model, processing_class, args)
-        check_token_ids(processing_class, vocab_size_of(model.encoder))
-        self.converter = converter_of(args, processing_class, [model.encoder])
-        train_dataset = self.converted(train_dataset, args)
-        self.max_length = usable_length([model.encoder], args.max_length, train_dataset)
-        if kwargs.get("data_collator") is None:
-            config = model.config
-            kwargs["data_collator"] = PairCollator(
-                processing_class,
-                masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
-                mask_punctuation=config.mask_punctuation,
-                mlm_probability=config.mlm_probability,
-                seed=args.seed_of_data,
-                max_length=self.max_length,
-                pad_to_multiple_of=args.padding_multiple,
-                identities=config.alignment_mask_duplicates,
-            )
-        super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
-
-    def model_and_tokenizer(self, model: Any, tokenizer: Any, args: Any) -> tuple[Any, Any]:
-        return model_and_tokenizer(self.model_class, model, tokenizer, seed=args.seed)
+    def collator(self, tokenizer: Any, config: Any, **options: Any) -> PairCollator:
+        return PairCollator(
+            tokenizer,
+            masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
+            mask_punctuation=config.mask_punctuation,
+            identities=config.alignment_mask_duplicates,
+            **options,
+        )
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the id of `<mask>` for label mode `set`."""
@@ -101,3 +82,50 @@ class LightweightTrainer(XlsrTrainer):
             self._created_lr_scheduler = True
             return self.lr_scheduler
         return super().create_scheduler(num_training_steps, optimizer)
+
+
+class DistillationTrainer(LightweightTrainer):
+    """`LightweightTrainer` for `DistillationModel`: a teacher embeds the sources.
+
+    The embeddings of stored data are computed before the first step, and kept on disk for later runs; those of streams
+    in each step. `docs/distill.md` has a complete script.
+
+    Args:
+        model: The model; or, with default settings, an encoder: a folder, Hub id or `SentenceTransformer`.
+        args: `LightweightTrainingArguments`.
+        teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
+        **kwargs: As for `LightweightTrainer`.
+    """
+
+    model_class = DistillationModel
+
+    def __init__(self, model: Any, args: Any, *, teacher: Any, **kwargs: Any) -> None:
+        self.teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
+        super().__init__(model, args, **kwargs)
+        with args.main_process_first(desc="teacher"):
+            self.teacher.prepare(_sources(self.train_dataset))
+
+    def new_model_options(self) -> dict[str, Any]:
+        return {"teacher_dim": self.teacher.dim}
+
+    def convert(self, data: Any, name: str) -> Any:
+        return self.converter.taught_pairs(data, name)
+
+    def convert_eval(self, data: Any) -> Any:
+        return self.converter.taught_pairs(data, "eval_dataset")
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds the teacher's embeddings of the sources."""
+        inputs = {**inputs}
+        inputs["teacher_embeds"] = self.teacher(inputs.pop("source_texts")).to(self.args.device)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+def _sources(data: Any) -> Iterator[str]:
+    """The texts of the sources; of a stream, enough for the centre."""
+    if isinstance(data, StreamedRows):
+        rows = chain.from_iterable(stream.read(stream.data.iter(100)) for stream in data.streams)
+        yield from (row["source"] for row in islice(rows, STREAMED_TEXTS))
+    elif data is not None:
+        for batch in data.rows.select_columns(["source"]).iter(batch_size=1000):
+            yield from batch["source"]

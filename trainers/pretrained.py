@@ -12,9 +12,9 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
 from hf_xlsr.encoders.stock import encoder_from_pretrained
+from hf_xlsr.modeling.base import EncoderWithLmHead
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
-from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError

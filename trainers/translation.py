@@ -15,7 +15,7 @@ from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentenc
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of
-from hf_xlsr.trainers.live_encoder import evaluating
+from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -33,26 +33,14 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
 
     smooths_labels = True
     trains_embeddings = False
-    max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
+    max_length: int = 128
     learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
-    freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
+    freeze_encoder: bool = False
 
 
-class LiveTranslator:
-    """Translates with the current weights; the model keeps its mode."""
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        max_length: int = 128,
-        autocast_dtype: torch.dtype | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.model, self.tokenizer, self.max_length = model, tokenizer, max_length
-        self.autocast_dtype, self.progress = autocast_dtype, progress
+class LiveTranslator(LiveModel):
+    """Translates with the current weights."""
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], *, batch_size: int = 32, **options: Any) -> list[str]:
@@ -61,14 +49,12 @@ class LiveTranslator:
             return []
         truncation: dict[str, Any] = {"truncation": True, "max_length": self.max_length}
         ids = self.tokenizer(list(sentences), verbose=False, return_attention_mask=False, **truncation)["input_ids"]
-        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         result = [""] * len(ids)
         with (
             evaluating(self.model, self.autocast_dtype) as device,
             tqdm(total=len(ids), desc="translating", disable=not self.progress) as bar,
         ):
-            for start in range(0, len(order), batch_size):
-                places = order[start : start + batch_size]
+            for places in batches_by_length(ids, batch_size):
                 batch, mask = pad_rows([ids[place] for place in places], self.tokenizer.pad_token_id)
                 found = self.model.generate(
                     input_ids=torch.from_numpy(batch).to(device),

@@ -23,14 +23,13 @@ from hf_xlsr.export.hub import (
     is_hub_id,
     push_uploads,
 )
-from hf_xlsr.modeling.hub import push_model
 from hf_xlsr.runs.card import base_models, card_for, card_of_model, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
-__all__ = ["PARTS", "UploadResult", "push_model", "push_run", "push_uploads"]
+__all__ = ["PARTS", "UploadResult", "push_run", "push_uploads"]
 
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"

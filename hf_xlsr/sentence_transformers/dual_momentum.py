@@ -20,11 +20,11 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
-from hf_xlsr.modeling.dual_momentum.direction_loss import direction_loss
-from hf_xlsr.modeling.dual_momentum.memory_queue import MemoryQueue
-from hf_xlsr.modeling.dual_momentum.momentum import (
+from hf_xlsr.modeling.dual_momentum.contrast import (
+    MemoryQueue,
     SoundStepCallback,
     StepKeys,
+    direction_loss,
     momentum_pairs,
     scheduled_momentum,
     update_averages,
@@ -231,7 +231,7 @@ class DualMomentumCallback(SoundStepCallback):
 
     A step whose gradient is not finite is dropped: no update, no momentum, no keys. Of a dict of losses those that are
     not a `DualMomentumLoss` are ignored. The `schedule` of the momentum is that of
-    `hf_xlsr.modeling.dual_momentum.momentum.scheduled_momentum`.
+    `hf_xlsr.modeling.dual_momentum.contrast.scheduled_momentum`.
     """
 
     FILE = "dual_momentum_loss.safetensors"

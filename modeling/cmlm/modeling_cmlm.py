@@ -4,54 +4,73 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers import initialization as init
+from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
+from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
 from hf_xlsr.modeling.encoding import (
-    Encode,
     encode_by_length,
     encode_negatives,
+    full_mask,
     in_order,
     length_chunks,
     without_padding,
 )
 from hf_xlsr.modeling.heads import LmHead, NliHead
-from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
 
 from .configuration_cmlm import CmlmConfig
-from .projections import SentenceProjections
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 Batch = Mapping[str, Any]
 
 
-@dataclass
-class CmlmOutput(ModelOutput):
-    """What `CmlmModel` returns.
+class SentenceProjections(nn.Module):
+    r"""N vectors of one sentence embedding of width h: itself and N - 1 projections (appendix C of CMLM).
 
-    `losses` are the parts before weighting: `cmlm`, `next_sentence`, `retrieval`, `nli`. `statistics` are `nli_accuracy`
-    and `next_sentence_accuracy`. The embeddings are those of the retrieval task, `(pairs, width)`, not normalised.
+    ```math
+    P_1(v) = v, \quad P_i(v) = W_{i3}\, ReLU(W_{i2}\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
+    ```
+
+    of widths h, 2h, 2h, h by default. The paper does not say whether projections share layers; since its last layer has h
+    outputs, each one is a separate network here. They are computed together.
     """
 
-    loss: torch.Tensor | None = None
-    losses: dict[str, torch.Tensor] | None = None
-    statistics: dict[str, torch.Tensor] | None = None
-    source_embeds: torch.Tensor | None = None
-    target_embeds: torch.Tensor | None = None
+    def __init__(
+        self, width: int, count: int, std: float = 0.02, *, layers: int = 3, hidden: int | None = None
+    ) -> None:
+        super().__init__()
+        self.width, self.count, self.std = width, count, std
+        widths = (width, *[hidden or 2 * width] * (layers - 1), width)
+        shapes = list(zip(widths, widths[1:], strict=False)) if count > 1 else []
+        self.weights = nn.ParameterList(torch.empty(count - 1, before, after) for before, after in shapes)
+        self.biases = nn.ParameterList(torch.empty(count - 1, 1, after) for _, after in shapes)
+        self.initialize()
+
+    def initialize(self) -> None:
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            init.normal_(weight, std=self.std)
+            init.zeros_(bias)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """`(batch, width)` to `(batch, count, width)`, the sentence embeddings first."""
+        own = vectors.unsqueeze(1)
+        if self.count == 1:
+            return own
+        states = vectors.to(self.biases[0].dtype).expand(self.count - 1, *vectors.shape)  # (count - 1, batch, width)
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            states = torch.baddbmm(bias, F.relu(states) if number else states, weight)
+        return torch.cat([own, states.transpose(0, 1).to(own.dtype)], 1)
 
 
 class CmlmModel(EncoderWithLmHead):
@@ -69,6 +88,9 @@ class CmlmModel(EncoderWithLmHead):
     The paper does not specify `skip` in detail: here the N vectors are concatenated to each masked state along the
     features, and a linear layer maps the result to the width of the head. The decoder is tied to the embeddings, and only
     masked positions are decoded.
+
+    In the `PairOutput`, `losses` are `cmlm`, `next_sentence`, `retrieval` and `nli`; `statistics` are `nli_accuracy` and
+    `next_sentence_accuracy`. The embeddings are those of the retrieval task, not normalised.
 
     Examples:
         >>> from hf_xlsr.modeling.cmlm import CmlmConfig
@@ -120,7 +142,7 @@ class CmlmModel(EncoderWithLmHead):
         return vectors if self.config.sentence_vector == "pooled" else self.projections(vectors).mean(1)
 
     def _pooled(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = full_mask(input_ids, attention_mask)
         states = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
         return pool(states, mask, self.config.pooling)
 
@@ -134,7 +156,7 @@ class CmlmModel(EncoderWithLmHead):
         config, (batch, length), places = self.config, input_ids.shape, self.config.prefix_places
         table = self.get_input_embeddings().weight
         prefix = F.pad(views.to(table.dtype), (0, 0, 0, places - views.shape[1]))
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = full_mask(input_ids, attention_mask)
         before = torch.arange(places, device=mask.device) < views.shape[1]
         options: dict[str, torch.Tensor] = {}
         if self._takes_positions:
@@ -168,7 +190,7 @@ class CmlmModel(EncoderWithLmHead):
         matryoshka_dims: Sequence[int] | None = None,
         cache_batch_size: int | None = None,
         masked_tokens: torch.Tensor | None = None,
-    ) -> CmlmOutput:
+    ) -> PairOutput:
         """Computes the losses of the batch's tasks. `CmlmTrainer` makes the batches.
 
         Args:
@@ -190,10 +212,11 @@ class CmlmModel(EncoderWithLmHead):
         source = target = None
         encode = encode_by_length(self.encode_sentences, cache_batch_size)
         if second_input_ids is not None and first_input_ids is not None and labels is not None:
-            first = _with_mask(first_input_ids, first_attention_mask)
-            second = _with_mask(second_input_ids, second_attention_mask)
-            if self.next_sentence_head is not None:
-                first = _exchanged(*first)
+            first = first_input_ids, full_mask(first_input_ids, first_attention_mask)
+            second = second_input_ids, full_mask(second_input_ids, second_attention_mask)
+            if self.next_sentence_head is not None:  # every other second sentence follows another row's first one
+                rows = torch.arange(len(first_input_ids), device=first_input_ids.device)
+                first = first[0][rows - rows % 2], first[1][rows - rows % 2]
             chunks = length_chunks(second[1], cache_batch_size)
             parts = [
                 (*chunk(labels, *second), *without_padding(*(part[chunk.rows] for part in first))) for chunk in chunks
@@ -228,10 +251,11 @@ class CmlmModel(EncoderWithLmHead):
             embeddings = gather_with_gradient(source), gather_with_gradient(target), negatives
             losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *embeddings)
         if nli is not None:
-            losses["nli"], statistics["nli_accuracy"] = self._nli_loss(encode, nli)
+            head: Any = self.nli_head
+            losses["nli"], statistics["nli_accuracy"] = head.loss(encode, nli)
         weights = {"cmlm": config.cmlm_weight, "next_sentence": config.cmlm_weight}
         weights |= {"retrieval": config.retrieval_weight, "nli": config.nli_weight}
-        return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
+        return PairOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
     def _masked_states(self, labels: torch.Tensor, *sentences: torch.Tensor) -> torch.Tensor:
         """States of the masked tokens of the second sentences, conditioned on the first, `(tokens, width)`."""
@@ -259,36 +283,11 @@ class CmlmModel(EncoderWithLmHead):
         states = self.encoder(input_ids=ids, attention_mask=mask, **options).last_hidden_state
         return states[:, first.shape[1] :][labels != IGNORE], states[:, 0]
 
-    def _nli_loss(self, encode: Encode, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cross-entropy and accuracy."""
-        head: Any = self.nli_head
-        sides = (encode(nli[f"{side}_input_ids"], nli[f"{side}_attention_mask"]) for side in ("premise", "hypothesis"))
-        logits = head(*sides)
-        logits = logits.to(accumulation_dtype(logits))
-        return F.cross_entropy(logits, nli["labels"]), (logits.argmax(1) == nli["labels"]).float().mean()
-
-    def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
-        """The encoder as a sentence-transformers model: pooled states, unit length.
-
-        For `options` see `hf_xlsr.export.to_sentence_transformer`. No stock module computes a `sentence_vector` that is
-        `projected`.
-        """
-        from hf_xlsr.export import to_sentence_transformer
-
+    @property
+    def export_options(self) -> dict[str, Any]:
         if self.config.sentence_vector == "projected":
             raise XlsrError(
                 "sentence_vector 'projected' has no export: no stock module computes it. Set "
                 "config.sentence_vector = 'pooled' to export the pooled states."
             )
-        return to_sentence_transformer(self.encoder, tokenizer, **{"pooling": self.config.pooling, **options})
-
-
-def _with_mask(input_ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    return input_ids, torch.ones_like(input_ids) if mask is None else mask
-
-
-def _exchanged(first: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """First sentences, of which every other row has the one of the row before."""
-    rows = torch.arange(len(first), device=first.device)
-    rows = rows - rows % 2
-    return first[rows], mask[rows]
+        return super().export_options

@@ -5,10 +5,10 @@ from __future__ import annotations
 from transformers import AutoConfig, AutoModel
 
 from .configuration_dual_momentum import DualMomentumConfig
-from .memory_queue import MemoryQueue
-from .modeling_dual_momentum import DualMomentumModel, DualMomentumOutput
+from .contrast import MemoryQueue
+from .modeling_dual_momentum import DualMomentumModel
 
-__all__ = ["DualMomentumConfig", "DualMomentumModel", "DualMomentumOutput", "MemoryQueue"]
+__all__ = ["DualMomentumConfig", "DualMomentumModel", "MemoryQueue"]
 
 AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
 AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)

@@ -3,54 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.losses import weighted_sum
-from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives
+from hf_xlsr.modeling.base import PairOutput, XlsrPreTrainedModel
+from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives, full_mask
 from hf_xlsr.modeling.heads import NliHead
 from hf_xlsr.utils.distributed import gather_ragged
 from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
-from .direction_loss import direction_loss
-from .memory_queue import NO_TEXT, MemoryQueue
-from .momentum import momentum_pairs, update_averages
+from .contrast import NO_TEXT, MemoryQueue, direction_loss, momentum_pairs, update_averages
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 TRAINING_ONLY = ("momentum_encoders.", "momentum_projections.", "queues.", "nli_head.")
-
-
-@dataclass
-class DualMomentumOutput(ModelOutput):
-    """What `DualMomentumModel` returns.
-
-    `losses` are the parts of equation 3, or 5 with the auxiliary task: `source_to_target`, `target_to_source`, `nli`.
-    `statistics` are `queue/filled` (share of the rows), `queue/stale` and `queue/duplicates`: the shares of queries whose
-    own translation, or an exact copy of it from another pair, is in the queue. Embeddings and keys, of the momentum
-    encoder and without gradient, are unit vectors, `(batch, width)`.
-    """
-
-    loss: torch.Tensor | None = None
-    losses: dict[str, torch.Tensor] | None = None
-    statistics: dict[str, torch.Tensor] | None = None
-    source_embeds: torch.Tensor | None = None
-    target_embeds: torch.Tensor | None = None
-    source_keys: torch.Tensor | None = None
-    target_keys: torch.Tensor | None = None
 
 
 class DualMomentumModel(XlsrPreTrainedModel):
@@ -65,6 +42,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     (equation 2), and the loss is `L(x, y) + L(y, x)` (equation 3). `forward` has no side effects: the trainer's
     callbacks call `momentum_update` (equation 1) and `enqueue` once per optimiser step.
+
+    In the `PairOutput`, `losses` are the parts of equation 3, or 5 with the auxiliary task: `source_to_target`,
+    `target_to_source`, `nli`. `statistics` are `queue/filled` (share of the rows), `queue/stale` and `queue/duplicates`:
+    the shares of queries whose own translation, or an exact copy of it from another pair, is in the queue. Embeddings and
+    keys are unit vectors.
 
     Args:
         config: The configuration.
@@ -168,11 +150,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, MemoryQueue):
-            for buffer in (module.values, module.texts, module.pointer, module.filled):
-                init.zeros_(buffer)
-            init.constant_(module.examples, NO_TEXT)
-            if module.scales is not None:
-                init.zeros_(module.scales)
+            for name, buffer in module.named_buffers():
+                init.constant_(buffer, NO_TEXT if name == "examples" else 0)
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""
@@ -197,8 +176,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
         (self.config.encoder_configs or {})[name].vocab_size = resized.num_embeddings
         return resized
 
-    # Momentum encoders
-
     def freeze_momentum(self) -> None:
         self.momentum_encoders.requires_grad_(False)
         self.momentum_projections.requires_grad_(False)
@@ -222,9 +199,10 @@ class DualMomentumModel(XlsrPreTrainedModel):
         momentum encoders and projections.
         """
         own, chosen = self.state_dict(), dict(tensors)
+        forms = [{name: (value.shape, value.dtype) for name, value in part.items()} for part in (own, tensors)]
         for language in self.queues:
             names = [name for name in own if name.startswith(f"queues.{language}.")]
-            if any(name not in tensors or not _alike(tensors[name], own[name]) for name in names):
+            if any(forms[0][name] != forms[1].get(name) for name in names):
                 chosen = {name: value for name, value in chosen.items() if name not in names}
         for name, value in tensors.items():
             momentum_name = f"momentum_{name}"  # for encoders and projections
@@ -252,8 +230,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def _queue(self, language: str) -> MemoryQueue | None:
         return cast(MemoryQueue, self.queues[language]) if language in self.queues else None
 
-    # Embeddings and losses
-
     def encode_sentences(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, *, language: str, keys: bool = False
     ) -> torch.Tensor:
@@ -262,7 +238,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         momentum = keys and self.config.use_momentum
         encoders = self.momentum_encoders if momentum else self.encoders
         projections = self.momentum_projections if momentum else self.projections
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = full_mask(input_ids, attention_mask)
         states = encoders[name](input_ids=input_ids, attention_mask=mask).last_hidden_state
         vectors = pool(states, mask, self.config.pooling)
         if not projections:
@@ -289,7 +265,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         matryoshka_dims: Sequence[int] | None = None,
         cache_batch_size: int | None = None,
         return_loss: bool = True,
-    ) -> DualMomentumOutput:
+    ) -> PairOutput:
         """Encodes a batch of pairs and computes equation 3 or 5.
 
         Args:
@@ -323,7 +299,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
         source, target = encode(source_lang)(*source_batch), encode(target_lang)(*target_batch)
         if not return_loss:
-            return DualMomentumOutput(source_embeds=source, target_embeds=target)
+            return PairOutput(source_embeds=source, target_embeds=target)
         source_keys, target_keys = source.detach(), target.detach()
         if self.config.use_momentum:
             with torch.no_grad():
@@ -343,8 +319,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
         losses = {"source_to_target": forward, "target_to_source": backward}
         weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         if nli is not None:
-            losses["nli"] = self._nli_loss(encode, **nli)
-        return DualMomentumOutput(
+            head: Any = self.nli_head
+            losses["nli"], _ = head.loss(encode(nli["lang"]), nli)
+        return PairOutput(
             loss=weighted_sum(losses, weights),
             losses=losses,
             statistics={name: (onward[name] + back[name]) / 2 for name in onward},
@@ -353,24 +330,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
             source_keys=source_keys,
             target_keys=target_keys,
         )
-
-    def _nli_loss(
-        self,
-        encode: Callable[[str], Encode],
-        premise_input_ids: torch.Tensor,
-        premise_attention_mask: torch.Tensor,
-        hypothesis_input_ids: torch.Tensor,
-        hypothesis_attention_mask: torch.Tensor,
-        labels: torch.Tensor,
-        lang: str,
-    ) -> torch.Tensor:
-        """Cross-entropy of the auxiliary task, appendix B."""
-        head: Any = self.nli_head
-        premise = encode(lang)(premise_input_ids, premise_attention_mask)
-        hypothesis = encode(lang)(hypothesis_input_ids, hypothesis_attention_mask)
-        return F.cross_entropy(head(premise, hypothesis).float(), labels)
-
-    # After training
 
     def inference_state_dict(self) -> dict[str, torch.Tensor]:
         """The weights that encode sentences: "we throw away the momentum encoders and the memory queues"."""
@@ -391,20 +350,12 @@ class DualMomentumModel(XlsrPreTrainedModel):
         languages = self.config.languages or []
         by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(languages, tokenizers)
         names = {language: self.config.encoder_of(language) for language in languages}
-        projections = (
-            {language: self.projections[name] for language, name in names.items()} if self.projections else None
-        )
         encoders = {language: self.encoders[name] for language, name in names.items()}
-        return encoders, {language: by_language[language] for language in languages}, projections
+        projections = {language: self.projections[name] for language, name in names.items() if self.projections}
+        return encoders, {language: by_language[language] for language in languages}, projections or None
 
 
 def check_queues(path: str, expected: Any) -> None:
     """Checks that saved queues have the size, storage and width of a configuration."""
-    stored = DualMomentumConfig.from_pretrained(path)
-    check_same(
-        path, {name: getattr(stored, name) for name in ("queue_size", "queue_storage", "projection_dim")}, expected
-    )
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
+    stored, names = DualMomentumConfig.from_pretrained(path), ("queue_size", "queue_storage", "projection_dim")
+    check_same(path, {name: getattr(stored, name) for name in names}, expected)

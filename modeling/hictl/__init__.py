@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModel
 from .configuration_hictl import HictlConfig
 from .modeling_classification import HictlClassifierOutput, HictlForSequenceClassification
 from .modeling_generation import HictlForConditionalGeneration, HictlTranslationOutput
-from .modeling_hictl import HictlForPreTraining, HictlOutput
+from .modeling_hictl import HictlForPreTraining
 
 __all__ = [
     "HictlClassifierOutput",
@@ -15,7 +15,6 @@ __all__ = [
     "HictlForConditionalGeneration",
     "HictlForPreTraining",
     "HictlForSequenceClassification",
-    "HictlOutput",
     "HictlTranslationOutput",
 ]
 

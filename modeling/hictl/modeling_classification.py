@@ -16,8 +16,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
-from hf_xlsr.losses.vocabulary import IGNORE
-from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
+from hf_xlsr.modeling.base import XlsrPreTrainedModel, config_of_encoder
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
@@ -56,17 +56,16 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.num_labels: int = config.num_labels or 1
-        wanted = "regression" if self.num_labels == 1 else "single_label_classification"
+        wanted = problem_type(self.num_labels)
         if config.problem_type not in (None, wanted):
-            raise XlsrError(
-                f"`problem_type` must be '{wanted}' with num_labels {self.num_labels}, got '{config.problem_type}'."
-            )
+            raise XlsrError(f"`problem_type` must be '{wanted}' for these labels, got '{config.problem_type}'.")
         self.encoder: Any = encoder if encoder is not None else encoder_from_config(text_config)
         self.takes_token_types = (
             "token_type_ids" in inspect.signature(self.encoder.forward).parameters
             and (getattr(text_config, "type_vocab_size", None) or 0) > 1
         )
-        self.dropout = nn.Dropout(classifier_dropout(config))
+        dropout = config.classifier_dropout
+        self.dropout = nn.Dropout(own_dropout(text_config, DROPOUTS, 0.0) if dropout is None else dropout)
         self.classifier = nn.Linear(text_config.hidden_size, self.num_labels)
         self.post_init()
 
@@ -90,11 +89,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             **options: Values of `HictlConfig`, such as `classifier_dropout`, `id2label` or `problem_type`.
         """
         encoder = start_encoder(path, place=place, dropout=dropout)
-        options.setdefault("problem_type", "regression" if num_labels == 1 else "single_label_classification")
-        # A new configuration would reset that of the encoder inside it.
-        options.setdefault("attn_implementation", encoder.config._attn_implementation)
-        options["num_labels"] = num_labels
-        return cls(HictlConfig(text_config=encoder.config, **options), encoder)
+        options = {**config_of_encoder(encoder), "problem_type": problem_type(num_labels), **options}
+        return cls(HictlConfig(num_labels=num_labels, **options), encoder)
 
     @can_return_tuple
     def forward(
@@ -104,8 +100,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        **kwargs: Any,
     ) -> HictlClassifierOutput:
         """Logits and, with labels, the loss.
 
@@ -115,24 +110,18 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             token_type_ids: 0 for the first and 1 for the second sentence; ignored by encoders without token types.
             inputs_embeds: Instead of `input_ids`, `(batch, length, width)`.
             labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`.
-            output_attentions: As of any model.
-            output_hidden_states: As of any model.
+            **kwargs: `output_attentions` and `output_hidden_states`, as of any model.
         """
-        inputs: dict[str, Any] = {
-            "input_ids": input_ids,
-            "inputs_embeds": inputs_embeds,
-            "attention_mask": attention_mask,
-        }
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask, **kwargs}
         if self.takes_token_types:
             inputs["token_type_ids"] = token_type_ids
-        inputs |= {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         outputs = self.encoder(**{name: value for name, value in inputs.items() if value is not None})
         states = outputs.last_hidden_state
         mask = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask
         logits = self.classifier(self.dropout(pool(states, mask, "cls").to(states.dtype)))
         losses = None
         if labels is not None:
-            exact = logits if logits.dtype == torch.float64 else logits.float()
+            exact = logits.to(accumulation_dtype(logits))
             if self.num_labels == 1:
                 losses = {"regression": F.mse_loss(exact.view(-1), labels.view(-1).to(exact.dtype))}
             else:
@@ -148,11 +137,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         )
 
 
-def classifier_dropout(config: HictlConfig) -> float:
-    """Dropout before the output layer: `classifier_dropout`, or that on the encoder's states."""
-    if config.classifier_dropout is not None:
-        return config.classifier_dropout
-    return own_dropout(config.get_text_config(), DROPOUTS, 0.0)
+def problem_type(num_labels: int) -> str:
+    return "regression" if num_labels == 1 else "single_label_classification"
 
 
 def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: float | None = None) -> Any:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoTokenizer, GenerationMixin
-from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions, resized_bias
+from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
 from hf_xlsr.losses.in_batch import row_lengths
 from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
-from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.modeling.base import XlsrPreTrainedModel, config_of_encoder
+from hf_xlsr.modeling.heads import TokenBias
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize
@@ -48,22 +48,12 @@ class _SentenceReader(nn.Module):
         super().__init__()
         self.read = model.encode  # a method, so that the model is not a submodule of its own encoder
 
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> HictlEncoderOutput:
-        return self.read(input_ids, attention_mask, inputs_embeds, **kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> HictlEncoderOutput:
+        return self.read(*args, **kwargs)
 
 
-class OutputBias(nn.Module):
+class OutputBias(TokenBias):
     """Bias of the decoder's logits, `(vocabulary,)`, plus the similarities of a sentence, `(batch, vocabulary)`."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, similarities: torch.Tensor | None = None) -> torch.Tensor:
         return self.bias if similarities is None else self.bias + similarities
@@ -114,12 +104,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         self.output_bias = OutputBias(text_config.vocab_size)
         self.post_init()
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, OutputBias):
-            init.zeros_(module.bias)
-
     @classmethod
     def from_encoder(
         cls,
@@ -150,9 +134,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
             setattr(encoder.config, name, token)
         encoder.config.pad_token_id = tokenizer.pad_token_id
-        # A new configuration would reset that of the encoder inside it.
-        options.setdefault("attn_implementation", encoder.config._attn_implementation)
-        model = cls(HictlConfig(text_config=encoder.config, **options), encoder)
+        model = cls(HictlConfig(**{**config_of_encoder(encoder), **options}), encoder)
         if tokens is not None:
             model.keep_tokens(tokens)
         return model
@@ -168,12 +150,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if not any(parameter.requires_grad for parameter in self.encoder.parameters()):
             self.encoder.eval()
         return self
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the output bias, whose new entries are 0."""
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.output_bias.bias = resized_bias(self.output_bias.bias, embeddings.num_embeddings)
-        return embeddings
 
     @torch.no_grad()
     def keep_tokens(self, tokens: Sequence[int]) -> None:
@@ -283,14 +259,8 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if labels is None:
             logits = hidden @ table.weight.T + (bias if similarities is None else bias.unsqueeze(1))
         else:
-            mean = masked_lm_loss(
-                hidden,
-                labels,
-                table.weight,
-                bias,
-                label_smoothing=label_smoothing,
-                chunk_size=self.config.logits_chunk_size,
-            )
+            options: dict[str, Any] = {"label_smoothing": label_smoothing, "chunk_size": self.config.logits_chunk_size}
+            mean = masked_lm_loss(hidden, labels, table.weight, bias, **options)
             loss = mean if num_items_in_batch is None else mean * (labels != IGNORE).sum() / num_items_in_batch
         return HictlTranslationOutput(
             loss=loss,
@@ -309,8 +279,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
 def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Cosine of each sentence embedding and each row of the embedding table, `(batch, vocabulary)`.
 
-    The products are divided by the rows' lengths, which avoids a normalised copy of a large table. A row of zeros, such
-    as padding in a new table, has similarity 0.
+    No normalised copy of the table is made. A row of zeros has similarity 0.
     """
     return normalize(queries).to(table.dtype) @ table.T / row_lengths(table)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import can_return_tuple
 
 from hf_xlsr.losses import (
     bags_of_words,
@@ -22,33 +21,14 @@ from hf_xlsr.losses import (
     word_contrast_loss,
 )
 from hf_xlsr.losses.vocabulary import IGNORE
-from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, in_order, length_chunks
-from hf_xlsr.modeling.pretraining import EncoderWithLmHead
+from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
+from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, full_mask, in_order, length_chunks
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
 WATCHED_PAIRS = 8  # of a batch, in the statistic of negative words
-
-
-@dataclass
-class HictlOutput(ModelOutput):
-    """What `HictlForPreTraining` returns.
-
-    `losses` are the parts of equation 7 before weighting: `lm`, `sentence`, `word`. `statistics` are `hard_words`, the
-    share of negative words among the 1 % most similar to the pair, of a few pairs. The embeddings are the projected first
-    states of both halves of the batch, `(batch, width)`, not normalised.
-    """
-
-    loss: torch.Tensor | None = None
-    losses: dict[str, torch.Tensor] | None = None
-    statistics: dict[str, torch.Tensor] | None = None
-    source_embeds: torch.Tensor | None = None
-    target_embeds: torch.Tensor | None = None
 
 
 class HictlForPreTraining(EncoderWithLmHead):
@@ -67,6 +47,9 @@ class HictlForPreTraining(EncoderWithLmHead):
     words contains tokens, each once, without special ones; negative words are sampled without replacement from the
     softmax of their cosines with the query. The language model's decoder is tied to the embeddings, and only masked
     positions are decoded.
+
+    In the `PairOutput`, `losses` are the parts of equation 7: `lm`, `sentence`, `word`. `statistics` are `hard_words`:
+    the share of negative words among the 1 % most similar to the pair, of a few pairs. Embeddings are not normalised.
 
     Examples:
         >>> from hf_xlsr.modeling.hictl import HictlConfig
@@ -98,7 +81,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         return self._states(input_ids, attention_mask)[:, 0]
 
     def _states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = full_mask(input_ids, attention_mask)
         return self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
 
     def _masked_states(
@@ -130,7 +113,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         positive_probability: float = 0.0,
         masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
-    ) -> HictlOutput:
+    ) -> PairOutput:
         """Encodes stacked pairs and computes equation 7. `HictlCollator` makes the batches.
 
         Args:
@@ -164,33 +147,30 @@ class HictlForPreTraining(EncoderWithLmHead):
         statistics: dict[str, torch.Tensor] = {}
         source = target = None
         if config.sentence_weight or not return_loss:
-            source, target = encode_by_length(self.encode_sentences, cache_batch_size)(
-                input_ids, attention_mask
-            ).chunk(2)
+            encode_sentences = encode_by_length(self.encode_sentences, cache_batch_size)
+            source, target = encode_sentences(input_ids, attention_mask).chunk(2)
         if not return_loss:
-            return HictlOutput(source_embeds=source, target_embeds=target)
+            return PairOutput(source_embeds=source, target_embeds=target)
         if source is not None and target is not None:
-            encode_cached = encode_in_chunks(self.encode_sentences, cache_batch_size)
             negatives = encode_negatives(
-                encode_cached, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
+                encode_in_chunks(self.encode_sentences, cache_batch_size),
+                (input_ids, attention_mask),
+                negative_input_ids,
+                negative_attention_mask,
             )
-            losses["sentence"] = matryoshka_mean(
-                partial(
-                    sentence_contrast_loss,
-                    temperature=config.sentence_temperature,
-                    hardness=config.negative_interpolation * positive_probability,
-                ),
-                matryoshka_dims,
-                gather_with_gradient(source),
-                gather_with_gradient(target),
-                negatives,
+            contrast = partial(
+                sentence_contrast_loss,
+                temperature=config.sentence_temperature,
+                hardness=config.negative_interpolation * positive_probability,
             )
+            pairs = gather_with_gradient(source), gather_with_gradient(target)
+            losses["sentence"] = matryoshka_mean(contrast, matryoshka_dims, *pairs, negatives)
         query = None
         if lm_input_ids is not None and lm_labels is not None and "lm_labels" in needed:
             encode = encode_in_chunks(self._masked_states, cache_batch_size)
-            lm_attention_mask = torch.ones_like(lm_input_ids) if lm_attention_mask is None else lm_attention_mask
-            chunks = length_chunks(lm_attention_mask, cache_batch_size)
-            parts = [chunk(lm_labels, lm_input_ids, lm_attention_mask) for chunk in chunks]
+            mask = full_mask(lm_input_ids, lm_attention_mask)
+            chunks = length_chunks(mask, cache_batch_size)
+            parts = [chunk(lm_labels, lm_input_ids, mask) for chunk in chunks]
             queries, states = zip(*(encode(*part) for part in parts), strict=True)
             query = in_order(list(queries), chunks)
             if self.lm_head is not None:
@@ -203,46 +183,30 @@ class HictlForPreTraining(EncoderWithLmHead):
             if config.word_query == "plain":
                 query = encode_in_chunks(self.first_states, cache_batch_size)(joint_input_ids, joint_attention_mask)
             if query is not None:
-                losses["word"], statistics["hard_words"] = self._word_loss(
-                    query, joint_input_ids, joint_attention_mask, special_ids
-                )
+                joint = joint_input_ids, full_mask(joint_input_ids, joint_attention_mask)
+                losses["word"], statistics["hard_words"] = self._word_loss(query, *joint, special_ids)
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
             # DDP waits for the gradient of every parameter, including the unused projection.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.projection.parameters())
-        return HictlOutput(loss=loss, losses=losses, statistics=statistics, source_embeds=source, target_embeds=target)
+        return PairOutput(loss=loss, losses=losses, statistics=statistics, source_embeds=source, target_embeds=target)
 
     def _word_loss(
-        self,
-        query: torch.Tensor,
-        joint_input_ids: torch.Tensor,
-        joint_attention_mask: torch.Tensor | None,
-        special_ids: torch.Tensor,
+        self, query: torch.Tensor, joint_ids: torch.Tensor, mask: torch.Tensor, special_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The contrast of words, and the share of hard ones among the negative words of some pairs."""
         config, table = self.config, self.get_input_embeddings().weight
-        mask = torch.ones_like(joint_input_ids) if joint_attention_mask is None else joint_attention_mask
-        bags = bags_of_words(joint_input_ids, mask, special_ids)
+        bags = bags_of_words(joint_ids, mask, special_ids)
         if not len(bags[0]):
             raise XlsrError(
                 "No pair of the batch has a word: all tokens are special. Check that the tokenizer supports the script."
             )
-        negatives = draw_negative_words(
-            query,
-            table,
-            bags,
-            count=config.negative_words,
-            special_ids=special_ids,
-            temperature=config.sampling_temperature,
-        )
+        options: dict[str, Any] = {"count": config.negative_words, "temperature": config.sampling_temperature}
+        negatives = draw_negative_words(query, table, bags, special_ids=special_ids, **options)
         loss = word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
         return loss, hard_word_share(query[:WATCHED_PAIRS], table, negatives[:WATCHED_PAIRS])
 
-    def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
-        """The encoder as a stock sentence-transformers model: first state, projection, unit length.
-
-        For `options` see `hf_xlsr.export.to_sentence_transformer`.
-        """
-        from hf_xlsr.export import to_sentence_transformer
-
-        return to_sentence_transformer(self.encoder, tokenizer, projection=self.projection, pooling="cls", **options)
+    @property
+    def export_options(self) -> dict[str, Any]:
+        return {"pooling": "cls", "projection": self.projection}

@@ -1,13 +1,14 @@
-"""The lightweight dual transformer (Mao et al., 2021)."""
+"""The lightweight dual transformer (Mao et al., 2021), and a small encoder that learns from a large one by its losses."""
 
 from __future__ import annotations
 
 from transformers import AutoConfig, AutoModel
 
-from .configuration_lightweight import LightweightConfig
-from .modeling_lightweight import LightweightDualTransformer, LightweightOutput
+from .configuration_lightweight import DistillationConfig, LightweightConfig
+from .modeling_lightweight import DistillationModel, LightweightDualTransformer
 
-__all__ = ["LightweightConfig", "LightweightDualTransformer", "LightweightOutput"]
+__all__ = ["DistillationConfig", "DistillationModel", "LightweightConfig", "LightweightDualTransformer"]
 
-AutoConfig.register(LightweightConfig.model_type, LightweightConfig, exist_ok=True)
-AutoModel.register(LightweightConfig, LightweightDualTransformer, exist_ok=True)
+for model in (LightweightDualTransformer, DistillationModel):
+    AutoConfig.register(model.config_class.model_type, model.config_class, exist_ok=True)
+    AutoModel.register(model.config_class, model, exist_ok=True)

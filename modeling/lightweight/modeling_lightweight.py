@@ -1,41 +1,37 @@
-"""The lightweight dual transformer: one shallow encoder for both languages, a generative and two contrastive tasks."""
+"""The lightweight dual transformer: a generative and two contrastive tasks; and a student with the same losses."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import initialization as init
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.stock import encoder_from_config, resized_bias
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.losses import (
     alignment_loss,
     encode_in_chunks,
     generative_labels,
     generative_loss,
-    masked_lm_loss,
+    matching_loss,
     matryoshka_mean,
     similarity_loss,
+    teacher_loss,
     weighted_sum,
 )
 from hf_xlsr.losses.vocabulary import IGNORE
-from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoding import encode_negatives
-from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient, scaled_to_mean
+from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel
+from hf_xlsr.modeling.encoding import encode_negatives, full_mask
+from hf_xlsr.modeling.heads import LmHead
+from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
 
-from .configuration_lightweight import LightweightConfig
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
+from .configuration_lightweight import DistillationConfig, LightweightConfig
 
 LABELS_OF_TASK: dict[str, tuple[str, ...]] = {
     "ugt": ("masked_ids", "original_ids"),
@@ -46,43 +42,14 @@ LABELS_OF_TASK: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass
-class LightweightOutput(ModelOutput):
-    """What `LightweightDualTransformer` returns.
-
-    `losses` are the parts of equation 7 before weighting: `generative`, `alignment`, `similarity`. The embeddings are
-    those of both halves of the batch, `(batch, width)`, not normalised.
-    """
-
-    loss: torch.Tensor | None = None
-    losses: dict[str, torch.Tensor] | None = None
-    source_embeds: torch.Tensor | None = None
-    target_embeds: torch.Tensor | None = None
-
-
-class GenerativeHead(nn.Module):
-    """The fully connected layer between sentence embedding and tied decoder (figure 1, left).
-
-    The `released` kind has swish and layer normalisation behind it.
-    """
-
-    def __init__(self, width: int, vocab_size: int, kind: str = "linear") -> None:
-        super().__init__()
-        self.dense = nn.Linear(width, width)
-        released = kind == "released"
-        self.activation = nn.SiLU() if released else nn.Identity()
-        self.norm = nn.LayerNorm(width, eps=1e-12) if released else nn.Identity()
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.activation(self.dense(states)))
-
-
-class LightweightDualTransformer(XlsrPreTrainedModel):
+class LightweightDualTransformer(SentenceEncoderModel):
     """Two-layer dual transformer with shared weights (Mao et al., 2021).
 
     "Dual" means that the same weights encode each sentence of a pair separately. A batch is a stack of all source
     sentences and then all target sentences in the same order, so that one pass encodes both languages.
+
+    In the `PairOutput`, `losses` are the parts of equation 7: `generative`, `alignment`, `similarity`. The embeddings are
+    not normalised.
 
     Examples:
         >>> from hf_xlsr.modeling.lightweight import LightweightConfig
@@ -102,16 +69,16 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.encoder = encoder_from_config(text_config)
-        self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size, config.generative_head)
+        released = config.generative_head == "released"
+        self.head = LmHead(
+            text_config.hidden_size,
+            text_config.vocab_size,
+            activation="silu" if released else "linear",
+            normalize=released,
+        )
         self.post_init()
         if config.initialization == "released":
             self._initialize_like_released_code()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, GenerativeHead):
-            init.zeros_(module.bias)
 
     @torch.no_grad()
     def _initialize_like_released_code(self) -> None:
@@ -123,16 +90,9 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         for layer in layers[1:]:
             layer.load_state_dict(copy.deepcopy(layers[0].state_dict()))
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the bias of the tied decoder, whose new entries are 0."""
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.head.bias = resized_bias(self.head.bias, embeddings.num_embeddings)
-        return embeddings
-
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Sentence embeddings, `(batch, width)`, before the fully connected layer and not normalised."""
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        return self._encode(input_ids, mask)[0]
+        return self._encode(input_ids, full_mask(input_ids, attention_mask))[0]
 
     def _encode(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, mlm_labels: torch.Tensor | None = None
@@ -159,7 +119,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         identities: torch.Tensor | None = None,
         return_loss: bool = True,
         **more: Any,
-    ) -> LightweightOutput:
+    ) -> PairOutput:
         """Encodes the stacked pairs and computes equation 7.
 
         Args:
@@ -185,7 +145,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         pooled, states = encode(input_ids, attention_mask, mlm_labels)
         source, target = pooled.chunk(2)
         if not return_loss:
-            return LightweightOutput(source_embeds=source, target_embeds=target)
+            return PairOutput(source_embeds=source, target_embeds=target)
         config, losses = self.config, {}
         if config.generative_weight:
             given = {"masked_ids": masked_ids, "mlm_labels": mlm_labels, "original_ids": original_ids}
@@ -194,22 +154,21 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 raise XlsrError(f"generative_task '{config.generative_task}' needs {needed}. Use PairCollator.")
             parts = []
             if mlm_labels is not None and config.generative_task.startswith("mlm"):
-                parts.append(self._masked_lm(states, mlm_labels[mlm_labels != IGNORE], masked_tokens))
+                tokens, table = mlm_labels[mlm_labels != IGNORE], self.get_input_embeddings().weight
+                options: dict[str, Any] = {"chunk_size": config.logits_chunk_size, "masked_tokens": masked_tokens}
+                parts.append(self.head.loss(states, tokens, table, **options))
             if config.generative_task != "mlm":
                 ids = input_ids if original_ids is None else original_ids
                 parts.append(self._generative(pooled, ids, attention_mask, masked_ids, mask_token_id))
             losses["generative"] = torch.stack(parts).mean()
-        if config.alignment_weight or config.similarity_weight:
-            negatives = None
-            if config.alignment_weight:
-                negatives = encode_negatives(
-                    encode_in_chunks(self.encode_sentences, cache_batch_size),
-                    (input_ids, attention_mask),
-                    negative_input_ids,
-                    negative_attention_mask,
-                )
-            pairs = gather_with_gradient(source), gather_with_gradient(target)
+        pairs = gather_with_gradient(source), gather_with_gradient(target)
         if config.alignment_weight:
+            negatives = encode_negatives(
+                encode_in_chunks(self.encode_sentences, cache_batch_size),
+                (input_ids, attention_mask),
+                negative_input_ids,
+                negative_attention_mask,
+            )
             alignment = partial(
                 alignment_loss,
                 temperature=config.alignment_temperature,
@@ -226,12 +185,12 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 epsilon=config.similarity_epsilon,
             )
             losses["similarity"] = matryoshka_mean(similarity, matryoshka_dims, *pairs)
-        losses |= self.extra_losses(source, target, matryoshka_dims, **more)
+        losses |= self.extra_losses(torch.cat([source, target]), pairs, matryoshka_dims, **more)
         loss = weighted_sum(losses, self.loss_weights)
         if not config.generative_weight:
             # DDP waits for the gradient of every parameter, including the unused head.
             loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.head.parameters()]).sum()
-        return LightweightOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
+        return PairOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -241,17 +200,13 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         return {name: getattr(config, f"{name}_weight") for name in names}
 
     def extra_losses(
-        self, source: torch.Tensor, target: torch.Tensor, matryoshka_dims: Sequence[int] | None
+        self, embeds: torch.Tensor, pairs: tuple[torch.Tensor, ...], matryoshka_dims: Sequence[int] | None
     ) -> dict[str, torch.Tensor]:
-        """Losses that a subclass adds, by name, with their weights in `loss_weights`."""
-        return {}
+        """Losses that a subclass adds, by name, with their weights in `loss_weights`.
 
-    def _masked_lm(
-        self, states: torch.Tensor, tokens: torch.Tensor, masked_tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        table, size = self.get_input_embeddings().weight, self.config.logits_chunk_size
-        loss = masked_lm_loss(states, tokens, table, self.head.bias, transform=self.head, chunk_size=size)
-        return scaled_to_mean(loss, torch.tensor(len(tokens), device=states.device), masked_tokens)
+        `embeds` are the embeddings of this process, sources over targets, `pairs` the two sides of all processes.
+        """
+        return {}
 
     def _generative(
         self,
@@ -268,8 +223,56 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         states, size = self.head(pooled.to(table.dtype)), self.config.logits_chunk_size
         return generative_loss(states, table, self.head.bias, *labels, chunk_size=size)
 
-    def to_sentence_transformer(self, tokenizer: Any, **kwargs: Any) -> SentenceTransformer:
-        """The encoder as a stock sentence-transformers model; see `hf_xlsr.export.to_sentence_transformer`."""
-        from hf_xlsr.export import to_sentence_transformer
 
-        return to_sentence_transformer(self.encoder, tokenizer, pooling=self.config.pooling, **kwargs)
+class DistillationModel(LightweightDualTransformer):
+    """A student of a sentence encoder (Reimers and Gurevych, 2020), with the lightweight model's losses.
+
+    Sources and translations learn the teacher's embedding of the source. In-batch contrast separates what the teacher
+    holds alike in different languages; it also keeps the student from collapsing when its languages have few pairs.
+
+    Examples:
+        >>> from hf_xlsr.modeling.lightweight import DistillationConfig
+        >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
+        ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
+        >>> model = DistillationModel(DistillationConfig(text_config=encoder, teacher_dim=6, matching_weight=1.0))
+        >>> ids = torch.tensor([[3, 4], [5, 6], [7, 8], [9, 10]])  # two pairs: rows 0 and 2, rows 1 and 3
+        >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids), teacher_embeds=torch.randn(2, 6))
+        >>> sorted(output.losses)
+        ['alignment', 'matching', 'teacher']
+    """
+
+    config: DistillationConfig
+    config_class = DistillationConfig
+
+    def __init__(self, config: DistillationConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        other = config.teacher_dim not in (None, width)
+        self.teacher_projection = nn.Linear(width, config.teacher_dim or width) if other else nn.Identity()
+        self.post_init()
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        config = self.config
+        return {**super().loss_weights, "teacher": config.teacher_weight, "matching": config.matching_weight}
+
+    def extra_losses(
+        self,
+        embeds: torch.Tensor,
+        pairs: tuple[torch.Tensor, ...],
+        matryoshka_dims: Sequence[int] | None,
+        teacher_embeds: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The losses against `teacher_embeds`, the teacher's embeddings of the sources, `(batch, teacher_dim)`.
+
+        Truncation concerns `matching` alone; `teacher` compares whole embeddings.
+        """
+        if teacher_embeds is None:
+            raise XlsrError("`teacher_embeds` is missing. Use DistillationTrainer.")
+        config, losses = self.config, {}
+        taught = self.teacher_projection(embeds.to(self.head.dense.weight.dtype))
+        losses["teacher"] = teacher_loss(taught, teacher_embeds.repeat(2, 1), kind=config.teacher_loss)
+        if config.matching_weight:
+            loss = partial(matching_loss, teacher=gather_rows(teacher_embeds), temperature=config.matching_temperature)
+            losses["matching"] = matryoshka_mean(loss, matryoshka_dims, *pairs)
+        return losses

@@ -11,7 +11,7 @@ from cmlm_helpers import tiny_batch, tiny_cmlm, tiny_nli_batch, tiny_pairs_batch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.modeling.cmlm.projections import SentenceProjections
+from hf_xlsr.modeling.cmlm.modeling_cmlm import SentenceProjections
 
 ROBERTA = {"model_type": "xlm-roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 42}
 

@@ -15,7 +15,6 @@ from hf_xlsr import HictlConfig, HictlForPreTraining, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.modeling_classification import (
     HictlForSequenceClassification,
-    classifier_dropout,
     start_encoder,
 )
 
@@ -85,8 +84,8 @@ def test_token_types() -> None:
 
 
 def test_dropout() -> None:
-    assert classifier_dropout(HictlConfig(text_config={**BERT, "hidden_dropout_prob": 0.3})) == 0.3
-    assert classifier_dropout(HictlConfig(text_config=dict(BERT), classifier_dropout=0.0)) == 0.0
+    assert build({**BERT, "hidden_dropout_prob": 0.3}).dropout.p == 0.3
+    assert build(classifier_dropout=0.0).dropout.p == 0.0
     model = build(classifier_dropout=0.5).train()
     rows = torch.stack([model(IDS[:1], MASK[:1]).logits[0] for _ in range(20)])
     assert len(rows.unique(dim=0)) > 1

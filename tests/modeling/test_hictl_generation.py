@@ -28,24 +28,6 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-# Logits and loss
-
-
-def test_gradients_of_similarities() -> None:
-    generator = torch.Generator().manual_seed(0)
-    parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 5), (7, 5))]
-    weights = torch.randn(3, 7, generator=generator, dtype=torch.float64)
-
-    def twin(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        return F.normalize(queries, dim=1) @ F.normalize(table, dim=1).T
-
-    results = []
-    for function in (word_similarities, twin):
-        leaves = [part.clone().requires_grad_() for part in parts]
-        results.append(torch.autograd.grad((weights * function(*leaves)).sum(), leaves))
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-14)
-
-
 def test_gradient_of_a_zero_row() -> None:
     # Not one of 1e12, which clipping would follow and no other weight survive.
     queries, table = torch.tensor([[3.0, 4.0]], requires_grad=True), torch.zeros(3, 2, requires_grad=True)
@@ -108,18 +90,6 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(gradients(model, padded), whole, rtol=1e-4, atol=1e-6)
 
 
-def test_later_tokens_are_hidden() -> None:
-    model, batch = small_model(), small_batch()
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    first, second = torch.tensor([[START, 5, 6, 7]] * 3), torch.tensor([[START, 5, 9, 11]] * 3)
-    one, other = (model(**inputs, decoder_input_ids=targets).logits for targets in (first, second))
-    torch.testing.assert_close(one[:, :2], other[:, :2])
-    assert not torch.allclose(one[:, 2:], other[:, 2:])
-
-
-# Generation
-
-
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_cache_gives_the_same_logits(model_type: str) -> None:
     model, batch = small_model(model_type), small_batch()
@@ -172,9 +142,6 @@ def test_similarities_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows == [3, 3]
 
 
-# Training
-
-
 def test_frozen_encoder() -> None:
     model = small_model(dropout=0.5).train()
     assert model.encoder.training
@@ -184,9 +151,6 @@ def test_frozen_encoder() -> None:
     trained = set(gradients(model, small_batch()))
     assert trained == {name for name, _ in model.named_parameters() if not name.startswith("encoder.")}
     assert "output_bias.bias" in trained
-
-
-# From an encoder, and back
 
 
 @pytest.fixture(scope="module")
@@ -227,16 +191,6 @@ def test_dropout_of_both_sides(model_type: str, tmp_path: Path) -> None:
     assert layers and set(layers.values()) == {0.3}
     own = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1).decoder
     assert {module.p for module in own.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
-
-
-def test_from_another_hictl_model(folder: str, tmp_path: Path) -> None:
-    other = HictlForSequenceClassification.from_encoder(folder, num_labels=5)
-    with torch.no_grad():
-        other.encoder.get_input_embeddings().weight.add_(1)
-    other.save_pretrained(tmp_path)
-    translation_tokenizer().save_pretrained(tmp_path)
-    model = HictlForConditionalGeneration.from_encoder(tmp_path, decoder_layers=1)
-    assert torch.equal(model.get_input_embeddings().weight, other.get_input_embeddings().weight)
 
 
 def test_smaller_vocabulary(folder: str) -> None:

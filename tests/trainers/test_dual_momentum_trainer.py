@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -211,13 +210,7 @@ def test_inference_task_has_its_own_batches(tmp_path: Path) -> None:
     model, nli = tiny_dual(nli_labels=3), nli_data()
     trainer = trainer_of(tmp_path, model=model, nli_dataset=nli, max_steps=3, logging_steps=1, **options)
     sizes: list[int] = []
-    original: Callable[..., Any] = trainer.model._nli_loss
-
-    def watched(encode: Any, **inputs: Any) -> Any:
-        sizes.append(len(inputs["labels"]))
-        return original(encode, **inputs)
-
-    trainer.model._nli_loss = watched
+    trainer.model.nli_head.register_forward_hook(lambda _, sides, logits: sizes.append(len(logits)))
     trainer.train()
     assert sizes == [6] * 6
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]

@@ -13,7 +13,7 @@ from conftest import make_pairs
 from dual_momentum_runs import LANGUAGES, pairs_data, tiny_dual, tokenizers_of, trainer_of
 from two_processes import run_on_two_processes
 
-from hf_xlsr.trainers.evaluation import evaluation_batches, translation_accuracy
+from hf_xlsr.trainers.live_encoder import evaluation_batches, translation_accuracy
 
 
 def measured(folder: Path, batch: int) -> dict[str, float]:

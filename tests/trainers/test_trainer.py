@@ -10,7 +10,6 @@ from conftest import make_pairs
 from lightweight_trainers import trainer_of
 
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.trainers.base import attention_for
 
@@ -23,26 +22,6 @@ def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPair
     for entry in logs:
         total = entry["loss/generative"] + 2 * entry["loss/alignment"] + 2 * entry["loss/similarity"]
         assert entry["loss"] == pytest.approx(total, rel=1e-4)
-
-
-def test_evaluation_changes_nothing(
-    tokenizer: Any, prepared: PreparedPairs, pairs: list[dict[str, str]], tmp_path: Path
-) -> None:
-    sources, targets = [[pair[side] for pair in pairs[:40]] for side in ("source", "target")]
-
-    def protocol(encoder: Any) -> dict[str, float]:
-        return tatoeba(encoder, sources, targets, name="toy", split="dev")
-
-    quiet = trainer_of(tokenizer, prepared, tmp_path / "a", dropout=0.2)
-    quiet.train()
-    evaluated = trainer_of(
-        tokenizer, prepared, tmp_path / "b", dropout=0.2, evaluations=[protocol], eval_strategy="steps", eval_steps=3
-    )
-    evaluated.train()
-    scores = [e for e in evaluated.state.log_history if "eval_toy-tatoeba/en-fr/dev/accuracy" in e]
-    assert len(scores) == 4
-    for one, other in zip(quiet.model.parameters(), evaluated.model.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_live_encoder_equals_the_export(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:

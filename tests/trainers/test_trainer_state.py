@@ -1,8 +1,7 @@
-"""State of a trainer: loss parts of a second training, incomplete checkpoints, patience after a resume."""
+"""State of a trainer: loss parts of a second training, patience after a resume."""
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ def test_second_training_logs_its_own_losses(tokenizer: Any, prepared: PreparedP
         trainer.train()
         logged.append(next(entry["loss/alignment"] for entry in trainer.state.log_history if "loss" in entry))
     assert logged[0] == pytest.approx(logged[1], rel=1e-6)
-
-
-def test_torn_checkpoint_is_ignored(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    trainer_of(tokenizer, prepared, tmp_path, **options).train()
-    (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
-    again = trainer_of(tokenizer, prepared, tmp_path, **options)
-    again.train(resume_from_checkpoint=True)
-    assert again.state.global_step == 4 and (tmp_path / "checkpoint-4" / "trainer_state.json").is_file()
 
 
 # No evaluation is better than the first.
@@ -56,26 +46,6 @@ def test_patience_after_a_resume(tokenizer: Any, prepared: PreparedPairs, tmp_pa
     assert trained(4, "checkpoint-3") == 5
     assert trained(0, "checkpoint-3") == 8
     assert trained(1, "checkpoint-2") == 3
-
-
-def test_threshold_after_a_resume(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    def trained(threshold: float, resumed: str | None = None) -> int:
-        scores = iter([0.50, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56, 0.57])
-        options = {
-            **AT_EVERY_STEP,
-            "evaluations": [lambda encoder: {"toy/accuracy": next(scores)}],
-            "early_stopping_patience": 2,
-            "early_stopping_threshold": threshold,
-            "metric_for_best_model": "toy/accuracy",
-        }
-        trainer = trainer_of(tokenizer, prepared, tmp_path, **options)
-        if resumed:
-            scores = islice(scores, 3, None)  # from the fourth step on
-        trainer.train(resume_from_checkpoint=resumed and str(tmp_path / resumed))
-        return int(trainer.state.global_step)
-
-    assert trained(0.0) == 8
-    assert trained(0.1, "checkpoint-3") == 5
 
 
 def test_own_callback_keeps_its_patience(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:

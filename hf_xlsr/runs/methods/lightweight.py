@@ -17,14 +17,17 @@ from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling import citations
-from hf_xlsr.modeling.distillation import DistillationConfig, DistillationModel
-from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.modeling.lightweight import (
+    DistillationConfig,
+    DistillationModel,
+    LightweightConfig,
+    LightweightDualTransformer,
+)
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.runs.methods.sentence_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
-from hf_xlsr.trainers.distillation import DistillationTrainer
-from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, LightweightTrainer
+from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, DistillationTrainer, LightweightTrainer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section
 
