@@ -1,4 +1,4 @@
-"""Contrast within a batch: additive margin, alignment and sentence contrast against one naive twin."""
+"""Losses of the embeddings of a batch against naive twins in float64, and hand-worked values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from loss_helpers import value_and_gradients
+from loss_helpers import unit_rows, value_and_gradients
 
-from hf_xlsr.losses import additive_margin_loss, alignment_loss, matryoshka_mean, sentence_contrast_loss
+from hf_xlsr.losses import (
+    additive_margin_loss,
+    alignment_loss,
+    matching_loss,
+    matryoshka_mean,
+    sentence_contrast_loss,
+    similarity_loss,
+    teacher_loss,
+)
 
 EYE = torch.eye(3, dtype=torch.float64)
 # A loss, and what the twin has to know of it.
@@ -206,3 +214,109 @@ def test_equal_texts_are_no_negatives(negatives: int, block: int, monkeypatch: p
 
     loss = partial(alignment_loss, identities=identities)
     torch.testing.assert_close(value_and_gradients(loss, rows), value_and_gradients(twin, rows))
+
+
+def looped(u: torch.Tensor, v: torch.Tensor, temperature: float = 1.0, normalize: bool = False) -> torch.Tensor:
+    """Equation 6 as printed: no clamp, summed over all entries."""
+
+    def share(x: torch.Tensor, j1: int, j2: int) -> torch.Tensor:
+        row = [(x[j1] * x[k]).sum() / temperature for k in range(len(x))]
+        if normalize:
+            row = [value / (x[j1].norm() * x[k].norm()) for k, value in enumerate(row)]
+        return row[j2].exp() / sum(value.exp() for value in row)
+
+    total = u.new_zeros(())
+    for j1 in range(len(u)):
+        for j2 in range(len(u)):
+            total = total - (math.pi / 2 * (share(u, j1, j2) - share(v, j1, j2))).cos().log()
+    return total
+
+
+def difference_of_one() -> tuple[torch.Tensor, torch.Tensor]:
+    """Row 0 of the source resembles sentence 1 alone, of the target itself alone: differences of exactly -1 and 1."""
+    source = torch.tensor([[1.0, 0.0], [200.0, 0.0]])
+    target = torch.tensor([[200.0, 0.0], [0.0, 200.0]])
+    difference = (source @ source.T).softmax(1) - (target @ target.T).softmax(1)
+    assert difference[0].tolist() == [-1.0, 1.0]
+    return source, target
+
+
+@pytest.mark.parametrize(("temperature", "normalize"), [(1.0, False), (2.5, True)])
+def test_similarity_equals_the_formula(temperature: float, normalize: bool) -> None:
+    inputs = [side / 2 for side in sides(negatives=0)]
+    loss = partial(similarity_loss, temperature=temperature, normalize=normalize, reduction="sum")
+    twin = partial(looped, temperature=temperature, normalize=normalize)
+    torch.testing.assert_close(value_and_gradients(loss, inputs), value_and_gradients(twin, inputs))
+
+
+def test_hand_worked_similarity() -> None:
+    # Source rows are [1/2, 1/2]; the target's are [3/4, 1/4] (inner products log 3 and 0) and [1/2, 1/2].
+    source = torch.zeros(2, 1, dtype=torch.float64)
+    target = torch.tensor([[math.sqrt(math.log(3))], [0.0]], dtype=torch.float64)
+    expected = -2 * math.log(math.cos(math.pi / 8))
+    assert similarity_loss(source, target, reduction="sum").item() == pytest.approx(expected, rel=1e-12)
+    assert similarity_loss(source, target).item() == pytest.approx(expected / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-6])
+def test_difference_of_one_is_finite(autocast: bool, epsilon: float) -> None:
+    """Two entries are clamped, without a gradient; the second rows agree."""
+    u, v = (x.requires_grad_() for x in difference_of_one())
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        loss = similarity_loss(u, v, reduction="sum", epsilon=epsilon)
+    expected = -2 * math.log(math.sin(math.pi / 2 * epsilon))
+    assert loss.item() == pytest.approx(expected, rel=1e-2 if epsilon == 1e-6 else 1e-3)
+    assert all((gradient == 0).all() for gradient in torch.autograd.grad(loss, (u, v)))
+
+
+def test_rotation_does_not_change_similarities() -> None:
+    u, _ = sides(width=3, negatives=0)
+    rotation, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+    assert math.copysign(1, similarity_loss(u, u).item()) == 1 and similarity_loss(u, u).item() == 0
+    assert similarity_loss(u, u @ rotation).item() == pytest.approx(0, abs=1e-12)
+
+
+SOURCE, TARGET = (2 * unit_rows(5, 4, seed) for seed in (1, 2))
+
+
+@pytest.mark.parametrize("kind", ["cosine", "mse"])
+def test_teacher_loss_equals_the_naive_twin(kind: str) -> None:
+    def twin(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        total = student.new_zeros(())
+        for own, taught in zip(student, teacher, strict=True):
+            cosine = own @ taught / (own.norm() * taught.norm())
+            total = total + (1 - cosine if kind == "cosine" else ((own - taught) ** 2).sum() / 4)
+        return total / len(student)
+
+    found = value_and_gradients(lambda *rows: teacher_loss(*rows, kind=kind), [SOURCE, TARGET])
+    torch.testing.assert_close(found, value_and_gradients(twin, [SOURCE, TARGET]))
+
+
+@pytest.mark.parametrize("width", [4, 7])
+def test_matching_loss_equals_the_naive_twin(width: int) -> None:
+    teacher = unit_rows(5, width, 3)
+
+    def twin(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        total = source.new_zeros(())
+        for row in range(5):
+            expected = [math.exp(float(teacher[row] @ teacher[column]) / 0.1) for column in range(5)]
+            found = [
+                torch.exp(source[row] @ target[column] / (source[row].norm() * target[column].norm() * 0.1))
+                for column in range(5)
+            ]
+            for column in range(5):
+                share = expected[column] / sum(expected)
+                total = total + share * (math.log(share) - torch.log(found[column] / torch.stack(found).sum()))
+        return total / 5
+
+    loss = value_and_gradients(lambda *rows: matching_loss(*rows, teacher, temperature=0.1), [SOURCE, TARGET])
+    torch.testing.assert_close(loss, value_and_gradients(twin, [SOURCE, TARGET]))
+
+
+def test_hand_worked_teacher() -> None:
+    # The teacher holds both sentences alike, shares 1/2; the student's cosines 1 and 0 over 1 / log 3: shares 3/4, 1/4.
+    eye, alike = torch.eye(2), torch.ones(2, 3)
+    expected = math.log(1 / 2) - (math.log(3 / 4) + math.log(1 / 4)) / 2
+    assert float(matching_loss(eye, eye, alike, temperature=1 / math.log(3))) == pytest.approx(expected, rel=1e-5)
+    assert float(teacher_loss(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(0.4)
