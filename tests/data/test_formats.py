@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import random
 import tempfile
 import tracemalloc
@@ -182,24 +181,6 @@ def test_parquet_memory_is_bounded_within_a_row_group(tmp_path: Path) -> None:
     for _ in read_rows(tmp_path / "a.parquet"):
         highest = max(highest, pa.total_allocated_bytes() - before)
     assert 0 < highest < 20_000_000  # the two columns are 40 MB
-
-
-@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
-def test_optional_columns(kind: str, tmp_path: Path) -> None:
-    rows = [{"en": "one", "split": "test", "lang": "x"}, {"en": "two", "split": None, "lang": "y"}]
-    path = tmp_path / f"rows.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        lines = [list(rows[0]), *([value or "" for value in row.values()] for row in rows)]
-        path.write_text("".join({"tsv": "\t", "csv": ","}[kind].join(line) + "\n" for line in lines))
-    options: dict[str, Any] = {"columns": "text=en", "required": ("text",)}
-    first, second = read_rows(path, optional=("split", "subset"), **options)
-    assert first == {"text": "one", "split": "test"} and second["text"] == "two" and not second["split"]
-    assert next(read_rows(path, **options)) == {"text": "one"}
-    assert next(read_rows(path, optional=(), required=("lang",))) == {"lang": "x"}
 
 
 MALFORMED = {

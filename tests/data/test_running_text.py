@@ -314,15 +314,6 @@ def test_tokenizer_is_trained_or_copied_and_kept(story: str, words: Any, tmp_pat
     assert (tmp_path / "other" / "text" / "tokenizer" / "tokenizer.json").is_file()
 
 
-def test_each_language_has_its_tokenizer(story: str, tmp_path: Path) -> None:
-    french = write_jsonl(tmp_path / "fr.jsonl", [{"text": "un. deux"}])
-    tokenizers = {"en": word_tokenizer(WORDS), "fr": word_tokenizer(["deux", "un"])}
-    text = prepare([story, {"path": french, "languages": ["fr"]}], tmp_path, tokenizers, languages=["en", "fr"])
-    assert text.tokenizer is None
-    assert text[0, len(text) - 1]["second_ids"] == tokenizers["fr"]("deux")["input_ids"]
-    assert text[0, 0]["first_ids"] == tokenizers["en"]("one")["input_ids"]
-
-
 def test_many_sentences_without_neighbours_are_a_warning(
     words: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

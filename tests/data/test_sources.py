@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, DatasetDict
 
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.sources import open_source
@@ -56,19 +55,6 @@ def test_where_and_hash_split(table: Path) -> None:
     assert len(read(table, where={"lang": ["fr", "de"]})) == 400
     rest, held = (read(table, hash_split=part, hash_key="key", hash_modulus=10) for part in ("rest", "held"))
     assert held == [i for i in range(400) if is_held(str(i), 10)] and sorted(rest + held) == list(range(400))
-
-
-def test_dataset_splits(tmp_path: Path) -> None:
-    splits = {name: Dataset.from_list([{"source": f"{name} a", "target": f"{name} b"}]) for name in ("train", "test")}
-    DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
-    DatasetDict({"train": splits["train"]}).save_to_disk(str(tmp_path / "one"))
-    for split in ("train", "test"):
-        (row,) = open_source({"path": str(tmp_path / "both")}, languages=["en", "fr"], split=split)
-        assert row["source"] == f"{split} a"
-    with pytest.raises(XlsrError, match="no split 'test'"):
-        list(open_source({"path": str(tmp_path / "one")}, languages=["en", "fr"], split="test"))
-    chosen = {"path": str(tmp_path / "one"), "split": "train"}
-    assert len(list(open_source(chosen, languages=["en", "fr"], split="test"))) == 1
 
 
 def test_parallel_row_gives_all_pairs(wide: Path) -> None:
