@@ -287,9 +287,11 @@ class Reader:
             rows: Iterable[Row] = map(self._translation, batch["translation"])
         else:
             names = (*self.kind.texts, *self.kind.languages)
-            languages = map(self._languages, repeat(batch), self.kind.languages, self.languages)
-            columns = zip(*(batch[name] for name in self.columns), *languages, strict=False)
-            rows = (dict(zip(names, values, strict=True)) for values in columns)
+            texts = [batch[name] for name in self.columns]
+            languages = [
+                self._languages(batch, *named) for named in zip(self.kind.languages, self.languages, strict=True)
+            ]
+            rows = (dict(zip(names, values, strict=True)) for values in zip(*texts, *languages, strict=False))
         for place, row in enumerate(rows):
             if "continues" in self.kind.kept:
                 yield from self._sentences(row, batch.get("continues"), place)
@@ -309,18 +311,14 @@ class Reader:
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
         """Rows of all batches; of running text, pairs of consecutive sentences."""
-        if "continues" in self.kind.kept:
+        if self.ordered:
             return self._consecutive(batches)
-        return chain.from_iterable(map(self, batches))
+        rows = chain.from_iterable(map(self, batches))
+        return _neighbours(rows) if "continues" in self.kind.kept else rows
 
     def _consecutive(self, batches: Iterable[Batch]) -> Iterator[Row]:
         before: tuple[Any, ...] = ()
         for batch in batches:
-            if self.documents:
-                for row, following in pairwise(chain(self(batch), [{}])):
-                    if row["continues"]:
-                        yield {"first": row["text"], "second": following["text"], "lang": row["lang"]}
-                continue
             nothing = [None] * len(batch["text"])
             columns = [batch[name] if name in batch else nothing for name in ("text", "document", "lang", "position")]
             for text, document, lang, position in zip(*columns, strict=True):
@@ -384,13 +382,7 @@ class StoredRows:
     def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
         """The rows of all batches; of running text, pairs of consecutive sentences."""
         rows = chain.from_iterable(map(self, batches))
-        if "continues" not in self.kind.kept:
-            return rows
-        return (
-            {"first_ids": row["text_ids"], "second_ids": following["text_ids"], "lang": row["lang"]}
-            for row, following in pairwise(rows)
-            if row["continues"]
-        )
+        return _neighbours(rows, "_ids") if self.ordered else rows
 
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
         columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in self.features}
@@ -436,6 +428,13 @@ def _language_columns(first: Mapping[str, Any], wanted: Sequence[str]) -> tuple[
     found = [name for name, value in first.items() if isinstance(value, str | None) and langcodes.tag_is_valid(name)]
     found = [name for name in wanted if name in found] if len(set(wanted) & set(found)) == 2 else found
     return tuple(found) if len(found) == 2 else None
+
+
+def _neighbours(rows: Iterable[Row], suffix: str = "") -> Iterator[Row]:
+    text = f"text{suffix}"
+    for row, following in pairwise(rows):
+        if row["continues"]:
+            yield {f"first{suffix}": row[text], f"second{suffix}": following[text], "lang": row["lang"]}
 
 
 def _filled(text: Any) -> bool:

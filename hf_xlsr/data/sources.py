@@ -83,19 +83,22 @@ class Source(Section):
     @model_validator(mode="after")
     def _check_keys(self) -> Source:
         given = set(self.model_dump(exclude_none=True, exclude_defaults=True))
-        if not given & {"corpus", "path"}:
-            raise ValueError("a source needs `corpus` or `path`")
-        unsupported = sorted(given - _CORPUS_KEYS if "corpus" in given else given & {*_VERSIONS})
-        if unsupported:
-            kind = "corpus" if "corpus" in given else "path"
-            raise ValueError(f"a source with `{kind}` does not support the key '{unsupported[0]}'")
-        if self.hash_split and self.hash_key is None:
-            raise ValueError("`hash_split` needs `hash_key`")
+        kind = "corpus" if "corpus" in given else "path"
+        unsupported = sorted(given - _CORPUS_KEYS if kind == "corpus" else given & {*_VERSIONS})
         wanted, known = set(self.languages or self.parallel or ()), set(self.parallel or ())
-        if self.parallel is not None and self.columns is not None:
-            raise ValueError("`parallel` excludes `columns`")
-        if self.parallel is not None and (len(wanted) < 2 or not wanted <= known):
-            raise ValueError(f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}")
+        fault = None
+        if kind not in given:
+            fault = "a source needs `corpus` or `path`"
+        elif unsupported:
+            fault = f"a source with `{kind}` does not support the key '{unsupported[0]}'"
+        elif self.hash_split and self.hash_key is None:
+            fault = "`hash_split` needs `hash_key`"
+        elif self.parallel is not None and self.columns is not None:
+            fault = "`parallel` excludes `columns`"
+        elif self.parallel is not None and (len(wanted) < 2 or not wanted <= known):
+            fault = f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}"
+        if fault:
+            raise ValueError(fault)
         return self
 
 
@@ -216,10 +219,10 @@ def open_source(
     parallel = {str(name): str(column) for name, column in (options.get("parallel") or {}).items()}
     if parallel:
         parallel = {name: column for name, column in parallel.items() if name in (own or parallel)}
-    if parallel and "source" not in required:
-        raise XlsrError(f"data source {options}: `parallel` only gives pairs.")
     if "source" in required and not parallel and len(languages) != 2:
         raise XlsrError(f"data source {options} needs two languages, got {', '.join(languages)}; set its `languages`.")
+    if parallel and "source" not in required:
+        raise XlsrError(f"data source {options}: `parallel` only gives pairs.")
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         more: dict[str, Any] = {"split": split, "quarantine": quarantine}

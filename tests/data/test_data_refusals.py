@@ -22,6 +22,7 @@ from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.labelled import LabelledTask, check_tokenizer, labelled_rows, prepare_nli, read_sets
 from hf_xlsr.data.pairs import pair_facts, prepare
+from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.running_text import prepare_running_text, read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.data.sources import open_source
@@ -31,6 +32,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two"]
 TEXTS = ["the cat sat", "le chat dort"] * 40
+TRANSLATION = [{"translation": {"en": "one", "de": "two"}}]
 CLASSES = LabelledTask(labels=("a", "b"))
 PAIRS: dict[str, Any] = {"path": "x.tsv"}
 WIDE = {"en": "english", "de": "de", "fr": "fr"}
@@ -110,6 +112,14 @@ def maskless() -> Any:
     return tokenizer
 
 
+def convert(form: str, data: Any) -> Any:
+    return getattr(DataConverter(word_tokenizer(WORDS)), form)(data)
+
+
+def convert_by_language(rows: Any, key: str = "") -> Any:
+    return DataConverter(dict.fromkeys(("en", "fr", "zh"), word_tokenizer(WORDS))).pairs({key: rows})
+
+
 def dual(*languages: tuple[str, str]) -> Any:
     texts = {"source_ids": [1], "target_ids": [2], "source_text": 1, "target_text": 2, "index": 0}
     rows = [{**texts, "source_lang": one, "target_lang": other} for one, other in languages]
@@ -182,6 +192,21 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: nli("wide.jsonl", columns=CROSSED.replace("_{lang}", "_en", 1)), "columns"),
     (lambda: nli("wide.jsonl", dict.fromkeys(("en", "de"), word_tokenizer(WORDS)), columns=CROSSED), "own encoder"),
     (lambda: nli("gone.jsonl", {"en": 1}, languages=["it"]), "'it'"),  # before reading
+    # Plain data.
+    (lambda: convert("pairs", []), "empty"),
+    (lambda: convert("pairs", {"en-de": Dataset.from_dict({"source": [], "target": []})}), "en-de"),
+    (lambda: convert("texts", [{"text": ""}]), "texts"),
+    (lambda: convert("pairs", [{"source": "one", "text": "two"}]), "anchor"),
+    (lambda: convert("pairs", [{"translation": {"en": "a", "de": "b", "fr": "c"}}]), "languages"),
+    (lambda: convert("pairs", dict.fromkeys(("train", "test"), TRANSLATION)), "test"),
+    (lambda: convert("pairs", "pairs.tsv"), "str"),
+    (lambda: convert("texts", [{"text": 3}]), "strings"),
+    (lambda: convert("inference", [{"premise": "a", "hypothesis": "b"}]), "label"),
+    (lambda: convert("inference", [{"premise": "a", "hypothesis": "b", "label": 7}]), "7"),
+    (lambda: convert_by_language([{"source": "a", "target": "b"}]), "source_lang"),
+    (lambda: convert_by_language(TRANSLATION), "'de'"),
+    (lambda: convert_by_language([{"source": "a", "target": "b"}], "en-sw"), "'sw'"),
+    (lambda: convert_by_language([{"source": "a", "target": "b", "source_lang": "en", "target_lang": "de"}]), "'de'"),
     # Running text.
     (lambda: running("label.jsonl"), "'text'"),
     (lambda: running(columns={"text": "text", "position": "n"}), "'document'"),

@@ -11,7 +11,6 @@ from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import ConcatenatedRows
-from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "query : red blue green eins zwei drei vier . Red Blue Green".split()
 TOKENIZER = word_tokenizer(WORDS)
@@ -160,38 +159,3 @@ def test_running_text_of_sentences() -> None:
     data = CONVERT.running_text(gap)
     assert neighbours(data) == [("red", "blue")]
     assert neighbours(CONVERT.running_text({"x": data, "y": data})) == [("red", "blue")] * 2
-
-
-MISTAKES: dict[str, tuple[str, Any, str]] = {
-    "empty list": ("pairs", [], "empty"),
-    "empty dataset": ("pairs", {"en-de": Dataset.from_dict({"source": [], "target": []})}, "en-de"),
-    "only empty texts": ("texts", [{"text": ""}], "texts"),
-    "missing column": ("pairs", [{"source": "red", "text": "blue"}], "anchor"),
-    "three languages": ("pairs", [{"translation": {"en": "a", "de": "b", "fr": "c"}}], "languages"),
-    "splits": ("pairs", DatasetDict({s: Dataset.from_list(FORMS["translation"]) for s in ("train", "test")}), "test"),
-    "a path": ("pairs", "pairs.tsv", "str"),
-    "numbers": ("texts", [{"text": 3}], "strings"),
-    "no label": ("inference", [{"premise": "a", "hypothesis": "b"}], "label"),
-    "unknown label": ("inference", [{"premise": "a", "hypothesis": "b", "label": 7}], "7"),
-}
-
-
-@pytest.mark.parametrize(("method", "data", "named"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_reported(method: str, data: Any, named: str) -> None:
-    with pytest.raises(XlsrError, match=named):
-        getattr(CONVERT, method)(data)
-
-
-@pytest.mark.parametrize(
-    ("rows", "key", "named"),
-    [
-        (FORMS["source and target"], "", "source_lang"),
-        (FORMS["translation"], "", "'de'"),
-        (FORMS["source and target"], "en-sw", "'sw'"),
-        (FORMS["languages in rows"], "", "'de'"),
-    ],
-)
-def test_language_without_tokenizer(rows: Any, key: str, named: str) -> None:
-    convert = DataConverter({"en": TOKENIZER, "fr": TOKENIZER, "zh": TOKENIZER})
-    with pytest.raises(XlsrError, match=named):
-        convert.pairs({key: rows})
