@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from hf_xlsr.modeling.dual_momentum.contrast import (
     StepKeys,
     direction_loss,
     momentum_pairs,
-    scheduled_momentum,
     update_averages,
     was_skipped,
 )
@@ -152,13 +151,14 @@ class DualMomentumLoss(nn.Module):
         return {"source_to_target": onward, "target_to_source": back}
 
     @torch.no_grad()
-    def finish_step(self, momentum: float | None = None) -> None:
+    def finish_step(self) -> None:
         """Updates the momentum encoder (equation 1) and enqueues the keys of all micro-batches and processes.
 
         `DualMomentumCallback` calls it; a training loop of your own calls it after each optimiser step.
         """
         self.steps_end = True
-        update_averages(self.momentum_pairs(), self.config.momentum if momentum is None else momentum)
+        pairs = momentum_pairs(extract_model_from_parallel(self.model), self.momentum_model)
+        update_averages(pairs, self.config.momentum)
         waiting, self.waiting = self.waiting, []
         if not self.queues:
             return
@@ -166,12 +166,8 @@ class DualMomentumLoss(nn.Module):
         if not parts:  # processes may have batches of different datasets, and so none for this loss
             queue = self.queues["source"]
             parts = [queue.values[:0].float()] * 2 + [queue.texts[:0]] * 3
-        source, target, source_texts, target_texts, pairs = map(gather_ragged, parts)
-        self._enqueue((source, target), (source_texts, target_texts), pairs)
-
-    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        """Pairs of a trained parameter and its momentum counterpart."""
-        return momentum_pairs(extract_model_from_parallel(self.model), self.momentum_model)
+        source, target, source_texts, target_texts, hashes = map(gather_ragged, parts)
+        self._enqueue((source, target), (source_texts, target_texts), hashes)
 
     @torch.no_grad()
     def fill_queues(
@@ -230,20 +226,18 @@ class DualMomentumCallback(SoundStepCallback):
     """Ends the optimiser steps of `DualMomentumLoss`, and keeps its queues and momentum weights in the checkpoints.
 
     A step whose gradient is not finite is dropped: no update, no momentum, no keys. Of a dict of losses those that are
-    not a `DualMomentumLoss` are ignored. The `schedule` of the momentum is that of
-    `hf_xlsr.modeling.dual_momentum.contrast.scheduled_momentum`.
+    not a `DualMomentumLoss` are ignored.
     """
 
     FILE = "dual_momentum_loss.safetensors"
 
-    def __init__(self, loss: nn.Module | Mapping[str, nn.Module], schedule: str = "constant") -> None:
+    def __init__(self, loss: nn.Module | Mapping[str, nn.Module]) -> None:
         super().__init__(StepKeys())
         named = loss if isinstance(loss, Mapping) else {"loss": loss}
         parts = {f"{name}.{path}": part for name, one in named.items() for path, part in one.named_modules()}
         # One loss may serve several datasets.
         found = {id(part): (name, part) for name, part in parts.items() if isinstance(part, DualMomentumLoss)}
         self.losses: dict[str, DualMomentumLoss] = dict(found.values())
-        self.schedule = schedule
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -274,9 +268,8 @@ class DualMomentumCallback(SoundStepCallback):
         for loss in self.losses.values():
             if was_skipped(optimizer, self.keys):
                 loss.waiting = []
-                continue
-            momentum = float(loss.config.momentum)
-            loss.finish_step(scheduled_momentum(momentum, state.global_step, state.max_steps, self.schedule))
+            else:
+                loss.finish_step()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.should_save:

@@ -35,10 +35,9 @@ class PairLoss(nn.Module):
 
     citation: str
 
-    def __init__(self, model: SentenceTransformer, *, gather_across_devices: bool = False) -> None:
+    def __init__(self, model: SentenceTransformer, gather_across_devices: bool, **settings: Any) -> None:
         super().__init__()
-        self.model = model
-        self.gather_across_devices = gather_across_devices
+        self.model, self.gather_across_devices, self.settings = model, gather_across_devices, settings
 
     def embed(self, sentence_features: Features) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Embeddings of the sources and targets, `(batch, width)`, and of all hard negatives, or None."""
@@ -49,7 +48,7 @@ class PairLoss(nn.Module):
         return source, target, torch.cat(negatives) if negatives else None
 
     def get_config_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "training" and not name.startswith("_")}
+        return {"gather_across_devices": self.gather_across_devices, **self.settings}
 
 
 class AdditiveMarginLoss(PairLoss):
@@ -84,12 +83,10 @@ class AdditiveMarginLoss(PairLoss):
         normalize: bool = False,
         gather_across_devices: bool = False,
     ) -> None:
-        super().__init__(model, gather_across_devices=gather_across_devices)
-        self.margin, self.scale, self.normalize = margin, scale, normalize
+        super().__init__(model, gather_across_devices, margin=margin, scale=scale, normalize=normalize)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
-        embeddings = self.embed(sentence_features)
-        return additive_margin_loss(*embeddings, margin=self.margin, scale=self.scale, normalize=self.normalize)
+        return additive_margin_loss(*self.embed(sentence_features), **self.settings)
 
 
 class SentenceContrastLoss(PairLoss):
@@ -104,11 +101,10 @@ class SentenceContrastLoss(PairLoss):
     def __init__(
         self, model: SentenceTransformer, temperature: float = 1.0, *, gather_across_devices: bool = False
     ) -> None:
-        super().__init__(model, gather_across_devices=gather_across_devices)
-        self.temperature = temperature
+        super().__init__(model, gather_across_devices, temperature=temperature)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
-        return sentence_contrast_loss(*self.embed(sentence_features), temperature=self.temperature)
+        return sentence_contrast_loss(*self.embed(sentence_features), **self.settings)
 
 
 class AlignmentSimilarityLoss(PairLoss):
@@ -139,21 +135,22 @@ class AlignmentSimilarityLoss(PairLoss):
         normalize: bool = False,
         gather_across_devices: bool = False,
     ) -> None:
-        super().__init__(model, gather_across_devices=gather_across_devices)
-        self.alignment_weight, self.alignment_temperature = alignment_weight, alignment_temperature
-        self.similarity_weight, self.similarity_temperature = similarity_weight, similarity_temperature
-        self.normalize = normalize
+        weights = {"alignment_weight": alignment_weight, "similarity_weight": similarity_weight}
+        temperatures = {
+            "alignment_temperature": alignment_temperature,
+            "similarity_temperature": similarity_temperature,
+        }
+        super().__init__(model, gather_across_devices, **weights, **temperatures, normalize=normalize)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
         """The weighted parts by name, whose sum is the loss."""
-        source, target, negatives = self.embed(sentence_features)
-        parts = LossParts()
-        if self.alignment_weight:
-            temperature = self.alignment_temperature
-            value = alignment_loss(source, target, negatives, temperature=temperature, normalize=self.normalize)
-            parts["alignment"] = self.alignment_weight * value
-        if self.similarity_weight:
-            temperature = self.similarity_temperature
-            value = similarity_loss(source, target, temperature=temperature, normalize=self.normalize)
-            parts["similarity"] = self.similarity_weight * value
+        embeddings, parts = self.embed(sentence_features), LossParts()
+        inputs: dict[str, Any] = {
+            "alignment": (alignment_loss, embeddings),
+            "similarity": (similarity_loss, embeddings[:2]),
+        }
+        for name, (loss, given) in inputs.items():
+            if weight := self.settings[f"{name}_weight"]:
+                temperature = self.settings[f"{name}_temperature"]
+                parts[name] = weight * loss(*given, temperature=temperature, normalize=self.settings["normalize"])
         return parts

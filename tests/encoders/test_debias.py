@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,31 +154,25 @@ def test_saved_debias_is_loaded_bit_equal(tmp_path: Path) -> None:
     assert facts["languages"]["fr"]["texts"] == 40 and 0 < facts["languages"]["fr"]["share"] < 1
 
 
-def edit(**changes: Any) -> Callable[[Path], Any]:
-    def change(home: Path) -> None:
-        facts = json.loads((home / "debias.json").read_text())
-        (home / "debias.json").write_text(json.dumps({**facts, **changes}))
-
-    return change
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("name", "content"),
     [
-        lambda home: (home / "debias.json").unlink(),
-        lambda home: (home / "debias.safetensors").unlink(),
-        lambda home: (home / "debias.json").write_text("{"),
-        lambda home: (home / "debias.json").write_text("[]"),
-        lambda home: (home / "debias.safetensors").write_bytes(b"no"),
-        edit(languages=["fr"]),
-        edit(format=2),
+        ("debias.json", None),
+        ("debias.safetensors", None),
+        ("debias.json", b"{"),
+        ("debias.json", b"[]"),
+        ("debias.safetensors", b"no"),
+        ("debias.json", {"languages": ["fr"]}),
+        ("debias.json", {"format": 2}),
     ],
 )
-def test_damaged_folder(change: Callable[[Path], Any], tmp_path: Path) -> None:
-    home = fitted().save(tmp_path / "fit")
-    change(home)
+def test_damaged_folder(name: str, content: Any, tmp_path: Path) -> None:
+    file = fitted().save(tmp_path / "fit") / name
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads(file.read_text()), **content}).encode()
+    file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(XlsrError, match="debias.json"):
-        Debias.load(home)
+        Debias.load(tmp_path / "fit")
 
 
 class Letters:
@@ -212,22 +205,6 @@ def test_fit_on_streams() -> None:
         np.testing.assert_allclose(np.abs((debias.fitted[language] * expected).sum(0)), 1, atol=1e-9)
 
 
-def test_memory_is_constant() -> None:
-    class Constant:
-        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-            return np.random.default_rng(0).normal(size=(len(texts), 16)).astype(np.float32)
-
-    def peak(count: int) -> int:
-        tracemalloc.start()
-        fit_debias(Constant(), {"en": (str(number) for number in range(count))}, batch_size=8)
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return size
-
-    peak(500)
-    assert peak(20_000) < 1.5 * peak(1_000)
-
-
 def test_encoder_with_routes() -> None:
     encoder = Letters()
     encoder.routes = ("source", "target")
@@ -244,12 +221,6 @@ def test_encoder_with_routes() -> None:
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
 
 
-def row_2_is_nan() -> np.ndarray:
-    bad = vectors_of(4)
-    bad[2, 3] = np.nan
-    return bad
-
-
 def refit(vectors: Any, language: str = "fr", **options: Any) -> Debias:
     return DebiasFitter().partial_fit("fr", vectors_of()).partial_fit(language, vectors).finish(**options)
 
@@ -258,17 +229,14 @@ def refit(vectors: Any, language: str = "fr", **options: Any) -> Debias:
     ("call", "key"),
     [
         (lambda: fitted().apply(np.ones((2, 5)), "fr"), r"\(2, 5\)"),
-        (lambda: fitted().apply(torch.ones(2, 5), "fr"), r"\(2, 5\)"),
         (lambda: fitted().apply(np.array([[0.0] * 8, [np.nan] * 8]), "fr"), "1"),
         (lambda: fitted().apply(torch.tensor([[0.0] * 8, [float("inf")] * 8]), "fr"), "1"),
         (lambda: fitted().apply(np.ones(8), "sw"), "'sw'"),
         (lambda: fitted(3, fr=vectors_of(3)), "components"),
-        (lambda: fitted(8), "components"),
         (lambda: fitted(2, fr=np.ones((5, 4))), "components"),
         (lambda: fitted(fr=np.zeros((5, 4))), "components"),
         (lambda: fitted(method="means"), "method"),
-        (lambda: fitted(fr=np.empty((0, 4))), "number of embeddings"),
-        (lambda: fitted(fr=row_2_is_nan()), "2"),
+        (lambda: fitted(fr=np.where(np.arange(4)[:, None] == 2, np.nan, vectors_of(4))), "2"),
         (lambda: refit(np.ones(8)), r"\(8,\)"),
         (lambda: refit(np.ones((2, 5)), "de"), r"\(2, 5\)"),
         (lambda: refit(vectors_of(), "fra"), "'fra'"),
@@ -276,7 +244,6 @@ def refit(vectors: Any, language: str = "fr", **options: Any) -> Debias:
         (lambda: fit_debias(Letters(), {"fr": "one string"}), "'fr'"),
         (lambda: fit_debias(Letters(), {}), "number of embeddings"),
         (lambda: fit_debias(Letters(), {"fr": ["abc"], "fra": ["def"]}), "'fra'"),
-        (lambda: fit_debias(Letters(), {"fr": ["abc"]}, components=-1), "components"),
         (lambda: DebiasedEncoder(Letters(), fitted()).encode(["a"]), "language"),
     ],
 )

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 
-from hf_xlsr.encoders import embed
 from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.encoding import embed, route_of, routes_of
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -37,7 +39,6 @@ def test_duplicates_are_encoded_once_and_spread_back():
     vectors = embed(encoder, texts, prompt="query: ")
     assert [call[0] for call in encoder.calls] == [["query: x", "query: yy", "query: zzz"]]
     np.testing.assert_array_equal(vectors, np.concatenate([embed(Recorder(), [f"query: {text}"]) for text in texts]))
-    assert texts == ["x", "yy", "x", "zzz", "yy", "x"]
 
 
 def test_arguments_reach_the_encoder():
@@ -51,25 +52,12 @@ def test_arguments_reach_the_encoder():
 
 
 def test_array_of_the_encoder_is_not_written():
-    kept = np.array([[3.0, 4.0]], np.float32)
-
-    class Cached:
-        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-            return kept
-
-    np.testing.assert_allclose(embed(Cached(), ["a"]), [[0.6, 0.8]], rtol=1e-6)
-    np.testing.assert_array_equal(kept, [[3.0, 4.0]])
+    kept = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
+    np.testing.assert_allclose(embed(Fixed(kept), ["a", "b"]), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    np.testing.assert_array_equal(kept, [[3.0, 4.0], [0.0, 0.0]])
 
 
-def test_zero_vector_stays_zero():
-    class Zero:
-        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-            return np.zeros((len(texts), 3))
-
-    np.testing.assert_array_equal(embed(Zero(), ["a", "b"]), np.zeros((2, 3)))
-
-
-class Wrong:
+class Fixed:
     def __init__(self, answer: Any):
         self.answer = answer
 
@@ -83,9 +71,9 @@ class Wrong:
         (Recorder(), "a sentence", {}, "texts"),
         (Recorder(), [], {}, "texts"),
         (Recorder(), ["a"], {"batch_size": 0}, "batch_size"),
-        (Wrong(np.ones((1, 3))), ["a", "b"], {}, r"\(1, 3\)"),
-        (Wrong(np.ones(2)), ["a", "b"], {}, r"\(2,\)"),
-        (Wrong(np.array([[1.0], [np.nan]])), ["a", "b"], {}, "row 1"),
+        (Fixed(np.ones((1, 3))), ["a", "b"], {}, r"\(1, 3\)"),
+        (Fixed(np.ones(2)), ["a", "b"], {}, r"\(2,\)"),
+        (Fixed(np.array([[1.0], [np.nan]])), ["a", "b"], {}, "row 1"),
     ],
 )
 def test_invalid_input(encoder: Any, texts: Any, options: dict[str, Any], key: str):
@@ -124,3 +112,45 @@ def test_what_encoders_return(convert: Any) -> None:
     for encoder in (Lengths(), CachedEncoder(Lengths())):
         found = embed(encoder, (text for text in texts), normalize=False)
         assert found.dtype == np.float32 and found.tolist() == [[1, 1], [3, 1]]
+
+
+def routed(*names: str) -> Any:
+    return SimpleNamespace(routes=names)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "language", "routes", "expected"),
+    [
+        *(
+            (routed("en", "zh"), tag, None, "en" if tag[0] == "e" else "zh")
+            for tag in ("eng", "en_GB", "cmn", "zho_Hans")
+        ),
+        (object(), None, None, None),
+        (object(), "de", None, None),
+        (routed("query", "document"), "de", None, None),
+        (routed("source", "target"), "en", {"eng": "source", "de": "target"}, "source"),
+    ],
+)
+def test_route_of_a_language(encoder: Any, language: str | None, routes: Any, expected: str | None):
+    assert route_of(encoder, language, routes) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "language", "routes", "key"),
+    [
+        (("en", "zh"), None, None, "languages"),
+        (("en", "zh"), "de", None, "'de'"),
+        (("source", "target"), "fr", {"eng": "source"}, "'fr'"),
+        (("en",), "de", {"de": "target"}, "target"),
+    ],
+)
+def test_unknown_routes(names: tuple[str, ...], language: str | None, routes: dict[str, str] | None, key: str):
+    with pytest.raises(XlsrError, match=key):
+        route_of(routed(*names), language, routes)
+
+
+def test_routes_of_a_router(tiny_export: str):
+    stock = SentenceTransformer(tiny_export)
+    assert routes_of(stock) == ()
+    router = Router({"en": [stock[0], stock[1]], "fr": [stock[0], stock[1]]}, default_route="en")
+    assert routes_of(SentenceTransformer(modules=[router])) == ("en", "fr")

@@ -80,7 +80,7 @@ def test_filled_queues_are_those_of_training(tmp_path: Path) -> None:
     model.train()
     loss.model.train()
     loss(features_of(loss.model, data, {"en": "en", "fr": "fr"}))
-    loss.finish_step(momentum=1.0)
+    loss.finish_step()
     for name, value in loss.queues.state_dict().items():
         torch.testing.assert_close(other.queues.state_dict()[name], value)
 
