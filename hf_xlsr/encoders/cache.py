@@ -25,18 +25,11 @@ VECTORS, KEYS = ".vectors.npy", ".keys.npy"
 
 
 class CachedEncoder:
-    """Wraps an encoder and keeps the embedding of each text, by text, route and prompt.
+    """Wraps an encoder and keeps the embedding of each text, by text, route and prompt, in memory or in a store on disk.
 
-    Embeddings are kept as the encoder returns them and normalised on request, so both kinds share the cache. Without a
-    store, memory grows by one float32 vector per distinct text.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        store: Keeps the embeddings on disk.
-
-    Attributes:
-        encoded: Number of texts that the encoder has encoded.
-        seconds: Time that it took.
+    Embeddings are kept as the encoder returns them and normalised on request, so both kinds share the cache. Memory grows
+    by one float32 vector per distinct text. `encoded` and `seconds` tell how many texts the encoder has encoded, and how
+    long it took.
 
     Examples:
         >>> class Lengths:
@@ -89,14 +82,11 @@ class _InMemory:
 
 
 class VectorStore:
-    """Vectors of one encoder by key, in a folder of their own inside `folder`; memory-mapped.
+    """Vectors of one encoder by key, memory-mapped, in a folder of their own inside `folder`, which encoders share.
 
-    Each `add` writes a pair of new files, the keys last: a reader finds a whole pair or none. So processes may read and
-    write at once. Two that add the same key both write it, which takes disk and nothing else.
-
-    Args:
-        folder: Shared by all encoders.
-        encoder: Everything that determines the vectors apart from the keys, such as the model's `content_hash`.
+    `encoder` is everything that determines the vectors apart from the keys, such as the model's `content_hash`. Each
+    `add` writes a pair of new files, the keys last: a reader finds a whole pair or none. So processes may read and write
+    at once. Two that add the same key both write it, which takes disk and nothing else.
 
     Examples:
         >>> store = VectorStore("vectors", {"model": "a hash"})

@@ -32,16 +32,11 @@ MIN_COSINE = 0.999
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """A model that a user named: its folder, or its id on the Hub.
+    """A model that a user named."""
 
-    Args:
-        architecture: Class of this package that `save_pretrained` wrote; empty for what sentence-transformers loads.
-        training: Folder `training` of the run that a saved model is from; None without a run.
-    """
-
-    path: str
-    architecture: str = ""
-    training: Path | None = None
+    path: str  # its folder, or its id on the Hub
+    architecture: str = ""  # class of this package that was saved; empty for what sentence-transformers loads
+    training: Path | None = None  # folder of the run that a saved model is from
 
 
 def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
@@ -76,9 +71,8 @@ def weights_folder(path: str | Path) -> Path:
     for folder in folders:
         if any(folder.glob("model*.safetensors")):
             return folder
-    found = (
-        "only adapters, without the encoder" if any((one / ADAPTERS).is_file() for one in folders) else "no weights"
-    )
+    adapters = any((folder / ADAPTERS).is_file() for folder in folders)
+    found = "only adapters, without the encoder" if adapters else "no weights"
     raise XlsrError(f"'{home}' holds {found}; expected a finished run, one of its checkpoints, or a saved model.")
 
 

@@ -81,14 +81,10 @@ def _json(file: Path) -> Any:
 
 
 class OnnxEncoder:
-    """Encoder for evaluation and mining that runs the files of `write_onnx`.
+    """Encoder for evaluation and mining that runs the files that `write_onnx` wrote to the folder of an export.
 
-    `routes` are the languages of a model with an encoder for each: `encode(sentences, task="zh")`.
-
-    Args:
-        export: Folder of the export.
-        int8: Use `model_quantized.onnx`.
-        threads: Threads of onnxruntime; the number of cores if None.
+    `int8` chooses `model_quantized.onnx`; `threads` are by default as many as cores. `routes` are the languages of a
+    model with an encoder for each: `encode(sentences, task="zh")`.
     """
 
     device = "cpu"
@@ -171,7 +167,5 @@ def onnx_session(file: Path, threads: int | None = None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if threads:
-        options.intra_op_num_threads = threads
+    options.log_severity_level, options.intra_op_num_threads = 3, threads or 0
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

@@ -34,12 +34,9 @@ def to_routed_sentence_transformer(
 ) -> SentenceTransformer:
     """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`, on the CPU in float32.
 
-    The language is given as `task`: `model.encode(texts, task="zh")`. Without it:
-
-    - `encode(texts)` raises a `ValueError` that lists the routes.
-    - `encode_query` and `encode_document`, which the model cards and retrieval evaluators of sentence-transformers call
-      without a language, use the first of `encoders`. For retrieval in another language, or across two, call `encode`
-      with the task of each side.
+    The language is given as `task`: `model.encode(texts, task="zh")`. Without it `encode` raises a `ValueError` with the
+    routes; `encode_query` and `encode_document`, which the model cards and retrieval evaluators of sentence-transformers
+    call without a language, use the first of `encoders`.
 
     If all languages share one encoder, tokenizer and projection, the result is that of `to_sentence_transformer`, which
     ignores `task`. Objects that some languages share are exported once.

@@ -16,7 +16,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
@@ -190,12 +189,6 @@ class DualMomentumLoss(nn.Module):
                 columns.append({**batch_to_device(features, self.momentum_model.device), **options})
             self._enqueue(*self._keys_and_texts(columns))
 
-    def synchronize(self) -> None:
-        """Copies the momentum weights of the first process to the others, as DDP copies those of the model."""
-        if world_size() > 1:
-            for weight in self.momentum_model.parameters():
-                torch.distributed.broadcast(weight, 0)
-
     def training_state(self) -> dict[str, torch.Tensor]:
         """Queues and momentum weights, which a checkpoint of the model lacks; frozen weights are those of the model."""
         momentum = dict(self.momentum_model.named_parameters())
@@ -239,39 +232,30 @@ class DualMomentumCallback(SoundStepCallback):
         found = {id(part): (name, part) for name, part in parts.items() if isinstance(part, DualMomentumLoss)}
         self.losses: dict[str, DualMomentumLoss] = dict(found.values())
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for loss in self.losses.values():
             loss.steps_end = True
-            loss.synchronize()
+            if world_size() > 1:  # as DDP copies the weights of the model
+                for weight in loss.momentum_model.parameters():
+                    torch.distributed.broadcast(weight.data, 0)
         if state.global_step:
             given = args.resume_from_checkpoint
             path = given if isinstance(given, (str, os.PathLike)) else None
             self._load(Path(path or f"{args.output_dir}/checkpoint-{state.global_step}"))
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_begin(args, state, control, **kwargs)
         for loss in self.losses.values():
             loss.waiting = []
 
-    def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         for loss in self.losses.values():
             if was_skipped(optimizer, self.keys):
                 loss.waiting = []
             else:
                 loss.finish_step()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.should_save:
             tensors = {
                 f"{name}:{key}": part.detach().contiguous()

@@ -1,3 +1,5 @@
+"""Cards of runs: their text, and what their header takes from where."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,8 +10,10 @@ import yaml
 from huggingface_hub import ModelCard
 
 from hf_xlsr.evaluation.results import Results, measured
-from hf_xlsr.runs.card import render_card
-from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of, render_card
+from hf_xlsr.runs.methods import Method
+from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
+from hf_xlsr.runs.sections import Recipe
 
 METRICS = measured("bible", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.875, "pairs": 1005})
 SETTINGS: dict[str, Any] = {"data": {"pairs": 27609, "vocab_size": 15389}, "parameters": 5_100_000, "steps": 645}
@@ -79,3 +83,51 @@ def test_plots_versions_and_javascript() -> None:
     assert "(loss.png)" in text and "tsne.png" not in text and "torch 9.9" in text
     assert "sentence_embedding" in text.split("```js")[1]
     assert ".png" not in render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
+
+
+def run_of(name: str = "quickstart", **more: Any) -> Method:
+    return resolve(read_recipe(name), more)
+
+
+def recipe_of(name: str = "quickstart", **more: Any) -> Recipe:
+    return run_of(name, **more).recipe
+
+
+def test_base_models_and_datasets() -> None:
+    data = card_metadata(run_of("moco_bert_en_zh"), {})
+    assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
+    assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
+    named = recipe_of("cmlm_f_mbert")
+    assert base_models(named) == ["google-bert/bert-base-multilingual-cased"]
+    glue = recipe_of("hictl_glue_mrpc")
+    assert datasets_of(glue) == ["nyu-mll/glue"]
+    corpora = recipe_of()
+    corpora.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
+    assert datasets_of(corpora) == ["Helsinki-NLP/europarl"]
+
+
+def test_licence(tmp_path: Path) -> None:
+    assert licence_of(recipe_of()) == "unknown"
+    assert licence_of(recipe_of(card={"license": "Apache-2.0"})) == "apache-2.0"
+    for name, licence in (("a", "mit"), ("b", "mit"), ("c", "cc-by-4.0"), ("d", "")):
+        (tmp_path / name).mkdir()
+        header = f"license: {licence}\nbase_model: some/{name}" if licence else "tags: [x]"
+        (tmp_path / name / "README.md").write_text(f"---\n{header}\n---\n# Base", "utf-8")
+
+    def started(*names: str) -> Recipe:
+        recipe = recipe_of("moco_en_fr_open")
+        recipe.model["encoders"] = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
+        return recipe
+
+    assert licence_of(started("a", "b")) == "mit" and base_models(started("a", "b")) == ["some/a", "some/b"]
+    assert licence_of(started("a", "c")) == "unknown"  # they disagree
+    assert licence_of(started("a", "d")) == "unknown" and base_models(started("d")) == []  # one does not say
+    assert licence_of(recipe_of(start_from=str(tmp_path / "a" / "training" / "final"))) == "mit"  # a run's card
+    assert base_models(recipe_of(start_from="outputs/none")) == []  # a folder, whatever it looks like
+
+
+def test_recipe_overrides_metadata() -> None:
+    card = {"license": "other", "license_name": "mine", "license_link": "https://x.org", "datasets": "a/b"}
+    data = card_metadata(run_of(card=card), {})
+    assert (data.license, data.license_name, data.license_link) == ("other", "mine", "https://x.org")
+    assert data.datasets == ["a/b"]
