@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         ],
         "command": ["EncoderOptions", "evaluate_files"],
         "inputs": ["DataOptions"],
+        "metrics": ["load_metric"],
         "protocols.bucc": [
             "BUCC_SETTINGS",
             "BuccData",
