@@ -206,7 +206,7 @@ class DualMomentumTrainer(XlsrTrainer):
         train_dataset = self.converted(train_dataset, args)
         with args.main_process_first(desc="tokenising"):
             self.nli_dataset = None if nli_dataset is None else self.converter.inference(nli_dataset)
-        self.max_length = usable_length(ours.encoders.values(), args.max_length, train_dataset)
+        self.max_length = usable_length(encoders, args.max_length, train_dataset)
         for language in config.languages or ():
             tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
             check_token_ids(self.tokenizers[language], tokens, of=f" of '{language}'")

@@ -148,9 +148,8 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
         trainer.processing_class.save_pretrained(str(folder))
         name = type(model).__name__
         lines = [f"from hf_xlsr import {name}", "", f"model = {name}.from_pretrained({python_text(repo)})"]
-    languages = list(getattr(model.config, "languages", None) or [])
     data = ModelCardData(
-        language=languages or None,
+        language=getattr(model.config, "languages", None),
         library_name="sentence-transformers" if encodes else "transformers",
         tags=[TAG, model.config.model_type],
     )

@@ -17,20 +17,18 @@ from hf_xlsr.utils.errors import XlsrError
 WHOLE_WEIGHTS = "FULL_STATE_DICT"
 
 
-def sharding_asked(args: Any) -> bool:
-    return bool(args.fsdp) or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("true", "1")
-
-
 def check_sharding(args: Any, *, refusal: str = "", adapters: bool = False) -> None:
     """Checks that weights are sharded in a supported way, or not at all; `refusal` says why a trainer supports none."""
-    launched = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() in ("true", "1")
-    zero3 = launched and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
+    deepspeed, fsdp = (
+        os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1") for name in ("DEEPSPEED", "FSDP")
+    )
+    zero3 = deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
     given: Mapping[str, Any] = args.fsdp_config if isinstance(args.fsdp_config, dict) else {}
     version = given.get("version", 2) if args.fsdp else os.environ.get("FSDP_VERSION", "1")
     reason = ""
     if is_deepspeed_zero3_enabled() or zero3:
         reason = f"{refusal or 'Evaluation and export need whole weights.'} Use DeepSpeed ZeRO stage 2 or less."
-    elif sharding_asked(args):
+    elif args.fsdp or fsdp:
         if refusal or adapters:
             reason = f"{refusal or 'Adapters are not trained under FSDP.'} Launch without FSDP."
         elif str(version) != "2":

@@ -343,16 +343,16 @@ class DualMomentumModel(XlsrPreTrainedModel):
         """
         from hf_xlsr.export import to_routed_sentence_transformer
 
-        return to_routed_sentence_transformer(*self.routes(tokenizers), pooling=self.config.pooling, **options)
-
-    def routes(self, tokenizers: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-        """Encoders, tokenizers and projections by language, as the export takes them."""
-        languages = self.config.languages or []
-        by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(languages, tokenizers)
-        names = {language: self.config.encoder_of(language) for language in languages}
-        encoders = {language: self.encoders[name] for language, name in names.items()}
+        names = {language: self.config.encoder_of(language) for language in self.config.languages or ()}
+        by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(names, tokenizers)
         projections = {language: self.projections[name] for language, name in names.items() if self.projections}
-        return encoders, {language: by_language[language] for language in languages}, projections or None
+        return to_routed_sentence_transformer(
+            {language: self.encoders[name] for language, name in names.items()},
+            {language: by_language[language] for language in names},
+            projections or None,
+            pooling=self.config.pooling,
+            **options,
+        )
 
 
 def check_queues(path: str, expected: Any) -> None:

@@ -219,14 +219,6 @@ def test_draws_are_computed_in_float32(dtype: torch.dtype) -> None:
         assert torch.equal(draw(queries, embeddings, **options), expected)
 
 
-def test_nan_queries_draw_allowed_tokens() -> None:
-    queries, embeddings = vectors(torch.float32)
-    queries[0] = math.nan
-    rows, tokens = own_words()
-    forbidden = {*SPECIAL, *tokens[rows == 0].tolist()}
-    assert not forbidden & set(draw(queries, embeddings)[0].tolist())
-
-
 def test_drawing_memory() -> None:
     inputs, bags = large_problem()
     with Largest() as largest:

@@ -83,9 +83,6 @@ def test_chunks_keep_no_activations(name: str) -> None:
     assert saved_bytes(case, {**batch, "cache_batch_size": 4}) < saved_bytes(case, batch) / 20
 
 
-# Without the cache
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
 def test_chunks_hold_every_row_and_token(lengths: list[int]) -> None:
     mask = (torch.arange(30) < torch.tensor(lengths)[:, None]).long()

@@ -126,14 +126,6 @@ def test_without_momentum_keys_are_queries() -> None:
     model.momentum_update()  # nothing to move
 
 
-def test_shared_encoder() -> None:
-    model = dual({"shared": PLAIN}, languages=["en", "fr", "de"])
-    assert list(model.encoders) == ["shared"] and sorted(model.queues) == ["de", "en", "fr"]
-    ids = torch.tensor([[3, 4, 5]])
-    vectors = [model.encode_sentences(ids, language=language) for language in ("en", "fr", "de")]
-    assert torch.equal(vectors[0], vectors[1]) and torch.equal(vectors[0], vectors[2])
-
-
 def test_projection() -> None:
     encoders = {"en": PLAIN, "fr": {**ROBERTA, "hidden_size": 8}}
     model = dual(encoders, projection_dim=12)
@@ -170,9 +162,6 @@ def test_inference_task() -> None:
     expected = F.cross_entropy(head.output(hidden), nli["labels"])
     torch.testing.assert_close(output.losses["nli"], expected)
     torch.testing.assert_close(output.loss, model(**batch).loss + 0.1 * expected)
-
-
-# Saving and loading
 
 
 def test_int8_scales_stay_float32(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,15 +103,6 @@ def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -
         torch.testing.assert_close(row, vector / vector.norm(), rtol=1e-4, atol=1e-5)
 
 
-def test_projected_vectors_are_not_exported(recipe_of: Any, tmp_path: Path) -> None:
-    more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--sentence_vector", "projected"]
-    more += ["--data.test.path", str(tmp_path / "dev.tsv")]
-    (recipe,) = load_runs(recipe_of(), more)
-    assert train_recipe(recipe).metrics
-    assert not (tmp_path / "run" / "model").exists()
-    assert "CmlmModel.from_pretrained" in (tmp_path / "run" / "README.md").read_text("utf-8")
-
-
 def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
     values = {**TINY, "per_device_train_batch_size": 4, "max_steps": 1, "save_strategy": "steps"}
     return CmlmTrainingArguments(str(tmp_path / "out"), **{**values, **options})
@@ -199,20 +189,6 @@ def test_packed_sentences_are_trained_on(tmp_path: Path) -> None:
     lengths = [trainer.datasets["text"].lengths.max() for trainer in (plain, packed)]
     assert lengths[0] < lengths[1] <= 32
     assert packed.train().training_loss > 0
-
-
-def test_homogeneous_batches(tmp_path: Path) -> None:
-    tokenizer, data = framed_tokenizer(), SimpleNamespace(lengths=[5] * 24, groups=[0, 1] * 12)
-    given = dict.fromkeys(("train_dataset", "retrieval_dataset", "nli_dataset"), data)
-    model, args = tiny_cmlm(len(tokenizer), nli_labels=3), arguments(tmp_path, homogeneous_batches=True)
-    trainer = CmlmTrainer(model, args, processing_class=tokenizer, **given)
-    _, sampler = trainer.train_batches()
-    seen: dict[str, list[int]] = {"main": [], "retrieval": [], "nli": []}
-    for batch in sampler:
-        for task, groups in seen.items():
-            (group,) = {data.groups[key.key[1]] for key in batch if key.task == task}
-            groups.append(group)
-    assert all(sorted(groups) == [0, 0, 0, 1, 1, 1] for groups in seen.values())
 
 
 def test_data_of_another_vocabulary(recipe_of: Any, tmp_path: Path) -> None:

@@ -99,10 +99,3 @@ def test_invalid_early_stopping(more: list[str], key: str, recipe: Path, tmp_pat
     with pytest.raises(XlsrError, match=key):
         run(recipe, tmp_path / "run", *more)
     assert not (tmp_path / "run").exists()
-
-
-def test_metric_names_without_a_model(recipe: Path) -> None:
-    for protocol in ("tatoeba", "xsr"):
-        (resolved,) = load_runs(str(recipe), [*WORDS, "--evaluation.protocol", protocol])
-        names = resolved.metric_names(resolved.evaluation_sets())
-        assert any(name.startswith(f"dev-{protocol}/en-fr/dev/") for name in names)

@@ -97,9 +97,6 @@ def fake_classifier(given: Mapping[str, Any]) -> Any:
     return SimpleNamespace(logits=lambda data: np.array(given[data.name], dtype=np.float32))
 
 
-# Metrics.
-
-
 def test_metrics_hand_worked() -> None:
     logits = np.array([[2, 1], [0, 1], [0, 3], [5, 4], [0, 1]], dtype=np.float32)  # predicts 0 1 1 0 1
     gold = np.array([0, 1, 0, 1, 1])
@@ -157,9 +154,6 @@ def test_logits_are_those_of_each_row_alone(task: LabelledTask) -> None:
     assert not np.allclose(short, logits)
 
 
-# Training.
-
-
 def trained_on(task: LabelledTask, count: int = 32) -> LabelledSet:
     """The rows of `make_data`, as a set: a tiny model can but learn them by heart."""
     return LabelledSet("toy", "dev", make_rows(count, seed=5, task=task), task)
@@ -188,17 +182,6 @@ def test_evaluation_in_both_languages(tmp_path: Path) -> None:
     assert all(entry["loss"] == pytest.approx(entry["loss/classification"], abs=1e-3) for entry in losses)
     alone = evaluate_sets(trainer.live_classifier(), [data], protocol="fine-tuning")
     assert {f"eval_{name}": value for name, value in alone.items()}.items() <= logs[-1].items()
-
-
-def test_scores_are_learnt(tmp_path: Path) -> None:
-    task = LabelledTask(texts="single", scores=(0, 5))
-    evaluation = partial(evaluate_sets, sets=[trained_on(task, 16)], protocol="fine-tuning")
-    trainer = make_trainer(tmp_path, make_model(1, dropout=0.0), [evaluation], make_data(16, task), max_steps=60)
-    trainer.train()
-    assert trainer.evaluate()["eval_toy-fine-tuning/mean-of-2/dev/pearson"] > 0.7
-
-
-# Two processes.
 
 
 def evaluate_together(folder: Path) -> None:

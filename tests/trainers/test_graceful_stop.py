@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,20 +133,6 @@ def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bo
     assert text.count("Finishing the step") == 1
     last = last_whole_checkpoint(tmp_path)
     assert last is not None and last.name == f"checkpoint-{step + 1}"
-
-
-def test_closed_terminal(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(file: int, text: bytes) -> int:
-        assert file == 2 and text.startswith(b"\nFinishing the step")
-        raise OSError(5, "Input/output error")
-
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    trainer.add_callback(SignalAt(2))
-    monkeypatch.setattr("hf_xlsr.trainers.callbacks.os", SimpleNamespace(write=gone))
-    trainer.train()
-    assert trainer.stopped_early and last_whole_checkpoint(tmp_path) is not None
 
 
 class SignalAtTheBeginning(TrainerCallback):

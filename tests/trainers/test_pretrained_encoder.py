@@ -83,15 +83,6 @@ def test_other_values_are_refused(method: str, beside: str, key: str, recipe_of:
     assert not (tmp_path / "run").exists()  # the corrected recipe may have the folder
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_missing_encoder(method: str, recipe_of: Any, tmp_path: Path) -> None:
-    recipe = recipe_of(method)
-    recipe.recipe.model["encoder"]["path"] = "nowhere"
-    with pytest.raises(XlsrError, match="nowhere"):
-        train_recipe(recipe)
-    assert not (tmp_path / "run").exists()
-
-
 def test_dropout_next_to_path(recipe_of: Any, tmp_path: Path) -> None:
     recipe = recipe_of("lightweight", "hidden_dropout_prob: 0.3, attention_probs_dropout_prob: 0.0")
     config = recipe.build_model(recipe.prepare(tmp_path / "data", iter(()))).encoder.config

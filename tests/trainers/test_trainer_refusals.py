@@ -23,9 +23,8 @@ from translation_helpers import small_model, translation_tokenizer, words_model
 
 from hf_xlsr import HictlConfig, HictlForSequenceClassification, trainers
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.trainers import add_adapters
-from hf_xlsr.trainers.base import usable_length
 from hf_xlsr.utils.errors import XlsrError
 
 LONG = SimpleNamespace(lengths=[60] * 8, groups=[0] * 8, language_pairs=None)
@@ -149,15 +148,6 @@ def test_invalid_trainer(kind: str, options: Callable[[], dict[str, Any]], key: 
 @pytest.mark.parametrize("kind", ["Hictl", "DualMomentum"])
 def test_max_length_is_at_most_the_positions(kind: str, tmp_path: Path) -> None:
     assert made(kind, tmp_path, max_length=200).data_collator.max_length == 40
-
-
-def test_usable_length_of_two_sentences() -> None:
-    encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(30)))
-    data = SimpleNamespace(lengths=(3, 38))
-    assert usable_length([encoder], 200, data) == 40
-    assert usable_length([encoder], 32, data, together=2) == 32
-    with pytest.raises(XlsrError, match="max_length"):
-        usable_length([encoder], 200, data, together=2)
 
 
 def test_vocabulary_of_adapters() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from conftest import make_pairs
 from lightweight_trainers import TINY
 from translation_helpers import translation_pairs, translation_tokenizer, words_model
 
-from hf_xlsr.evaluation.bleu import bleu_rows
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
 
 
@@ -81,24 +79,6 @@ def test_logged_part_is_the_loss(tmp_path: Path) -> None:
         assert log["loss"] == pytest.approx(log["loss/translation"], rel=1e-3)
         first.append(log["loss"])
     assert first[0] != pytest.approx(first[1], rel=1e-5)
-
-
-def test_best_is_kept(tmp_path: Path) -> None:
-    key = "eval_toy-bleu/en-fr/dev/bleu"
-    evaluation = partial(bleu_rows, rows=make_pairs(16), name="toy", split="dev", num_beams=2)
-    options = {"max_steps": 100, "per_device_train_batch_size": 16, "learning_rate": 2e-2, "warmup_steps": 30}
-    options |= {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps", "save_steps": 50}
-    options |= {"load_best_model_at_end": True, "metric_for_best_model": key}
-    trainer = trainer_of(tmp_path, data=translation_pairs(16), evaluations=[evaluation], **options)
-    assert trainer.evaluate()[key] < 0.1
-    trainer.train()
-    scores = [log[key] for log in trainer.state.log_history if key in log and log["step"]]
-    assert len(scores) == 2 and max(scores) > 0.9
-    assert trainer.evaluate()[key] == pytest.approx(max(scores))
-    assert trainer.evaluate()["eval_toy-bleu/en-fr/dev/sentences"] == 16
-
-
-# Translating
 
 
 def test_translations_keep_the_order() -> None:
