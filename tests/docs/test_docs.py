@@ -35,13 +35,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.parent.name != "notebooks"]  # which `make docs` writes and other tests run
 # Pages all of whose blocks have tests of their own.
-WHOLLY_TESTED = {"export.md": "export/test_export_docs.py", "extend.md": "docs/test_extend.py"}
+WHOLLY_TESTED = {"export.md": "export/test_export_command.py", "extend.md": "docs/test_extend.py"}
 # Their Python has tests of its own, which look closer.
 OWN_TESTS = {
     "train.md": "docs/test_method_pages.py",
     "translate.md": "docs/test_method_pages.py",
     "mteb.md": "evaluation/test_mteb_docs.py",
-    "publish.md": "export/test_hub_docs.py",
+    "publish.md": "export/test_hub.py",
 }
 SLOW = ("README.md", "train.md", "evaluate.md")
 # What the words of a command say of data or models that only the Hub has.

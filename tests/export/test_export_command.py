@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from hf_xlsr.cli import main
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
 TEXTS = ["one two three", "maison", "red blue stone river tree house"]
 
 
@@ -165,19 +167,9 @@ def invalid(runs: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
         (home / name).symlink_to(runs / name)
     config = HictlConfig(text_config=tiny_encoder(len(tokenizer)))
     HictlForSequenceClassification(config).save_pretrained(home / "classifier")
-    for method in ("classification", "translation"):
-        (home / method / "training" / "final").mkdir(parents=True)
-        recipe = {"method": method, "languages": ["en", "fr"], "model": {"start": "x"}}
-        recipe |= {"task": {"labels": ["a", "b"]}} if method == "classification" else {}
-        (home / method / "training" / "recipe.json").write_text(json.dumps(recipe), "utf-8")
-        (home / method / "training" / "final" / "model.safetensors").touch()
     going_on = home / "going-on" / "training"
     (going_on / "checkpoint-1").mkdir(parents=True)
     (going_on / "recipe.json").write_bytes((runs / "one" / "training" / "recipe.json").read_bytes())
-    MODELS["lightweight"](len(tokenizer)).save_pretrained(home / "torn")
-    tokenizer.save_pretrained(home / "torn")
-    weights = home / "torn" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:2000])
     MODELS["dual"](len(tokenizer)).save_pretrained(home / "bare")
     return home
 
@@ -192,10 +184,7 @@ def invalid(runs: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
         ("one/model --max-length 9", "--max-length"),
         ("dual/training/final", "adapters"),
         ("classifier", "HictlForSequenceClassification"),
-        ("classification", "classification"),
-        ("translation", "translation"),
         ("going-on", "checkpoint"),
-        ("torn", "torn"),
         ("bare", "--tokenizer"),
         ("bare --tokenizer en=a fr", "--tokenizer"),
     ],
@@ -207,3 +196,31 @@ def test_invalid_export(
     output = () if "--output" in words else ("--output", str(tmp_path / "out"))
     assert key in failing(capsys, "export", *words.split(), *output)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_commands_and_code_of_the_page(
+    tiny_model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    tiny_model.save_pretrained("outputs/quickstart")
+    tokenizer.save_pretrained("outputs/quickstart")
+    text = PAGE.read_text("utf-8")
+    (command,) = re.findall(r"^hf-xlsr export (.*)$", text, re.MULTILINE)
+    assert run_export(*shlex.split(command)) == 0
+    names = [path.relative_to("my-encoder").as_posix() for path in Path("my-encoder").rglob("*")]
+    for name in ("onnx/model.onnx", "onnx/model_quantized.onnx", "modules.json"):
+        assert name in names
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == 'SentenceTransformer("my-encoder")'
+    assert [line.split(":")[0] for line in printed[1:]] == [
+        f"my-encoder/onnx/model{kind}.onnx" for kind in ("", "_quantized")
+    ]
+    namespace: dict[str, Any] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    assert len(blocks) == 4 and namespace["cosines"].min() > 0.98
+    assert "'tatoeba/en-en/test/accuracy': 1.0" in capsys.readouterr().out
