@@ -21,17 +21,14 @@ SETTINGS |= {"dimension": 256, "seconds": {"training": 290.4}, "device": "cpu", 
 SETTINGS |= {"precision": "bfloat16"}
 
 
-def test_metadata_of_the_hub() -> None:
-    card = ModelCard(render_card(load_runs("quickstart")[0], METRICS, SETTINGS))
-    assert card.data.language == ["en", "fr"] and card.data.library_name == "sentence-transformers"
-    (result,) = card.data.eval_results
-    assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
-
-
-def test_numbers_and_facts() -> None:
+def test_metadata_numbers_and_facts() -> None:
     text = render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
     assert "| `bible-tatoeba/en-fr/test/accuracy` | 87.5 % |" in text and "| 1,005 |" in text
     assert "27,609" in text and "290 s on cpu" in text and "GPL-3" in text and "mao2021lightweight" in text
+    card = ModelCard(text)
+    assert card.data.language == ["en", "fr"] and card.data.library_name == "sentence-transformers"
+    (result,) = card.data.eval_results
+    assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
 
 
 def test_run_without_a_test_set() -> None:
@@ -64,24 +61,20 @@ def test_card_describes_the_model_that_was_trained(
     assert run.recipe.output_dir == folders.get(title, "outputs/quickstart")
 
 
-def test_comparison_with_the_start() -> None:
-    key = "pairs-tatoeba/en-de/dev/accuracy"
-    comparison = {key: {"before": 0.5, "after": 0.75, "difference": 0.25}}
-    text = render_card(load_runs("quickstart")[0], METRICS, {**SETTINGS, "comparison": comparison})
-    assert f"| `{key}` | 50.0 | 75.0 | +25.0 |" in text
-
-
 def test_prompt_of_training_is_in_the_code() -> None:
     (run,) = load_runs("quickstart", ["--data.prompt", "query: "])
     text = render_card(run, METRICS, SETTINGS)
     assert text.count('"query: The weather is lovely today."') == 2  # transformers alone, and JavaScript
 
 
-def test_plots_versions_and_javascript() -> None:
-    settings = {**SETTINGS, "plots": ["loss.png"], "versions": {"torch": "9.9"}}
+def test_plots_versions_javascript_and_comparison() -> None:
+    key = "pairs-tatoeba/en-de/dev/accuracy"
+    comparison = {key: {"before": 0.5, "after": 0.75, "difference": 0.25}}
+    settings = {**SETTINGS, "plots": ["loss.png"], "versions": {"torch": "9.9"}, "comparison": comparison}
     text = render_card(load_runs("quickstart")[0], METRICS, settings)
     assert "(loss.png)" in text and "tsne.png" not in text and "torch 9.9" in text
     assert "sentence_embedding" in text.split("```js")[1]
+    assert f"| `{key}` | 50.0 | 75.0 | +25.0 |" in text
     assert ".png" not in render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
 
 

@@ -63,6 +63,8 @@ def test_texts_without_a_language(model: SentenceTransformer, debias: Debias) ->
     assert routes_of(debiased) == ("en", "fr", "und")
     np.testing.assert_allclose(debiased.encode(["one"]), model.encode(["one"]))
     np.testing.assert_allclose(debiased.encode_document(["one"]), model.encode_document(["one"]))
+    twice = debias_sentence_transformer(debiased, debias)
+    np.testing.assert_allclose(twice.encode(["one"]), model.encode(["one"]))
 
 
 def test_routes_share_one_encoder(model: SentenceTransformer, debias: Debias, tmp_path: Path) -> None:
@@ -70,11 +72,6 @@ def test_routes_share_one_encoder(model: SentenceTransformer, debias: Debias, tm
     assert len(list(tmp_path.rglob("*_Transformer"))) == 1 and not list(tmp_path.rglob("*.py"))
     original = model.encode(TEXTS["fr"])
     np.testing.assert_allclose(saved.encode(TEXTS["fr"], task="fr"), debias.apply(original, "fr"), atol=1e-6)
-
-
-def test_debiased_twice(model: SentenceTransformer, debias: Debias) -> None:
-    twice = debias_sentence_transformer(debias_sentence_transformer(model, debias), debias)
-    np.testing.assert_allclose(twice.encode(["one"]), model.encode(["one"]))
 
 
 def test_truncated_models_are_refused(tiny_export: str, debias: Debias) -> None:
