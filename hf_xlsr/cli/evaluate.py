@@ -106,7 +106,7 @@ def evaluate(
         return
 
     from hf_xlsr.evaluation.command import evaluate_files
-    from hf_xlsr.evaluation.protocols.language_bias import SHARE
+    from hf_xlsr.evaluation.protocols.parallel import SHARE
     from hf_xlsr.evaluation.report import results_table
     from hf_xlsr.evaluation.results import Results
     from hf_xlsr.runs.inputs import check_named

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+LANGUAGES = ("de", "en", "fr", "zh")
 WORDS = [f"w{i}" for i in range(40)]
 
 
@@ -60,3 +61,17 @@ def word_pairs(count: int, seed: int = 3) -> tuple[list[str], list[str]]:
     source_texts, target_texts = ([" ".join(sentence) for sentence in side] for side in (sources, targets))
     assert len(set(source_texts)) == len(set(target_texts)) == count
     return source_texts, target_texts
+
+
+def world(
+    rows: int = 150, offset: float = 3.0, noise: float = 0.5, seed: int = 0, languages: tuple[str, ...] = LANGUAGES
+) -> tuple[TableEncoder, dict[str, list[str]]]:
+    """Sentences whose vectors are what the row says, some noise, and something that only the language says."""
+    rng = np.random.default_rng(seed)
+    meaning = rng.normal(size=(rows, 24))
+    table, texts = {}, {}
+    for language in languages:
+        said = offset * rng.normal(size=24)
+        texts[language] = [f"{language} {row}" for row in range(rows)]
+        table |= dict(zip(texts[language], meaning + noise * rng.normal(size=meaning.shape) + said, strict=True))
+    return TableEncoder(table), texts

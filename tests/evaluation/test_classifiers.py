@@ -143,16 +143,8 @@ def begins_with(pairs: Pairs, start: int, count: int, side: str = "source") -> L
 
 
 def run(model: Any, pairs: Pairs, **changes: Any) -> Classifier:
-    arguments: dict[str, Any] = {
-        "train": begins_with(pairs, 0, 80),
-        "dev": begins_with(pairs, 80, 40),
-        "language": "en",
-        "classes": 2,
-        "epochs": 4,
-        "learning_rate": 1e-2,
-        **changes,
-    }
-    return fine_tune(model, arguments.pop("train"), arguments.pop("dev"), **arguments)
+    rows = {"train": begins_with(pairs, 0, 80), "dev": begins_with(pairs, 80, 40)}
+    return fine_tune(model, **{**rows, "language": "en", "classes": 2, "epochs": 4, "learning_rate": 1e-2, **changes})
 
 
 def states(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -264,14 +256,3 @@ def test_half_precision_and_frozen_weights(model: SentenceTransformer, pairs: Pa
     names = changed(states(model), weights_of(run(model, pairs, epochs=1)))
     assert names and all("layer.1." in name for name in names)
     assert not changed(states(model), weights_of(run(model.requires_grad_(False), pairs, epochs=1)))
-
-
-def test_fine_tuning_in_bfloat16(model: SentenceTransformer, pairs: Pairs, monkeypatch: pytest.MonkeyPatch):
-    weights = []
-    for precision in ("bfloat16", "float32"):
-        monkeypatch.setattr(classifiers, "choose_precision", lambda precision=precision, **_: precision)
-        classifier = run(model, pairs)
-        assert classifier.dev_accuracy > 0.9
-        weights.append(weights_of(classifier))
-        assert {value.dtype for value in weights[-1].values() if value.is_floating_point()} == {torch.float32}
-    assert changed(*weights)

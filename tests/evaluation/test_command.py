@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
     ),
     "search": (
         lambda folder: language_bias_of(folder)[:-2],
-        {"wide-search/en-fr/test/mrr", "wide-search-pcr1-self/mean-of-2/test/all_ndcg@10"},
+        {"wide-search/en-fr/test/mrr", "wide-search-pcr1-self/mean-of-2/test/ndcg@10"},
     ),
     "language-bias": (
         language_bias_of,

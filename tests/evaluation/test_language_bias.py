@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bitext_helpers import TableEncoder
+from bitext_helpers import LANGUAGES, TableEncoder, world
 from conftest import make_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,22 +18,6 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.debias import DebiasedEncoder, DebiasFitter, fit_debias
 from hf_xlsr.evaluation import language_bias, tatoeba
-
-LANGUAGES = ("de", "en", "fr", "zh")
-
-
-def world(
-    rows: int = 150, offset: float = 3.0, noise: float = 0.5, seed: int = 0, languages: tuple[str, ...] = LANGUAGES
-) -> tuple[TableEncoder, dict[str, list[str]]]:
-    """Sentences whose vectors are what the row says, some noise, and something that only the language says."""
-    rng = np.random.default_rng(seed)
-    meaning = rng.normal(size=(rows, 24))
-    table, texts = {}, {}
-    for language in languages:
-        said = offset * rng.normal(size=24)
-        texts[language] = [f"{language} {row}" for row in range(rows)]
-        table |= dict(zip(texts[language], meaning + noise * rng.normal(size=meaning.shape) + said, strict=True))
-    return TableEncoder(table), texts
 
 
 def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[str, float]:
@@ -99,17 +83,13 @@ def test_removal() -> None:
     other, fitting = world(rows=400, seed=0)
     fitter = DebiasFitter()
     for language, rows in fitting.items():
-        fitter.partial_fit(language, embedded(other, rows))
+        fitter.partial_fit(language, np.array([other.table[text] for text in rows]))
     for debias in (fitter.finish(), fitter.finish(method="mean")):
         same_world, _ = world(rows=400, seed=0)
         held = {language: rows[300:] for language, rows in fitting.items()}
         metrics = language_bias(same_world, held, name="w", debias=debias)
         assert 0.85 < metrics[f"w-language-bias-{debias.variant}/mean-of-4/test/bias"] < 1.15
         assert metrics["w-language-bias/mean-of-4/test/bias"] > 3.5
-
-
-def embedded(encoder: TableEncoder, texts: list[str]) -> np.ndarray:
-    return np.array([encoder.table[text] for text in texts])
 
 
 def test_random_and_perfect_vectors_are_neutral() -> None:
@@ -133,21 +113,25 @@ def test_repeated_sentences_count_once_in_a_fit() -> None:
         assert ours == expected[f"w-language-bias-pcr1/en/test/{key}"]
 
 
-def wide(folder: Path) -> str:
+@pytest.fixture
+def wide(tmp_path: Path) -> str:
     rows = make_pairs(40, seed=3)
-    path = folder / "wide.tsv"
     lines = [f"{row['source']}\t{row['target']}\t{row['source'][::-1]}" for row in rows]
-    path.write_text("\n".join(["en\tfr\tde", *lines]) + "\n", "utf-8")
-    return str(path)
+    (tmp_path / "wide.tsv").write_text("\n".join(["en\tfr\tde", *lines]) + "\n", "utf-8")
+    return str(tmp_path / "wide.tsv")
 
 
-def test_command(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def fit(model: str, wide: str, languages: str, output: Path, *options: str) -> None:
+    texts = ["--texts", wide, "--columns", "text={lang}", "--languages", languages]
+    assert main(["debias", "fit", model, *texts, "--output", str(output), *options]) == 0
+
+
+def test_command(tiny_export: str, wide: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "results.json"
-    data = ["--data", wide(tmp_path), "--columns", "text={lang}", "--languages", "en,fr,de"]
-    command = ["evaluate", tiny_export, "--protocol", "language-bias", *data, "--output", str(output)]
-    fit = ["debias", "fit", tiny_export, "--texts", wide(tmp_path), "--columns", "text={lang}"]
-    assert main([*fit, "--languages", "en,fr,de", "--components", "2", "--output", str(tmp_path / "fit")]) == 0
-    assert main([*command, "--debias", str(tmp_path / "fit")]) == 0
+    data = ["--data", wide, "--columns", "text={lang}", "--languages", "en,fr,de", "--output", str(output)]
+    fit(tiny_export, wide, "en,fr,de", tmp_path / "fit", "--components", "2")
+    debias = ["--debias", str(tmp_path / "fit")]
+    assert main(["evaluate", tiny_export, "--protocol", "language-bias", *data, *debias]) == 0
     assert "share_" not in capsys.readouterr().out.replace(" ", "_").replace("share_of", "")
     results = json.loads(output.read_text())
     assert "wide-language-bias-pcr2/mean-of-3/test/bias" in results["metrics"]
@@ -157,27 +141,26 @@ def test_command(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_retrieval_protocols_take_the_removal(
-    tiny_export: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_export: str, wide: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    output, folder = tmp_path / "results.json", tmp_path / "fit"
-    data = ["--data", wide(tmp_path), "--columns", "source=en,target=fr", "--output", str(output)]
-    command = ["evaluate", tiny_export, "--protocol", "tatoeba,xsim", *data]
-    fit = ["debias", "fit", tiny_export, "--texts", wide(tmp_path), "--columns", "text={lang}"]
-    assert main([*fit, "--languages", "en,fr", "--output", str(folder)]) == 0
-    assert main([*command, "--debias", "self"]) == 0
-    of_themselves = json.loads(output.read_text())["metrics"]
-    assert main([*command, "--debias", str(folder)]) == 0
-    fitted = json.loads(output.read_text())["metrics"]
+    output, folder = tmp_path / "results.json", str(tmp_path / "fit")
+    fit(tiny_export, wide, "en,fr", tmp_path / "fit")
+
+    def evaluated(model: str, *options: str) -> dict[str, float]:
+        data = ["--data", wide, "--columns", "source=en,target=fr", "--output", str(output)]
+        assert main(["evaluate", model, "--protocol", "tatoeba,xsim", *data, *options]) == 0
+        return json.loads(output.read_text())["metrics"]
+
+    of_themselves, fitted = evaluated(tiny_export, "--debias", "self"), evaluated(tiny_export, "--debias", folder)
     sides: Any = [[row[side] for row in make_pairs(40, seed=3)] for side in ("source", "target")]
     model = SentenceTransformer(tiny_export, device="cpu")
     distinct = {language: list(dict.fromkeys(side)) for language, side in zip(("en", "fr"), sides, strict=True)}
     wrapped = DebiasedEncoder(model, fit_debias(model, distinct))
-    expected = tatoeba(wrapped, *sides, languages=("en", "fr"), name="wide-pcr1-self")
-    for key, value in expected.items():
+    for key, value in tatoeba(wrapped, *sides, languages=("en", "fr"), name="wide-pcr1-self").items():
         assert of_themselves[key] == value
         assert key.replace("-self", "") in fitted
     assert "wide-pcr1-self-xsim/en-fr/test/error" in of_themselves
     # A prompt or an encoder other than in the fit is warned about.
-    another = shutil.copytree(tiny_export, tmp_path / "another")
-    assert main([command[0], str(another), *command[2:], "--debias", str(folder), "--prompt", "red "]) == 0
-    assert "'red '" in caplog.text and str(another) in caplog.text
+    another = str(shutil.copytree(tiny_export, tmp_path / "another"))
+    evaluated(another, "--debias", folder, "--prompt", "red ")
+    assert "'red '" in caplog.text and another in caplog.text

@@ -153,10 +153,6 @@ def test_averages_over_tasks():
     for name in ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all", "pearson_mean", "pearson_wmean"):
         each = [metrics[f"T{number}-sts/en/dev/{name}"] for number in range(3)]
         assert metrics[f"sts-average-of-3/en/dev/{name}"] == pytest.approx(sum(each) / 3)
-    papers = [float("%.2f" % (100 * metrics[f"T{number}-sts/en/dev/spearman_all"])) for number in range(3)]
-    rounded = metrics["sts-average-of-3/en/dev/spearman_all_rounded"]
-    assert rounded == pytest.approx(sum(papers) / 300, abs=1e-15)
-    assert rounded != metrics["sts-average-of-3/en/dev/spearman_all"]
     alone = sts(NumbersEncoder(), {"T0": tasks["T0"]}, split="dev")
     assert not any("average" in key for key in alone)
     assert {key: value for key, value in metrics.items() if key.startswith("T0-")} == alone
@@ -196,57 +192,35 @@ def run(rows: Rows, encoder: Any = None, **options: Any) -> dict[str, float]:
 
 
 def test_classification_by_hand():
-    # From the top 1 0 1 0 0: precision is 1 at the first positive and 2/3 at the second. Cutting after the first or
-    # the third leaves one wrong; F1 is 2/3 after the first and 2 * (2/3) / (5/3) = 0.8 after the third.
+    # From the top 1 0 1 0 0: precision is 1 at the first positive and 2/3 at the second.
     metrics = run(of_cosines([0.9, 0.7, 0.6, 0.3, 0.1], [1, 0, 1, 0, 0]))
-    assert metrics["cosine_ap"] == pytest.approx((1 + 2 / 3) / 2)
-    assert metrics["cosine_best_threshold_accuracy"] == 0.8
-    assert metrics["cosine_best_threshold_f1"] == pytest.approx(0.8)
-    assert (metrics["pairs"], metrics["positives"]) == (5, 2)
     # Both sides are unit vectors, so that these three measures rank alike.
-    for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
-        assert metrics[f"euclidean_{metric}"] == metrics[f"dot_{metric}"] == metrics[f"cosine_{metric}"]
-    assert not any("threshold" in key and "best" not in key for key in metrics)
-
-
-def test_tuning_by_hand():
+    for measure in ("cosine", "euclidean", "dot", "max"):
+        assert metrics[f"{measure}_ap"] == pytest.approx((1 + 2 / 3) / 2)
+    assert (metrics["pairs"], metrics["positives"], len(metrics)) == (5, 2, 7)
     # On `tune` the cut between 0.8 and 0.4 is best for both: the threshold is 0.6, which 0.61 passes and 0.59 does not.
     tune = of_cosines([0.9, 0.8, 0.4, 0.2], [1, 1, 0, 0])
     metrics = run(of_cosines([0.99, 0.61, 0.59, 0.3], [0, 1, 1, 0]), tune=tune)
-    assert metrics["cosine_accuracy_threshold"] == pytest.approx(0.6)
-    assert metrics["cosine_f1_threshold"] == pytest.approx(0.6)
-    assert metrics["cosine_accuracy"] == 0.5
-    assert metrics["cosine_f1"] == 0.5
-    assert metrics["cosine_best_threshold_accuracy"] == 0.75
+    assert metrics["cosine_accuracy_threshold"] == metrics["cosine_f1_threshold"] == pytest.approx(0.6)
+    assert metrics["cosine_accuracy"] == metrics["cosine_f1"] == 0.5
 
 
-def test_equals_scikit_learn():
+def test_classification_equals_scikit_learn():
     u, v, labels, rows = of_vectors(120, seed=1)
-    _, _, tune_labels, tune = of_vectors(100, seed=2)
     similarities = {
         "cosine": (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1),
         "dot": (u * v).sum(1),
         "euclidean": -np.sqrt(((u - v) ** 2).sum(1)),
         "manhattan": -np.abs(u - v).sum(1),
     }
-    metrics = run(rows, tune=tune)
+    metrics = run(rows, tune=of_vectors(100, seed=2)[3])
     for measure, scores in similarities.items():
         assert metrics[f"{measure}_ap"] == pytest.approx(average_precision_score(labels, scores))
-        ordered = np.sort(scores)
-        cuts = (ordered[1:] + ordered[:-1]) / 2
-        accuracy = max(accuracy_score(labels, scores > cut) for cut in cuts)
-        assert metrics[f"{measure}_best_threshold_accuracy"] == pytest.approx(accuracy)
-        assert metrics[f"{measure}_best_threshold_f1"] == pytest.approx(
-            max(f1_score(labels, scores > cut) for cut in cuts)
-        )
-    for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
-        each = [metrics[f"{measure}_{metric}"] for measure in MEASURES]
-        assert metrics[f"max_{metric}"] == max(each) > min(each)
-    predicted = similarities["cosine"] >= metrics["cosine_accuracy_threshold"]
-    assert metrics["cosine_accuracy"] == pytest.approx(accuracy_score(labels, predicted))
-    predicted = similarities["cosine"] >= metrics["cosine_f1_threshold"]
-    assert metrics["cosine_f1"] == pytest.approx(f1_score(labels, predicted))
-    assert metrics["cosine_accuracy"] <= metrics["cosine_best_threshold_accuracy"]
+    each = [metrics[f"{measure}_ap"] for measure in MEASURES]
+    assert metrics["max_ap"] == max(each) > min(each)
+    for name, metric in (("accuracy", accuracy_score), ("f1", f1_score)):
+        predicted = similarities["cosine"] >= metrics[f"cosine_{name}_threshold"]
+        assert metrics[f"cosine_{name}"] == pytest.approx(metric(labels, predicted))
 
 
 @settings(max_examples=80, deadline=None)
@@ -275,17 +249,14 @@ def test_tuning_may_leave_all_pairs_on_one_side(labels: list[int]):
     assert metrics["cosine_accuracy"] == 0.75
     assert metrics["cosine_f1"] == pytest.approx(2 * sum(labels) / (4 + sum(labels)))
     assert np.isfinite(metrics["cosine_accuracy_threshold"])
-    assert metrics["cosine_best_threshold_accuracy"] == 0.0  # as in mteb
 
 
 def test_classification_equals_mteb(tiny_export: str, pairs: Rows):
     model, rows = SentenceTransformer(tiny_export, device="cpu"), sentence_rows(pairs)
     theirs = score_of_mteb("SprintDuplicateQuestions", model, rows, label="labels")
     ours = run(rows, encoder=model)
-    names = {"ap": "ap", "best_threshold_accuracy": "accuracy", "best_threshold_f1": "f1"}
     for measure in (*MEASURES, "max"):
-        for our_name, their_name in names.items():
-            assert ours[f"{measure}_{our_name}"] == pytest.approx(theirs[f"{measure}_{their_name}"], abs=1e-6)
+        assert ours[f"{measure}_ap"] == pytest.approx(theirs[f"{measure}_ap"], abs=1e-6)
     assert 0.1 < ours["max_ap"] < 1
 
 

@@ -21,7 +21,7 @@ from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocols.bucc import BuccData, bucc
 from hf_xlsr.evaluation.protocols.pair_similarity import sts
-from hf_xlsr.evaluation.protocols.xsr import xsr
+from hf_xlsr.evaluation.protocols.tatoeba import xsr
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.hashing import data_hash

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from hf_xlsr.evaluation.comparison import ComparisonTable, comparison_tables, table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten, styled
-from hf_xlsr.evaluation.protocols.language_bias import SHARE
+from hf_xlsr.evaluation.protocols.parallel import SHARE
 from hf_xlsr.evaluation.report import metric_unit
 from hf_xlsr.evaluation.results import metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean

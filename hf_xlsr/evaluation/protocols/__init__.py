@@ -7,15 +7,13 @@ from types import ModuleType
 
 MODULES = {
     "bucc": ("bucc", "mining"),
-    "language_bias": ("language-bias",),
     "mteb": ("mteb",),
+    "parallel": ("language-bias", "search"),
     "pair_similarity": ("pair-classification", "sts"),
-    "search": ("search",),
     "senteval": ("senteval",),
-    "tatoeba": ("tatoeba", "tatoeba-laser", "tatoeba-mteb", "tatoeba-xtreme"),
+    "tatoeba": ("tatoeba", "tatoeba-laser", "tatoeba-mteb", "tatoeba-xtreme", "xsr"),
     "transfer": ("nli", "zero-shot"),
     "xsim": ("xsim", "xsim-pp"),
-    "xsr": ("xsr",),
 }
 NAMES = tuple(sorted(name for names in MODULES.values() for name in names))
 

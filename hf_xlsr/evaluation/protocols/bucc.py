@@ -274,14 +274,11 @@ def mining(
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
     """The threshold with the best F1, halfway between the last candidate taken and the first one rejected, and that F1.
 
-    Extraction takes all candidates that reach the threshold, so equal scores are taken together. Of several thresholds
-    with the best F1 the highest is chosen. Where all candidates are taken it is the lowest score. `(0.0, 0.0)` when no
-    candidate is correct. LASER's `BuccOptimize` may separate equal scores, and fails when all candidates are taken.
-
-    Args:
-        scores: Margin scores of the candidates, `(n,)`.
-        correct: Whether each is a gold pair, bool, `(n,)`.
-        total_gold: Number of gold pairs, among the candidates or not.
+    `scores` are margin scores of candidates, `(n,)`, and `correct` says whether each is a gold pair, bool, `(n,)`; some
+    of the `total_gold` pairs may be no candidates. All candidates that reach the threshold are extracted, so equal
+    scores are taken together. Of several best thresholds the highest is chosen; where all candidates are taken it is the
+    lowest score. `(0.0, 0.0)` when no candidate is correct. LASER's `BuccOptimize` may separate equal scores, and fails
+    when all candidates are taken.
 
     Examples:
         >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)

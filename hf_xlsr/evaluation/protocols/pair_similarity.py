@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,8 +56,7 @@ def sts(
           with a score, and `dropped`: under `STS12-sts/en/test/`.
         - With `subsets`: `spearman` and `pairs` under `STS12.MSRpar-sts/en/test/`.
         - Of two tasks or more, the unweighted means of the six correlations, under a name with their number:
-          `sts-average-of-7/en/test/spearman_all`. `spearman_all_rounded` there is SimCSE's average: the correlation
-          of each task, in per cent, is first rounded to two decimals, as papers print it.
+          `sts-average-of-7/en/test/spearman_all`.
 
     Examples:
         >>> class Letters:
@@ -87,8 +86,6 @@ def sts(
     if len(by_task) > 1:
         metrics = next(iter(by_task.values()))
         means = {metric: float(np.mean([values[metric] for values in by_task.values()])) for metric in metrics}
-        rounded = [float(f"{100 * values['spearman_all']:.2f}") for values in by_task.values()]
-        means["spearman_all_rounded"] = float(np.mean(rounded)) / 100
         results |= measured(f"average-of-{len(by_task)}", "sts", languages, split, means)
     return results
 
@@ -141,9 +138,8 @@ def pair_classification(
 ) -> Results:
     """How well one number, the similarity of two sentences, separates positive pairs from negative ones.
 
-    mteb's pair classification gives the same numbers; like there, thresholds lie between two different scores of the
-    rows. sentence-transformers' `BinaryClassificationEvaluator` may also put all pairs on one side; so does the tuning
-    here.
+    mteb's pair classification gives the same average precision. Like sentence-transformers'
+    `BinaryClassificationEvaluator`, the tuning may also put all pairs on one side.
 
     Args:
         rows: `{"sentence1": ..., "sentence2": ..., "label": ...}`; label 1 (or `"1"`) is a paraphrase (PAWS-X) or an
@@ -156,8 +152,6 @@ def pair_classification(
         Under `{name}-pair-classification/{language}/{split}/`:
         - `cosine_ap`, `dot_ap`, `euclidean_ap`, `manhattan_ap`: average precision, without normalising the embeddings,
           and `max_ap`, the best of the four (mteb's main score).
-        - `cosine_best_threshold_accuracy`, `cosine_best_threshold_f1`, and so on for the others and `max`: at the
-          threshold that is best on the same rows, so too optimistic for a result; mteb calls them `cosine_accuracy`.
         - With `tune`: `cosine_accuracy` and `cosine_f1` at the thresholds `cosine_accuracy_threshold` and
           `cosine_f1_threshold` that were best on `tune`; a cosine at or above the threshold means label 1.
         - `pairs`, and `positives` among them.
@@ -166,19 +160,9 @@ def pair_classification(
     tuned_on = None if tune is None else _labelled(tune, "tune")
     similarities = _similarities(*embed_pairs(encoder, *judged.sides, language, normalize=False, **encoding))
     positive = judged.labels == 1
-    positives = int(positive.sum())
-    ranked = {measure: Thresholds.of(scores, positive) for measure, scores in similarities.items()}
-    kinds: dict[str, Callable[[str], float]] = {
-        "ap": lambda measure: float(average_precision(similarities[measure], judged.labels)),
-        # Not at the last threshold, which takes all pairs.
-        "best_threshold_accuracy": lambda measure: ranked[measure].accuracy(positives)[:-1].max(initial=0),
-        "best_threshold_f1": lambda measure: ranked[measure].f1(positives)[:-1].max(initial=0),
-    }
-    found: dict[str, float] = {}
+    found = {f"{measure}_ap": float(average_precision(each, judged.labels)) for measure, each in similarities.items()}
+    found["max_ap"] = max(found.values())
     outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], judged.labels))}
-    for metric, value in kinds.items():
-        values = {measure: float(value(measure)) for measure in similarities}
-        found |= {f"{measure}_{metric}": value for measure, value in {**values, "max": max(values.values())}.items()}
     if tuned_on is not None:
         cosines = pair_cosines(*embed_pairs(encoder, *tuned_on.sides, tune_language or language, **encoding))
         accuracy_at, f1_at = _tuned_thresholds(cosines, tuned_on.labels)
@@ -187,7 +171,7 @@ def pair_classification(
         outcomes["cosine_accuracy"] = Outcomes("mean", (right,))
         outcomes["cosine_f1"] = Outcomes("f1", (similarities["cosine"] >= f1_at, positive))
         found |= {metric: outcomes[metric].value() for metric in ("cosine_accuracy", "cosine_f1")}
-    found |= {"pairs": len(positive), "positives": positives}
+    found |= {"pairs": len(positive), "positives": int(positive.sum())}
     return measured(name, "pair-classification", distinct_languages(language), split, found, outcomes)
 
 

@@ -1,8 +1,9 @@
-"""Protocols `tatoeba`, `tatoeba-laser`, `tatoeba-mteb`, `tatoeba-xtreme`: is a sentence's nearest one its translation?"""
+"""Protocols `tatoeba`, its variants, and `xsr`: is a sentence's nearest one, by cosine, its translation?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,17 @@ from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.pairs import embed_pairs
-from hf_xlsr.evaluation.registry import Options, pair_protocol
+from hf_xlsr.evaluation.registry import DebiasOptions, Options, option, pair_protocol
 from hf_xlsr.evaluation.results import Results, averaged, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
+
+RANKS = (1, 5, 10)  # of `xsr`
+
+
+@dataclass(frozen=True)
+class XsrOptions(DebiasOptions):
+    pool: tuple[str, ...] = option((), "further pairs, or lines of targets, as additional candidates", data=True)
 
 
 def tatoeba(
@@ -38,18 +46,14 @@ def tatoeba(
         sources: Sentences of the first language.
         targets: Their translations, in the same order.
         languages: Codes of the two languages.
-        name: The dataset.
-        split: The split of it.
+        name: The dataset, of which `split` is a part.
         encoding: See `EncodingOptions`.
 
     Returns:
         `source_to_target_accuracy`, `target_to_source_accuracy`, `accuracy` (their mean) and `pairs`, under
-        `tatoeba/en-fr/test/`; another dataset is a prefix, `tico19-tatoeba/en-fr/test/`.
-
-    Relations:
-        sentence-transformers' `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it
-        compares texts, so equal sentences count as correct there. `tatoeba_laser` gives the complements,
-        `tatoeba_xtreme` one of the two directions, `tatoeba_mteb` F1 over the same neighbours.
+        `tatoeba/en-fr/test/`; another dataset is a prefix, `tico19-tatoeba/en-fr/test/`. sentence-transformers'
+        `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it compares texts, so equal
+        sentences count as correct there.
     """
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     forward, backward = right_both_ways(*vectors)
@@ -129,6 +133,53 @@ def tatoeba_xtreme(
     return averaged(name, "tatoeba-xtreme", languages, split, {"accuracy": right}, {"pairs": len(right)})
 
 
+def xsr(
+    encoder: Encoder,
+    queries: Sequence[str],
+    golds: Sequence[str],
+    pool: Sequence[str],
+    *,
+    name: str,
+    languages: tuple[str, str] = ("en", "fr"),
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
+
+    The candidates are the distinct sentences of the second language in `pool` and `golds`, the translations of the
+    queries, in the order they are first seen; ties go to the one seen first. The translation is found by its exact text,
+    so a sentence that occurs twice is one candidate. Gives `precision@1`, `precision@5`, `precision@10`, `pool_size`
+    (number of candidates) and `queries`, under `{name}-xsr/en-fr/test/`.
+    """
+    from hf_xlsr.mining.search.neighbours import nearest_neighbours
+
+    position = {text: place for place, text in enumerate(dict.fromkeys((*pool, *golds)))}
+    vectors = embed_sides(encoder, (queries, list(position)), languages, **encoding)
+    truth = np.array([position[text] for text in golds])
+    hits = nearest_neighbours(*vectors, max(RANKS))[1] == truth[:, None]
+    outcomes = {f"precision@{k}": hits[:, :k].any(axis=1) for k in RANKS}
+    counts = {"pool_size": len(position), "queries": len(queries)}
+    return averaged(name, "xsr", languages, split, outcomes, counts)
+
+
+def xsr_both_directions(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    source_pool: Sequence[str],
+    target_pool: Sequence[str],
+    *,
+    name: str,
+    languages: tuple[str, str] = ("en", "fr"),
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
+    common: dict[str, Any] = {"name": name, "split": split, **encoding}
+    forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
+    return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)
+
+
 def _run_xtreme(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
     """Swaps pairs so that English is first."""
     results = Results()
@@ -137,6 +188,17 @@ def _run_xtreme(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
             languages = languages[::-1]
         sides = both_sides(in_order(rows, languages))
         results |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)
+    return results
+
+
+def _run_xsr(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
+    """Each language pair among its own sentences and those of the pool in its languages, in either order."""
+    results = Results()
+    for languages, rows in by_pair_either_way(inputs.only).items():
+        pool = in_order(inputs.pool, languages)
+        # A pool of lines has targets only.
+        pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
+        results |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
     return results
 
 
@@ -212,4 +274,5 @@ PROTOCOLS = (
         tatoeba_xtreme,
         run=_run_xtreme,
     ),
+    pair_protocol("xsr", "precision at 1, 5 and 10 among a pool, both ways", xsr, XsrOptions, run=_run_xsr),
 )

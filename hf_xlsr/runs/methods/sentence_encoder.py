@@ -19,8 +19,7 @@ from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.loading import weights_folder
 from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
-from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
-from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
+from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair
