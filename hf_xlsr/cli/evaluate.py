@@ -78,8 +78,6 @@ def evaluate(
         return
     models = model or []
     several = bool(suite) or len(models) > 1
-    if suite and (protocol or given["data"]):
-        raise XlsrError("a suite names its protocols and data; leave out --protocol and --data.")
     if several and report:
         raise XlsrError("--report is for one model; a suite and several models write tables and plots to --output.")
     of_task = {"MODEL": models, "--protocol NAME": protocol, "--data FILE": given["data"]}
@@ -94,9 +92,9 @@ def evaluate(
         from hf_xlsr.evaluation.suites import SuiteEncoder, evaluate_suite
         from hf_xlsr.runs.inputs import check_all_named
 
-        whole = _suite(suite, str(protocol), data, options, seed)
+        whole = _suite(suite, protocol or "", data, options, seed)
         for label, path in labelled(models).items():
-            whole.encoders[label] = SuiteEncoder(model=path, **encoder.facts)
+            whole.encoders[label] = SuiteEncoder(model=path, **encoder.model_dump())
         check_all_named(
             {f"encoder {label}": one.model for label, one in whole.encoders.items()},
             {f"task {name}": (task.data, task.languages) for name, task in whole.tasks.items()},
@@ -124,12 +122,13 @@ def _suite(suites: list[str] | None, protocol: str, data: Any, options: dict[str
     """The suites of these names, or one of a single task."""
     from hf_xlsr.evaluation.suites import Suite, SuiteTask, load_suite
 
+    same = {key: value for key, value in vars(data).items() if key != "files"}
     if not suites:
-        same = {key: value for key, value in vars(data).items() if key != "files"}
         task = SuiteTask(protocol=protocol.split(","), data=list(data.files), seed=seed, options=options, **same)
         return Suite(tasks={protocol.replace(",", "-"): task})
-    fields = [field for field in ("columns", "languages", "where", "config", "name") if getattr(data, field)]
-    if of_tasks := [*options, *fields, *([] if seed is None else ["seed"])]:
+    fields = {"data": data.files, "protocol": protocol, **same, "split": None, "limit": None}
+    of_tasks = [*options, *(name for name, value in fields.items() if value), *([] if seed is None else ["seed"])]
+    if of_tasks:
         raise XlsrError(f"--{of_tasks[0].replace('_', '-')} belongs into the tasks of the suite.")
     chosen = load_suite(*suites)
     for task in chosen.tasks.values():
@@ -142,9 +141,7 @@ def _print_tables(tables: list[Any]) -> None:
 
     from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
 
-    for table in tables:
-        Console().print(terminal_table(table))
-    Console().print(LEGEND)
+    Console(highlight=False).print(*map(terminal_table, tables), LEGEND)
 
 
 def compare(

@@ -20,7 +20,7 @@ from hf_xlsr.cli.options import (
     load_labelled,
     shared,
 )
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 plot = typer.Typer(
     help="Plot translation pairs, retrieval results, retrieved languages or training runs.",
@@ -43,7 +43,7 @@ Model = Annotated[str, typer.Argument(help=MODEL)]
 Models = Annotated[list[str], typer.Argument(help="Models; LABEL=PATH names one in the plot.")]
 Results = Annotated[list[str], typer.Argument(help="Results files; LABEL=PATH names one in the plot.")]
 Runs = Annotated[list[str], typer.Argument(help="Folders of runs; LABEL=PATH names one in the plot.")]
-Pairs = Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=2)]
+Pairs = Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=2, max=100)]
 Metric = Annotated[str | None, typer.Option(help="Last part of the metric keys to plot, e.g. precision@5.")]
 Protocols = Annotated[str | None, typer.Option(help="First parts of the metric keys to plot, separated by commas.")]
 
@@ -52,14 +52,18 @@ Protocols = Annotated[str | None, typer.Option(help="First parts of the metric k
 @extended(*shared(data=REQUIRED))
 def tsne(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
     """Plot embeddings of translations on a plane."""
-    _plot_pairs("plot_tsne", model, output, pairs, given)
+    from hf_xlsr.evaluation.plots import plot_tsne
+
+    print(plot_tsne(output, *_one_pair(model, pairs, given), seed=given["seed"] or 1))
 
 
 @plot.command(cls=Verb, context_settings=HELP)
 @extended(*shared(data=REQUIRED))
 def heatmap(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
     """Plot the cosines of translations."""
-    _plot_pairs("plot_heatmap", model, output, pairs, given)
+    from hf_xlsr.evaluation.plots import plot_heatmap
+
+    print(plot_heatmap(output, *_one_pair(model, pairs, given)))
 
 
 @plot.command(cls=Verb, context_settings=HELP)
@@ -103,19 +107,17 @@ def curves(runs: Runs, output: Picture, metric: Metric = None) -> None:
     print(plot_curves(output, found, metrics=metric.split(",") if metric else None))
 
 
-def _plot_pairs(draw: str, model: str, output: str, pairs: int, given: dict[str, Any]) -> None:
-    from hf_xlsr.evaluation import plots
+def _one_pair(model: str, pairs: int, given: dict[str, Any]) -> Any:
+    """Vectors, sentences and languages of random translation pairs."""
     from hf_xlsr.evaluation.rows import both_sides
 
-    ((pair, rows),), vectors = _encoded({"model": model}, pairs, given, most=1)
-    seed = given["seed"] or 1
-    print(getattr(plots, draw)(output, *vectors["model"][pair], *both_sides(rows), pair, pairs=pairs, seed=seed))
+    chosen, vectors = _encoded({"model": model}, pairs, given, most=1)
+    ((languages, rows),) = chosen.items()
+    return *vectors["model"][languages], *both_sides(rows), languages
 
 
-def _encoded(
-    models: Mapping[str, str], pairs: int, given: dict[str, Any], most: int | None = None
-) -> tuple[list[tuple[tuple[str, str], list[Any]]], dict[str, dict[tuple[str, str], Any]]]:
-    """Random rows of each language pair, and by model and pair the vectors of both sides."""
+def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most: int | None = None) -> Any:
+    """Random rows by language pair, and vectors of both sides by model and language pair."""
     from hf_xlsr.encoders.loading import check_choice, load_encoder
     from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS, encode_pairs
     from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
@@ -128,27 +130,20 @@ def _encoded(
     if most and len(groups) > most:
         named = ", ".join(map("-".join, groups))
         raise XlsrError(f"the data contain the language pairs {named}; choose one with --languages.")
-    chosen = [(pair, random_rows(rows, pairs, given["seed"] or 1)) for pair, rows in groups.items()]
-    found = {}
+    chosen = {pair: random_rows(rows, pairs, given["seed"] or 1) for pair, rows in groups.items()}
+    found: dict[str, dict[tuple[str, str], Any]] = {}
     for label, model in models.items():
-        encoder = load_encoder(model, options.device, options.dtype)
-        found[label] = {
-            pair: encode_pairs(encoder, *both_sides(rows), pair, **options.encoding) for pair, rows in chosen
-        }
+        encoder, found[label] = load_encoder(model, options.device, options.dtype), {}
+        for pair, rows in chosen.items():
+            found[label][pair] = encode_pairs(encoder, *both_sides(rows), pair, **options.encoding)
     return chosen, found
 
 
-def _log_history(path: str) -> list[dict[str, Any]]:
-    """The log of a run of ours, of a Trainer's checkpoint, or of the file itself."""
+def _log_history(run: str) -> list[dict[str, Any]]:
     import json
 
-    places = [Path(path), *(Path(path) / name for name in ("training/log.json", "log.json", "trainer_state.json"))]
-    file = next((place for place in places if place.is_file()), None)
     try:
-        content = json.loads(file.read_text("utf-8")) if file else None
-    except ValueError:
-        content = None
-    history = content.get("log_history") if isinstance(content, dict) else content
-    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise XlsrError(f"'{path}' has no training log, as a run, its log.json or a trainer_state.json have.")
+        history: list[dict[str, Any]] = json.loads((Path(run) / "training/log.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"'{run}' is not a run with a training log ({error_line(error)}).") from error
     return history

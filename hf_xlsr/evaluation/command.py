@@ -47,11 +47,6 @@ class EncoderOptions(BaseModel):
     def encoding(self) -> EncodingOptions:
         return {"prompt": self.prompt, "batch_size": self.batch_size, "routes": self.routes or None}
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The options without the model, for settings of results."""
-        return self.model_dump(include=set(EncoderOptions.model_fields))
-
 
 def evaluate_files(
     model: str,
@@ -172,7 +167,7 @@ def measure(
         if inputs.tune and not inputs.train:
             used[protocol.name]["tune_language"] = inputs.tune_languages
     asked = {"model": model, "protocol": ",".join(used), "data": task.data.files}
-    asked |= {**asdict(task.data), **given, **encoder.facts}
+    asked |= {**asdict(task.data), **given, **encoder.model_dump(exclude={"model"})}
     settings = {
         **{name: value for name, value in asked.items() if _is_given(value) and name != "files"},
         "name": inputs.name,

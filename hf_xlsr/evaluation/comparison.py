@@ -64,15 +64,13 @@ class ComparisonTable:
         count = len(self.shared)
         return [*self.columns, *([f"mean of {count}"] if count > 1 else [])]
 
-    def value(self, label: str, column: str) -> tuple[float, float | None, float | None] | None:
-        """The value of an encoder in a shown column, with the ends of its interval."""
+    def numbers(self, label: str, column: str) -> list[float]:
+        """What an encoder has in a shown column, if anything: the value, and the ends of its interval where known."""
         cells = self.rows.get(label, {})
         if column in cells:
             record = cells[column].record
-            return record.value, record.low, record.high
-        if column in self.columns or not cells:
-            return None
-        return fmean(cells[one].record.value for one in self.shared), None, None
+            return [number for number in (record.value, record.low, record.high) if number is not None]
+        return [fmean(cells[one].record.value for one in self.shared)] if cells and column not in self.columns else []
 
 
 def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
@@ -176,16 +174,18 @@ def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]
 def _test(table: ComparisonTable) -> None:
     """Adds the tests of a table, corrected together, and marks the values that are significantly best."""
     raw: dict[tuple[str, str, str], float] = {}
-    for column in table.columns:
-        cells = {label: row[column] for label, row in table.rows.items() if column in row}
-        known = [(label, cell.unequal, cell.outcomes) for label, cell in cells.items() if cell.outcomes]
-        for (one, of_one, first), (other, of_other, second) in combinations(known, 2):
-            if of_one == of_other and first.columns[0].shape == second.columns[0].shape:
-                raw[one, other, column] = p_value(first, second)
+    columns = {
+        column: {label: cells[column] for label, cells in table.rows.items() if column in cells}
+        for column in table.columns
+    }
+    for column, cells in columns.items():
+        for (one, first), (other, second) in combinations(cells.items(), 2):
+            if first.outcomes and second.outcomes and first.unequal == second.unequal:
+                if first.outcomes.columns[0].shape == second.outcomes.columns[0].shape != (1,):
+                    raw[one, other, column] = p_value(first.outcomes, second.outcomes)
     table.p_values = dict(zip(raw, holm(list(raw.values())), strict=True))
     sign = -1 if lower_is_better(table.metric) or table.metric.endswith("bias") else 1
-    for column in table.columns:
-        cells = {label: row[column] for label, row in table.rows.items() if column in row}
+    for column, cells in columns.items():
         best = max(cells, key=lambda label: sign * cells[label].record.value)
         others = [
             table.p_values.get((best, label, column), table.p_values.get((label, best, column), 1.0))
@@ -233,8 +233,9 @@ def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[li
     for label, cells in table.rows.items():
         line = [label]
         for column in table.shown:
-            cell, found = cells.get(column), table.value(label, column)
-            value, *ends = [metric_value(table.metric, number) for number in found or () if number is not None] or [""]
+            cell = cells.get(column)
+            numbers = [metric_value(table.metric, number) for number in table.numbers(label, column)]
+            value, *ends = numbers or [""]
             shown = bold.format(value) if cell and cell.best else value
             shown += f" ({dash.join(ends)})" if ends else ""
             line.append(shown + (dagger if cell and cell.unequal else ""))

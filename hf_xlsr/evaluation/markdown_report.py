@@ -50,12 +50,10 @@ def write_report(
         if len(chosen) > 1 and can_plot():
             from hf_xlsr.evaluation.plots import plot_heatmap, plot_tsne
 
-            sources, targets = both_sides(chosen)
-            first, second = encode_pairs(encoder, sources, targets, languages, **inputs.encoding)
-            for kind, stem, draw in (("t-SNE", "tsne", plot_tsne), ("Cosines", "cosines", plot_heatmap)):
-                plots[f"{kind} of translation pairs, {code}"] = draw(
-                    home / f"{stem}-{code}.png", first, second, sources, targets, languages, seed=seed
-                )
+            sides = both_sides(chosen)
+            drawn = (*encode_pairs(encoder, *sides, languages, **inputs.encoding), *sides, languages)
+            plots[f"t-SNE of translation pairs, {code}"] = plot_tsne(home / f"tsne-{code}.png", *drawn, seed=seed)
+            plots[f"Cosines of translation pairs, {code}"] = plot_heatmap(home / f"cosines-{code}.png", *drawn)
         queries, golds = both_sides(random_rows(group, QUERIES, seed))
         candidates = list(dict.fromkeys(row["target"] for row in group))
         listed = neighbours_markdown(encoder, queries, golds, candidates, languages=languages, **inputs.encoding)

@@ -122,6 +122,9 @@ class _Protocols(Mapping[str, Protocol]):
     def __len__(self) -> int:
         return len(NAMES)
 
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES  # without an import
+
 
 PROTOCOLS: Mapping[str, Protocol] = _Protocols()
 

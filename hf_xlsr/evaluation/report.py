@@ -48,7 +48,7 @@ def lower_is_better(metric: str) -> bool:
     return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
 
 
-def result_rows(results: Results) -> list[tuple[str, ...]]:
+def result_rows(results: Results) -> list[list[str]]:
     """Cells below `HEADER`, a row for each metric; the 95 % interval is empty where it is not known."""
     rows = []
     for record in results.records.values():
@@ -56,7 +56,7 @@ def result_rows(results: Results) -> list[tuple[str, ...]]:
         name, shown = record.metric.replace("_", " "), metric_value(record.metric, record.value)
         name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
         ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-        rows.append((record.name, record.languages, record.split, name, shown, "–".join(ends)))
+        rows.append([record.name, record.languages, record.split, name, shown, "–".join(ends)])
     return rows
 
 
@@ -74,7 +74,7 @@ def results_table(results: Results, title: str) -> Table:
     for place, column in enumerate(HEADER if with_intervals else HEADER[:-1]):
         justify: JustifyMethod = "right" if place > 3 else "left"
         table.add_column(column, overflow="fold", no_wrap=place > 3 or (place == 3 and fits), justify=justify)
-    above: tuple[str, ...] = ("", "", "")
+    above = ["", "", ""]
     for row in rows:
         if table.row_count and row[0] != above[0]:
             table.add_section()

@@ -145,8 +145,9 @@ def averaged(
 def with_intervals(results: Results, *, seed: int = 0) -> Results:
     records = dict(results.records)
     for key, outcomes in results.outcomes.items():
-        low, high = interval(outcomes, seed=seed)
-        records[key] = records[key]._replace(low=low, high=high)
+        if len(outcomes.columns[0]) > 1:
+            low, high = interval(outcomes, seed=seed)
+            records[key] = records[key]._replace(low=low, high=high)
     return Results(records.values(), results.outcomes)
 
 

@@ -14,14 +14,7 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import open_source, source_name
-from hf_xlsr.evaluation.languages import (
-    PLACEHOLDER,
-    UNKNOWN,
-    View,
-    matching_languages,
-    pair_views,
-    sentence_languages,
-)
+from hf_xlsr.evaluation.languages import PLACEHOLDER, UNKNOWN, View, matching_languages, pair_views, sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]

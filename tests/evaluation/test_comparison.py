@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,15 @@ def test_tasks_across() -> None:
         compare({"a": results}, ["spearman_al"])
 
 
-def test_command_writes_all_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_all_formats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for label, share in (("good_one", 0.9), ("poor", 0.5)):
         save_results(tmp_path / f"{label}.json", encoder({"de": share}), settings={}, predictions=True)
     words = ["compare", str(tmp_path / "good_one.json"), f"second={tmp_path / 'poor.json'}"]
-    assert main(words) == 0
+    assert main([*words, "--plots", str(tmp_path / "plots")]) == 0
     assert "| good\\_one | **90.0**" in capsys.readouterr().out
+    assert [file.name for file in (tmp_path / "plots").iterdir()] == ["toy-tatoeba-xtreme-test-accuracy.png"]
     for ending in (".csv", ".tex", ".json"):
         assert main([*words, "--output", str(tmp_path / f"table{ending}")]) == 0
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
@@ -117,6 +121,11 @@ def test_command_writes_all_formats(tmp_path: Path, capsys: pytest.CaptureFixtur
     tex = (tmp_path / "table.tex").read_text()
     assert r"good\_one & \textbf{90.0}" in tex and tex.count(r"\toprule") == tex.count(r"\bottomrule") == 1
     assert main([*words, "--format", "html"]) == 1
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    capsys.readouterr()
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "en-de" in shown and "┃" in shown and "**" not in shown
 
 
 def test_what_was_chosen_on_other_data_is_left_out() -> None:

@@ -153,19 +153,23 @@ def test_tasks_are_named_by_their_files(tmp_path: Path) -> None:
     ]
 
 
-def test_corpus_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, *, languages: list[str], split: str) -> Any:
-        yield {
-            "source": f"{languages[0]} {split}",
-            "target": languages[1],
-            "source_lang": languages[0],
-            "target_lang": languages[1],
-        }
+def test_corpora_and_tasks_of_mteb_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def corpus(name: str, *, languages: list[str], split: str) -> Any:
+        tags = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+        yield {"source": f"{languages[0]} {split}", "target": languages[1], **tags}
 
-    monkeypatch.setattr("hf_xlsr.data.sources.load_corpus", load)
+    def task(name: str, *, split: str) -> Any:
+        yield {"source": f"{name} {split}", "target": "day", "source_lang": "de", "target_lang": "en"}
+        yield {"source": "x", "target": " ", "source_lang": "de", "target_lang": "en"}
+
+    monkeypatch.setattr("hf_xlsr.data.sources.load_corpus", corpus)
+    monkeypatch.setattr("hf_xlsr.evaluation.mteb.data.mteb_rows", task)
     inputs = read("tatoeba", "bible", languages=("en", "de", "fr"))
     assert inputs.name == "bible"
     assert texts(inputs.only, *PAIR) == [("en", "de", "en test", "de"), ("en", "fr", "en test", "fr")]
+    inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
+    assert inputs.name == "Tatoeba" and inputs.skipped == {"empty target": 1}
+    assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
 
 
 def test_invalid_rows_count_once(tmp_path: Path) -> None:
@@ -186,17 +190,6 @@ def test_tasks_of_senteval(tmp_path: Path) -> None:
     DatasetDict(parts).save_to_disk(tmp_path / "sst")
     by_name = read("senteval", f"SST2={tmp_path / 'sst'}", languages=("en",)).rows["SST2"]
     assert texts(by_name, "text", "split") == [("train", "train"), ("validation", "dev"), ("test", "test")]
-
-
-def test_tasks_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(task: str, *, split: str) -> Any:
-        yield {"source": f"{task} {split}", "target": "day", "source_lang": "de", "target_lang": "en"}
-        yield {"source": "x", "target": " ", "source_lang": "de", "target_lang": "en"}
-
-    monkeypatch.setattr("hf_xlsr.evaluation.mteb.tasks.mteb_rows", rows)
-    inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
-    assert inputs.name == "Tatoeba" and inputs.skipped == {"empty target": 1}
-    assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
 
 
 def topics(tmp_path: Path, splits: str = "train validation test") -> str:

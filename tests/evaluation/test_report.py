@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import io
-import sys
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from hf_xlsr import __version__
 from hf_xlsr.evaluation import load_results, results_table, save_results
-from hf_xlsr.evaluation.results import PACKAGES, Results, mean_over_languages, measured, with_intervals
+from hf_xlsr.evaluation.results import Results, mean_over_languages, measured, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash
 
@@ -34,9 +33,7 @@ def printed(table: Table, width: int = 100) -> list[str]:
     return console.export_text().splitlines()
 
 
-def test_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "mteb", None)
-    monkeypatch.delitem(sys.modules, "mteb")  # installed perhaps, but nothing here comes from it
+def test_save_and_load(tmp_path: Path):
     path = tmp_path / "new" / "results.json"
     settings = {"model": Path("m"), "seed": 1, "prompt": "query: é"}
     save_results(path, METRICS, settings=settings, data_hashes={"tatoeba": data_hash(["a", "b"])})
@@ -45,10 +42,8 @@ def test_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert [type(value) for value in content["metrics"].values()] == [type(value) for value in METRICS.values()]
     assert content["settings"] == {**settings, "model": "m"}
     assert content["data_sha256"] == {"tatoeba": data_hash(["a", "b"])}
-    assert set(content["versions"]) == {"hf_xlsr", "python", *PACKAGES} - {"mteb"}
     assert (content["versions"]["hf_xlsr"], content["versions"]["numpy"]) == (__version__, np.__version__)
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(content["created"])
-    assert timedelta(seconds=-1) <= age < timedelta(minutes=1)
+    assert datetime.fromisoformat(content["created"]).tzinfo
     assert [file.name for file in path.parent.iterdir()] == ["results.json"]
 
 
@@ -96,18 +91,6 @@ def test_table_at_80_columns(name: str):
     assert ["".join(row[place] for row in rows) for place in range(3)] == [protocol, languages, "test"]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "protocol", "name"),
-    [
-        ("tatoeba", "tatoeba-xtreme", "tatoeba-xtreme"),
-        ("tico19", "tatoeba", "tico19-tatoeba"),
-        ("average-of-3", "senteval-fast", "senteval-fast-average-of-3"),
-    ],
-)
-def test_names_in_keys(dataset: str, protocol: str, name: str):
-    assert list(measured(dataset, protocol, ("pt-br", "en"), "test", {"x": 1})) == [f"{name}/pt-br-en/test/x"]
-
-
 def test_records():
     right = {"precision@1": np.arange(100) < 80}
     found = with_intervals(
@@ -128,28 +111,19 @@ def test_mean_over_languages():
         {
             "tatoeba/en-fr/test/accuracy": 0.9,
             "tatoeba/en-fr/test/pairs": 1000,
-            "tatoeba/en-de/test/accuracy": 0.6,
-            "tatoeba/en-de/test/pairs": 800,
             "tatoeba/en-sw/test/accuracy": 0.3,
-            "tatoeba/en-sw/test/pairs": 390,
+            "tatoeba/en-sw/test/pairs": np.int64(390),
             "news-bucc-k4-ratio/de-en/test/threshold": 1.08,
             "news-bucc-k4-ratio/fr-en/test/threshold": 1.10,
-            "news-bucc-k4-ratio/fr-en/test/pairs": np.int64(20),
         }
     )
-    averaged = mean_over_languages(metrics)
-    assert averaged == dict(metrics) | {"tatoeba/mean-of-3/test/accuracy": pytest.approx(0.6)}  # not weighted by pairs
-    assert list(averaged)[:-1] == list(metrics)  # counts and thresholds have no mean
-
-
-def test_mean_without_training_language_and_mixed_pairs():
+    # Not weighted by pairs; counts and thresholds have no mean.
+    assert mean_over_languages(metrics) == dict(metrics) | {"tatoeba/mean-of-2/test/accuracy": pytest.approx(0.6)}
+    # The training language and pairs of mixed languages are left out.
     cells = {"en-en": 0.9, "en-de": 0.5, "en-fr": 0.7, "en-de_fr": 0.1}
     metrics = results({f"xnli-nli-mlp/{pair}/test/accuracy": value for pair, value in cells.items()})
-    averaged = mean_over_languages(metrics)
-    assert averaged == dict(metrics) | {"xnli-nli-mlp/mean-of-2/test/accuracy": pytest.approx(0.6)}
-    hans = "zho-Hans"
+    assert mean_over_languages(metrics)["xnli-nli-mlp/mean-of-2/test/accuracy"] == pytest.approx(0.6)
     metrics = Results()
-    for tested, value in ((hans, 0.9), ("zho-Hant", 0.4), ("en", 0.2)):
-        metrics |= measured("sib", "zero-shot", (hans, tested), "test", {"accuracy": value})
-    averaged = mean_over_languages(metrics)
-    assert averaged == dict(metrics) | {"sib-zero-shot/mean-of-2/test/accuracy": pytest.approx(0.3)}
+    for tested, value in (("zho-Hans", 0.9), ("zho-Hant", 0.4), ("en", 0.2)):
+        metrics |= measured("sib", "zero-shot", ("zho-Hans", tested), "test", {"accuracy": value})
+    assert mean_over_languages(metrics)["sib-zero-shot/mean-of-2/test/accuracy"] == pytest.approx(0.3)

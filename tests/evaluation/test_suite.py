@@ -213,14 +213,6 @@ def test_one_model_and_suites_share_vectors(folder: Path, monkeypatch: pytest.Mo
     assert set((folder / "vectors").rglob("*")) == before
 
 
-def test_plots_of_compared_results(folder: Path) -> None:
-    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out")
-    files = [f"{label}={folder / 'out' / label / 'retrieval.json'}" for label in ("a", "b")]
-    assert main(["compare", *files, "--plots", str(folder / "plots"), "--output", str(folder / "table.md")]) == 0
-    drawn = {file.name: file.read_bytes() for file in (folder / "plots").iterdir()}
-    assert len(drawn) == 3 and drawn.items() <= content(folder / "out").items()
-
-
 def test_a_new_debias_is_measured_again(folder: Path) -> None:
     suite = load_suite(folder / "suite.yaml")
     del suite.tasks["retrieval"], suite.encoders["b"]

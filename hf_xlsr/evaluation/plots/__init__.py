@@ -10,8 +10,7 @@ require_package("matplotlib")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "curves": ["plot_curves"],
         "encoders": ["plot_heatmap", "plot_spaces", "plot_tsne"],
-        "results": ["plot_comparison", "plot_comparisons", "plot_languages", "plot_retrieval"],
+        "results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages", "plot_retrieval"],
     },
 )

@@ -17,7 +17,6 @@ from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.evaluation.plots.common import COLOURS, on_plane, save_figure, shorten, styled
 from hf_xlsr.utils.vectors import as_vectors
 
-MOST_PAIRS = 100
 PAIRS_PER_COLUMN = 20
 LIST_WIDTH = 52  # columns of a terminal; a Chinese character takes two
 AXIS_WIDTH = 34
@@ -37,10 +36,9 @@ def plot_tsne(
     sources: Sequence[str],
     targets: Sequence[str],
     languages: tuple[str, str],
-    pairs: int = 15,
     seed: int = 1,
 ) -> Path:
-    """Draws random translation pairs on a plane (t-SNE by cosine), numbered and listed.
+    """Draws translation pairs, two or more, on a plane (t-SNE by cosine), numbered and listed.
 
     Distances on the plane are only loosely those between the vectors: the picture shows whether translations meet, not
     how well. Points that would overlap are moved apart. Compare figure 3 of the dual-momentum paper (Wang et al., 2021).
@@ -51,12 +49,11 @@ def plot_tsne(
         sources: The `n` sentences.
         targets: Their translations.
         languages: Names of the two languages, for the legend.
-        pairs: How many to draw, 2 or more; all when there are fewer, and at most 100.
-        seed: Of the choice of pairs and of t-SNE.
+        seed: Of t-SNE.
     """
-    chosen, source_side, target_side = _choose(source_vectors, target_vectors, sources, targets, pairs, seed)
-    count = len(chosen)
-    plane = on_plane(np.concatenate([source_side, target_side]), seed)
+    sides = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
+    count = len(sources)
+    plane = on_plane(np.concatenate(sides), seed)
     source_points, target_points = np.split(_spread(plane, GAP), 2)
 
     columns = math.ceil(count / PAIRS_PER_COLUMN)
@@ -64,8 +61,8 @@ def plot_tsne(
     axes, listing = figure.subplots(1, 2, width_ratios=[7.2, 4.1 * columns])
     for (x, y), (to_x, to_y) in zip(source_points, target_points, strict=True):
         axes.plot([x, to_x], [y, to_y], color="0.6", linewidth=0.9, zorder=1)
-    sides = ((source_points, languages[0], "o", COLOURS[0]), (target_points, languages[1], "s", COLOURS[1]))
-    for side, language, marker, colour in sides:
+    drawn = ((source_points, languages[0], "o", COLOURS[0]), (target_points, languages[1], "s", COLOURS[1]))
+    for side, language, marker, colour in drawn:
         name = shorten(language, NAME_WIDTH)
         axes.scatter(*side.T, s=190, marker=marker, color=colour, edgecolor="white", label=name, zorder=2)
         for number, (x, y) in enumerate(side, start=1):
@@ -74,7 +71,7 @@ def plot_tsne(
     axes.margins(0.04)
     # Below the frame, where it covers no point.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, markerscale=0.7)
-    _list_pairs(listing, [(sources[i], targets[i]) for i in chosen], columns)
+    _list_pairs(listing, list(zip(sources, targets, strict=True)), columns)
     return save_figure(figure, path)
 
 
@@ -86,18 +83,15 @@ def plot_heatmap(
     sources: Sequence[str],
     targets: Sequence[str],
     languages: tuple[str, str],
-    pairs: int = 15,
-    seed: int = 1,
 ) -> Path:
-    """Draws the cosines between the sentences of random translation pairs, sources down and targets across.
+    """Draws the cosines between the sentences of translation pairs, sources down and targets across.
 
     The translations are on the diagonal, whose cells are framed. Colours span the values that occur: compare pictures
-    by the numbers of their colour bars. With up to 20 pairs each cell has its cosine. Arguments are those of `plot_tsne`;
-    the same seed chooses the same pairs.
+    by the numbers of their colour bars. With up to 20 pairs each cell has its cosine. Arguments are those of `plot_tsne`.
     """
-    chosen, source_side, target_side = _choose(source_vectors, target_vectors, sources, targets, pairs, seed)
-    count = len(chosen)
-    cosines = unit_length(source_side) @ unit_length(target_side).T
+    sides = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
+    count = len(sources)
+    cosines = unit_length(sides[0]) @ unit_length(sides[1]).T
     cell = 0.42 if count <= ANNOTATED_PAIRS else 0.21
     size = max(cell * count, 2.5)
     figure = Figure(figsize=(size + 4.2, size + 2.6), layout="constrained")
@@ -114,18 +108,10 @@ def plot_heatmap(
         for (row, column), cosine in np.ndenumerate(cosines):
             colour = "white" if cosine <= bright else "black"
             axes.text(column, row, f"{cosine:.2f}", color=colour, fontsize=7.5, ha="center", va="center")
-    # Numbers are separate labels: next to a right-to-left sentence they would change sides.
-    places = range(count)
-    axes.set_yticks(places, [shorten(sources[i], AXIS_WIDTH) for i in chosen], fontsize=8)
     slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_xticks(places, [shorten(targets[i], AXIS_WIDTH) for i in chosen], fontsize=8, **slanted)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks(places, [str(number + 1) for number in places], minor=True)
-        axis.remove_overlapping_locs = False
-    axes.tick_params(which="both", length=0)
-    axes.tick_params(which="minor", labelsize=8)
-    axes.tick_params(which="major", axis="y", pad=20)
-    axes.tick_params(which="major", axis="x", pad=17)
+    axes.set_yticks(range(count), [shorten(source, AXIS_WIDTH) for source in sources], fontsize=8)
+    axes.set_xticks(range(count), [shorten(target, AXIS_WIDTH) for target in targets], fontsize=8, **slanted)
+    axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set(
         ylabel=shorten(languages[0], NAME_WIDTH),
@@ -186,40 +172,20 @@ def _mixed(first: np.ndarray, second: np.ndarray) -> float:
     return float((of_second[cosines.argmax(axis=1)] != of_second).mean())
 
 
-def _choose(
-    source_vectors: np.ndarray,
-    target_vectors: np.ndarray,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    pairs: int,
-    seed: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of random pairs, ascending, and the vectors of either side of them."""
-    count = min(pairs, len(sources), MOST_PAIRS)
-    vectors = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
-    chosen = np.sort(np.random.default_rng(seed).choice(len(sources), count, replace=False))
-    return chosen, vectors[0][chosen], vectors[1][chosen]
-
-
 def _spread(points: np.ndarray, gap: float) -> np.ndarray:
     """The points scaled to the unit square, then pushed until none is nearer than `gap` to another."""
     low, high = points.min(axis=0), points.max(axis=0)
     points = (points - low) / np.where(high > low, high - low, 1)
-    first, second = np.triu_indices(len(points), 1)
-    # Equal points have no direction between them: each pair of points gets its own.
-    angles = np.arange(len(first)) * math.pi * (3 - math.sqrt(5))
-    ways = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    points += 1e-6 * np.random.default_rng(0).normal(size=points.shape)  # equal points have no direction between them
     for _ in range(1000):
-        between = points[second] - points[first]
-        distances = np.linalg.norm(between, axis=1)
-        close = distances < gap
+        between = points[:, None] - points
+        distances = np.linalg.norm(between, axis=-1)
+        close = (distances < gap) & ~np.eye(len(points), dtype=bool)
         if not close.any():
             break
-        directions = np.where(distances[:, None] > 1e-9, between / np.maximum(distances, 1e-9)[:, None], ways)
         # Slightly more than needed, so that rounding does not cost another round.
-        pushes = directions[close] * (0.505 * gap - 0.5 * distances[close] + 1e-9)[:, None]
-        np.add.at(points, first[close], -pushes)
-        np.add.at(points, second[close], pushes)
+        pushes = np.where(close, 0.505 * gap - 0.5 * distances + 1e-9, 0) / np.where(close, distances, 1)
+        points += (pushes[:, :, None] * between).sum(axis=1)
     return points
 
 

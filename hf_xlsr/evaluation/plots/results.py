@@ -1,7 +1,8 @@
-"""Values of several encoders with their intervals, and the languages that queries of each language retrieve."""
+"""Plots of results and runs: values with intervals, the languages retrieved, losses and metrics over the steps."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,19 +10,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.comparison import ComparisonTable, comparison_tables, table_title
+from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, comparison_tables, table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten, styled
 from hf_xlsr.evaluation.protocols.parallel import SHARE
-from hf_xlsr.evaluation.report import metric_unit
+from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.evaluation.results import metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
+PANELS_PER_ROW = 3
 Shares = dict[str, dict[str, float]]  # language of queries -> language retrieved -> share
 
 
@@ -73,22 +77,15 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
 def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) -> None:
     factor = 100 if metric_unit(table.metric) else 1
     for number, (label, colour) in enumerate(colours.items()):
-        shown = [(place, table.value(label, column)) for place, column in enumerate(table.shown)]
         offset = (number - (len(colours) - 1) / 2) * 0.7 / len(colours)
-        points = [(place + offset, *found) for place, found in shown if found is not None]
-        axes.errorbar(
-            [factor * value for _, value, *_ in points],
-            [place for place, *_ in points],
-            # A value may lie outside its percentiles.
-            xerr=[
-                [factor * max(value - (value if low is None else low), 0.0) for _, value, low, _ in points],
-                [factor * max((value if high is None else high) - value, 0.0) for _, value, _, high in points],
-            ],
-            fmt="o",
-            markersize=4,
-            linewidth=1.2,
-            color=colour,
-        )
+        points = []
+        for place, column in enumerate(table.shown):
+            if found := table.numbers(label, column):
+                value, low, high = (factor * one for one in (found if len(found) == 3 else found * 3))
+                # A value may lie outside its percentiles.
+                points.append([value, place + offset, max(value - low, 0.0), max(high - value, 0.0)])
+        values, places, *ends = np.array(points).reshape(-1, 4).T
+        axes.errorbar(values, places, xerr=ends, fmt="o", markersize=4, linewidth=1.2, color=colour)
     axes.set_yticks(range(len(table.shown)), table.shown)
     axes.set_ylim(len(table.shown) - 0.4, -0.6)
     axes.grid(axis="x", color="0.9")
@@ -99,9 +96,7 @@ def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) 
 
 @styled
 def plot_languages(
-    path: str | os.PathLike[str],
-    results: Mapping[str, Mapping[str, Any]],
-    protocols: Sequence[str] | None = None,
+    path: str | os.PathLike[str], results: Mapping[str, Mapping[str, Any]], protocols: Sequence[str] | None = None
 ) -> Path:
     """Draws what `language_bias` measured: a row for each language of queries, a column before and after a removal.
 
@@ -174,3 +169,82 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float], language: str, *, name
     axes.tick_params(axis="y", labelsize=7)
     axes.tick_params(axis="x", length=0)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+@styled
+def plot_curves(
+    path: str | os.PathLike[str],
+    runs: Mapping[str, Iterable[Mapping[str, Any]]],
+    *,
+    metrics: Sequence[str] | None = None,
+) -> Path:
+    """Draws runs side by side: a panel for each quantity, a colour for each run.
+
+    The panels are the total loss (of evaluations dashed), each part of the loss, and each metric that any run measured;
+    shares, correlations and F1 are times 100.
+
+    Args:
+        runs: `trainer.state.log_history` by the name of the run.
+        metrics: Last parts of the keys to draw, such as `recall`; without it the main metric of each protocol.
+    """
+    colours = colours_of(runs)
+    series = {label: _series(history) for label, history in runs.items()}
+    keys = list(dict.fromkeys(key for one in series.values() for key in one))
+    # The Trainer's own eval_runtime and the like have no protocol as prefix.
+    measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
+    # The total comes first, the parts follow in the order of the log, then the metrics.
+    losses = sorted((key for key in keys if key == "loss" or key.startswith("loss/")), key=lambda key: key != "loss")
+    quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
+    missing = next((name for name in metrics or () if name not in measured), "" if quantities else "loss")
+    if missing:
+        raise XlsrError(f"the logs of {', '.join(runs)} have no '{missing}'; {did_you_mean(missing, measured)}")
+
+    columns = min(len(quantities), PANELS_PER_ROW)
+    rows = math.ceil(len(quantities) / columns)
+    figure = Figure(figsize=(max(4.3 * columns, 6.5), 3 * rows + 0.5), layout="constrained")
+    panels = iter(figure.subplots(rows, columns, squeeze=False).flat)
+    for key, axes in zip(quantities, panels, strict=False):
+        is_loss, unit = key in losses, metric_unit(_metric(key))
+        factor = 100 if unit and not is_loss else 1
+        for label, one in series.items():
+            # The evaluation's total lies dashed over that of training; a single point makes no line.
+            for name, line in ((key, "-"), (f"eval_{key}", "--")):
+                if points := [(step, factor * value) for step, value in sorted(one.get(name, []))]:
+                    marker = "" if is_loss and len(points) > 1 else "o"
+                    axes.plot(*zip(*points, strict=True), line, color=colours[label], marker=marker, markersize=4)
+        if is_loss:
+            axes.set_title("total loss" if key == "loss" else f"{key.removeprefix('loss/')} loss", fontsize=10)
+            values = np.concatenate([line.get_ydata() for line in axes.lines])
+            if values.min() > 0 and values.max() > 20 * values.min():
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            # A key is as wide as two panels: its protocol stands above its metric.
+            axes.set_title("\n".join(key.removeprefix("eval_").rsplit("/", 1)), fontsize=10)
+            words = {"%": "per cent", "×100": "times 100"}.get(unit, "")
+            axes.set_ylabel(f"{words} (lower is better)" if lower_is_better(_metric(key)) else words)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xlabel("optimiser step")
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+    for axes in panels:
+        axes.remove()
+    handles = [Line2D([], [], color=colour, label=shorten(label, 40)) for label, colour in colours.items()]
+    if any("eval_loss" in one for one in series.values()) and losses:
+        handles.append(Line2D([], [], color="0.4", linestyle="--", label="of an evaluation"))
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), columns + 1), frameon=False)
+    return save_figure(figure, path)
+
+
+def _series(log_history: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Steps and finite values by key."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for entry in log_history:
+        for key, value in entry.items():
+            if "step" in entry and isinstance(value, (int, float)) and math.isfinite(value):
+                series.setdefault(key, []).append((entry["step"], value))
+    return series
+
+
+def _metric(key: str) -> str:
+    return key.removeprefix("eval_").split("/")[-1]

@@ -207,7 +207,8 @@ class _Runner:
 
     def run(self, task: Task, file: Path) -> dict[str, Any]:
         """The content of the results file, which is measured unless it is there."""
-        asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), self.options.facts]
+        encoding = self.options.model_dump(exclude={"model"})
+        asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), encoding]
         if (debias := Path(str(task.options.get("debias"))) / TENSORS).is_file():
             asked.append(file_sha256(debias))
         names = [protocol.name for protocol in task.protocols]

@@ -22,7 +22,7 @@ from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.evaluation.rows import both_sides, by_pair
+from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, guard_rows, retrieval
@@ -197,13 +197,20 @@ class SentenceEncoderMethod(Method):
             console.print(f"mined, margin {score:.2f} ({right})", style="bold", highlight=False)
             for text in (sources[source], targets[target]):
                 console.print(f"  {text}", highlight=False, markup=False)
-        pairs = self.recipe.evaluation.plot_pairs
+        pairs = min(self.recipe.evaluation.plot_pairs, 100)
         if min(pairs, len(test)) < 2 or not can_plot():
             return []
         from hf_xlsr.evaluation.plots import plot_tsne
 
-        drawn = source_vectors, target_vectors, sources, targets
-        plot_tsne(plot, *drawn, languages=languages, pairs=pairs, seed=self.recipe.seed)
+        chosen = random_rows(range(len(test)), pairs, self.recipe.seed)
+        plot_tsne(
+            plot,
+            source_vectors[chosen],
+            target_vectors[chosen],
+            *both_sides(test[place] for place in chosen),
+            languages=languages,
+            seed=self.recipe.seed,
+        )
         return [plot]
 
 
