@@ -69,10 +69,8 @@ def write_stand_ins(folder: Path, export: str, tokenizer: Any) -> None:
     """Makes the files and models of the pages, tiny, under the names that the pages use."""
     rows = make_pairs(48, seed=5)
     wide = [{"en": row["source"], **dict.fromkeys(OTHERS, row["target"])} for row in rows]
-    _texts(folder, wide)
-    _tables(folder, wide)
-    _bucc(folder, wide)
-    _logs(folder)
+    for write in (_texts, _tables, _bucc, _logs):
+        write(folder, wide)
     _models(folder, export, tokenizer)
     texts = {language: [row[language] for row in wide] for language in ("en", "de")}
     metrics = language_bias(SentenceTransformer(export), texts, name="ntrex")
@@ -107,29 +105,23 @@ def _tables(folder: Path, wide: list[dict[str, str]]) -> None:
     splits = [("train", "train", "dev", "test")[n // 2 % 4] for n in range(len(wide))]
     parquet(folder / "wide.parquet", wide)
     parquet(folder / "ntrex128.parquet", wide)
-    parquet(
-        folder / "tatoeba_v1_xnli15.parquet",
-        [{"src_lang": lang, "text": row["fr"], "english": row["en"]} for lang in ("fra", "deu") for row in wide],
-    )
+    several = [{"src_lang": lang, "text": row["fr"], "english": row["en"]} for lang in ("fra", "deu") for row in wide]
+    parquet(folder / "tatoeba_v1_xnli15.parquet", several)
     for name in ("sts12", "stsb", "sick"):
         graded = [{"sentence1": row["en"], "sentence2": row["en"], "score": n % 6} for n, row in enumerate(wide)]
         parquet(folder / f"{name}.parquet", [{**row, "subset": "ab"[n % 2]} for n, row in enumerate(graded)])
     for name in ("MR", "SUBJ"):
         parquet(folder / f"{name}.parquet", [{"text": row["en"], "label": n % 2} for n, row in enumerate(wide)])
     labelled = [{"label": n % 2, "split": splits[n]} for n in range(len(wide))]
-    parquet(folder / "SST2.parquet", [{"text": row["en"], **more} for row, more in zip(wide, labelled, strict=True)])
-    parquet(
-        folder / "MRPC.parquet",
-        [{"sentence1": row["en"], "sentence2": row["en"], **more} for row, more in zip(wide, labelled, strict=True)],
-    )
-    parquet(
-        folder / "sib200.parquet",
-        [
-            {"lang": lang, "split": splits[n], "category": ("sport", "travel")[n % 2], "text": row[lang]}
-            for lang in ("en", "de")
-            for n, row in enumerate(wide)
-        ],
-    )
+    for name, columns in (("SST2", ["text"]), ("MRPC", ["sentence1", "sentence2"])):
+        rows = zip(wide, labelled, strict=True)
+        parquet(folder / f"{name}.parquet", [{**dict.fromkeys(columns, row["en"]), **more} for row, more in rows])
+    topics = [
+        {"lang": lang, "split": splits[n], "category": ("sport", "travel")[n % 2], "text": row[lang]}
+        for lang in ("en", "de")
+        for n, row in enumerate(wide)
+    ]
+    parquet(folder / "sib200.parquet", topics)
     for name, part in (("xnli_wide.dev", wide[:16]), ("mnli15k_wide.train", wide[16:])):
         premises = [{f"premise_{lang}": row[lang] for lang in ("en", "sw", "zh")} for row in part]
         for n, row in enumerate(premises):
@@ -148,7 +140,7 @@ def _bucc(folder: Path, wide: list[dict[str, str]]) -> None:
             (folder / f"{name}.gold").write_text("".join(gold), "utf-8")
 
 
-def _logs(folder: Path) -> None:
+def _logs(folder: Path, wide: list[dict[str, str]]) -> None:
     for name, value in (("run-a", 0.5), ("run-b", 0.7)):
         log = folder / "outputs" / name / "training" / "log.json"
         log.parent.mkdir(parents=True)

@@ -18,7 +18,13 @@ from matplotlib import pyplot as plt  # noqa: E402
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("train", "sentence_transformers", "evaluate", "mine")
+# Notebook -> the number of its figures, and what it compares.
+SHOWN: dict[str, tuple[int, list[str]]] = {
+    "train": (1, ["before", "after"]),
+    "sentence_transformers": (0, ["start", "ranking", "queue"]),
+    "evaluate": (2, ["1 steps", "2 steps"]),
+    "mine": (1, []),
+}
 SMALLER = (
     "--hidden_size 16 --num_attention_heads 2 --intermediate_size 32 --precision float32 --data.dev.limit 20 "
     "--data.test.limit 60 --mined_pairs 0"
@@ -70,36 +76,19 @@ def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return figures
 
 
-def test_train(small: list[int]) -> None:
-    names, shown = run("train")
-    assert len(small) == 1 and small[0] > 10
-    assert list(shown[0].columns) == ["en", "fr"] and len(shown[0]) == 5
-    assert list(names["results"]) == ["before", "after"] and len(names["log"]) == 2
+@pytest.mark.parametrize("name", SHOWN)
+def test_notebook_runs(name: str, small: list[int]) -> None:
+    names, shown = run(name)
+    figures, compared = SHOWN[name]
+    assert len(small) == figures and all(size > 10 for size in small)
+    assert list(names.get("results", ())) == compared
+    if name == "mine":
+        assert (Path.cwd() / "mined.tsv").read_text("utf-8").startswith("source\ttarget\n")
+        # Recall counts every right pair once.
+        assert names["curve"]["recall"].iloc[-1] == names["found"]["right"].sum() / len(names["common"])
 
 
-def test_sentence_transformers(small: list[int]) -> None:
-    names, shown = run("sentence_transformers")
-    assert list(names["results"]) == ["start", "ranking", "queue"]
-    assert "modules.json" in shown[-1]
-
-
-def test_evaluate(small: list[int]) -> None:
-    names, shown = run("evaluate")
-    assert len(small) == 2 and min(small) > 10
-    assert list(names["results"]) == ["1 steps", "2 steps"]
-    assert len(shown[-1]) >= 4  # both languages, before and after
-
-
-def test_mine(small: list[int]) -> None:
-    names, shown = run("mine")
-    assert len(small) == 1 and small[0] > 10 and len(names["common"]) == 20
-    assert (Path.cwd() / "mined.tsv").read_text("utf-8").startswith("source\ttarget\n")
-    assert 0 < names["best"]["precision"] <= 1
-    # Recall counts every right pair once.
-    assert names["curve"]["recall"].iloc[-1] == names["found"]["right"].sum() / 20
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHOWN)
 def test_notebooks_keep_outputs(name: str) -> None:
     content = notebook(name)
     assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)

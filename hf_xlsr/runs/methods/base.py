@@ -282,12 +282,11 @@ class Method(ABC):
         return ()
 
 
-def start_from(model: Any, path: str | Path) -> dict[str, int]:
+def start_from(model: Any, path: str | Path) -> None:
     """Gives a model the weights that a folder has under the same names; the others keep their values.
 
     A model's `starting_weights` may leave some out or add others: dual momentum's queues of another size or storage
-    start empty, and momentum encoders that the folder lacks start as copies. Returns the numbers of tensors `loaded`,
-    `kept` of the model, and `unused` of the folder.
+    start empty, and momentum encoders that the folder lacks start as copies.
     """
     folder, own = weights_folder(path), model.state_dict()
     files = sorted(folder.glob("model*.safetensors"))
@@ -301,4 +300,3 @@ def start_from(model: Any, path: str | Path) -> dict[str, int]:
         raise XlsrError(f"start_from '{folder}' has another encoder or vocabulary: {error_line(error, 300)}") from None
     if hasattr(model, "tie_weights"):
         model.tie_weights()
-    return {"loaded": len(loaded), "kept": len(own) - len(loaded), "unused": len(stored.keys() - loaded.keys())}

@@ -75,6 +75,7 @@ class CmlmMethod(OneEncoderMethod):
     recipe_class = CmlmRecipe
     model_section = section_of(CmlmConfig, without=("text_config", "nli_labels"), dropout=DROPOUT, encoder=ENCODER)
     config_class = CmlmConfig
+    model_class = CmlmModel
     arguments_class = CmlmTrainingArguments
     trainer_class = CmlmTrainer
 
@@ -140,7 +141,7 @@ class CmlmMethod(OneEncoderMethod):
 
     def build_model(self, data: CmlmPreparedData) -> Any:
         labels = NLI_LABELS if data.nli is not None else 0
-        model = self.model_on_encoder(CmlmModel, self.encoder_config(data.tokenizer), nli_labels=labels)
+        model = self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer), nli_labels=labels)
         before = model.config.positions_before(self.recipe.data.max_length) if data.train is not None else 0
         return self.initialize(model, before=before)
 

@@ -54,6 +54,7 @@ class HictlMethod(OneEncoderMethod):
     recipe_class = HictlRecipe
     model_section = section_of(HictlConfig, without=_OTHER_MODELS, dropout=DROPOUT, encoder=ENCODER)
     config_class = HictlConfig
+    model_class = HictlForPreTraining
     arguments_class = HictlTrainingArguments
     trainer_class = HictlTrainer
     default_type = "xlm-roberta"
@@ -85,6 +86,3 @@ class HictlMethod(OneEncoderMethod):
             parts.append(texts)
         data.train = ConcatenatedRows(parts)  # grouped by language, not by language pair
         return data
-
-    def build_model(self, data: PreparedData) -> Any:
-        return self.initialize(self.model_on_encoder(HictlForPreTraining, self.encoder_config(data.tokenizer)))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from transformers import PreTrainedConfig
 
-from hf_xlsr.data.encoding import PAIRS, TAUGHT_PAIRS
+from hf_xlsr.data.encoding import TAUGHT_PAIRS
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.pairs import PreparedData, prepare
+from hf_xlsr.data.pairs import PreparedData
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.encoders.teacher import Teacher
@@ -48,17 +47,12 @@ class LightweightMethod(OneEncoderMethod):
     arguments_class = LightweightTrainingArguments
     trainer_class: ClassVar[Any] = LightweightTrainer
     model_class: ClassVar[Any] = LightweightDualTransformer
-    row_kind = PAIRS
     free_values = DROPOUTS
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
         super().check(arguments, sets)
         if self.config.generative_weight and MASKING_OF_TASK[self.config.generative_task] != "none":
             self.check_tokenizer(MaskDrawer)
-
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        options = {"folder": folder, "kind": self.row_kind, **self.reading(evaluation_texts)}
-        return prepare(data=self.recipe.data.model_dump(), tokenizer=self.tokenizer_options(), **options)
 
     @property
     def extra_options(self) -> dict[str, Any]:

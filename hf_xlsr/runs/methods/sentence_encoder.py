@@ -13,7 +13,8 @@ from pydantic import Field
 from rich.console import Console
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from hf_xlsr.data.pairs import evaluation_rows, load_tokenizer
+from hf_xlsr.data.encoding import PAIRS, RowKind
+from hf_xlsr.data.pairs import evaluation_rows, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
@@ -251,6 +252,9 @@ class OneEncoderMethod(SentenceEncoderMethod):
 
     # Architecture where the recipe names none.
     default_type: ClassVar[str] = "bert"
+    # The model; with `from_encoder`, unless `build_model` is another.
+    model_class: ClassVar[Any]
+    row_kind: ClassVar[RowKind] = PAIRS
     # Values of a pretrained encoder that a recipe may change, as no weights depend on them.
     free_values: ClassVar[tuple[str, ...]] = ()
 
@@ -319,6 +323,13 @@ class OneEncoderMethod(SentenceEncoderMethod):
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
         super().check(arguments, sets)
         self.pretrained_config()
+
+    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
+        options = {"folder": folder, "kind": self.row_kind, **self.reading(evaluation_texts)}
+        return prepare(data=self.recipe.data.model_dump(), tokenizer=self.tokenizer_options(), **options)
+
+    def build_model(self, data: Any) -> Any:
+        return self.initialize(self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer)))
 
     def pretrained_config(self) -> PreTrainedConfig | None:
         """The configuration of the pretrained encoder; None if the recipe describes a new one."""
