@@ -105,7 +105,7 @@ def mine(
         if source_vectors and target_vectors:
             vectors = read_vectors(source_vectors), read_vectors(target_vectors)
         pairs = _pairs(known, languages) if known else None
-        mined = run_mining(*sides, output.folder, options, encoder=model, vectors=vectors, known=pairs)
+        mined = run_mining(sides[0], sides[1], output.folder, options, encoder=model, vectors=vectors, known=pairs)
         if not mined.is_main:
             return
         if gold:
@@ -283,10 +283,6 @@ def _print_summary(report: Mapping[str, Any]) -> None:
 
     from hf_xlsr.mining.texts import counted
 
-    def percent(estimate: Mapping[str, float], name: str, low: str, high: str) -> str:
-        value, least, most = (100 * estimate[key] for key in (name, low, high))
-        return f"{name} {value:.1f} % ({least:.1f}-{most:.1f})"
-
     lines: list[tuple[str, str]] = []
     for name, counts in report.items():
         if isinstance(counts, dict) and "sentences" in counts:
@@ -303,13 +299,14 @@ def _print_summary(report: Mapping[str, Any]) -> None:
         recall = f", recall {report['recall']:.4f}{margin} on a sample"
     lines.append(("search", f"{report['method']}, k {report['k']}{recall}"))
     if "threshold" in report:
-        scores, threshold = report["scores"], report["threshold"]
-        lines.append(("scores", f"{scores[0]:.4f} to {scores[1]:.4f}" if scores else "none"))
-        lines.append(("threshold", "none" if threshold is None else f"{threshold:.4f}"))
+        lines.append(("threshold", "none" if report["threshold"] is None else f"{report['threshold']:.4f}"))
     if estimate := report.get("estimate"):
-        found = [percent(estimate, "precision", "low", "high")]
-        if "recall" in estimate:
-            found.append(percent(estimate, "recall", "recall_low", "recall_high"))
+        intervals = {"precision": ("low", "high"), "recall": ("recall_low", "recall_high")}
+        found = [
+            f"{name} {100 * estimate[name]:.1f} % ({100 * estimate[low]:.1f}-{100 * estimate[high]:.1f})"
+            for name, (low, high) in intervals.items()
+            if name in estimate
+        ]
         lines += [("estimate", ", ".join(found)), ("", f"from {estimate['basis']}")]
     seconds = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report["seconds"].items())
     lines += [("histogram", report["histogram"]), ("report", report["page"]), ("seconds", seconds)]

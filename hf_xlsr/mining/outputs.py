@@ -199,14 +199,9 @@ def write_report(
 
 def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
     """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out."""
-    labels: dict[tuple[str, str], bool] = {}
-    lines = Path(path).read_text("utf-8").splitlines()
-    for number, line in enumerate(lines[1:], 2):
-        parts = line.split("\t")
-        if len(parts) != 4 or parts[0] not in ("accept", "reject", "unsure"):
-            raise XlsrError(
-                f"{path}, line {number}: expected label, score, source and target, as report.html saves them."
-            )
-        if parts[0] != "unsure":
-            labels[parts[2], parts[3]] = parts[0] == "accept"
-    return labels
+    header, *lines = (line.split("\t") for line in Path(path).read_text("utf-8").splitlines())
+    if header != ["label", "score", *TEXT_COLUMNS] or any(len(line) != 4 for line in lines):
+        raise XlsrError(
+            f"{path} must have the columns label, score, source and target, as the report page saves them."
+        )
+    return {(source, target): label == "accept" for label, _, source, target in lines if label != "unsure"}

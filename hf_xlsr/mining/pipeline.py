@@ -30,23 +30,24 @@ UNIT_TOLERANCE = 2e-3
 
 @dataclass
 class MiningRun:
-    """Result of `run_mining`: pairs by line of the inputs, from 0, and the same by row of `texts` (None for matrices)."""
+    """Result of `run_mining`: pairs by row of `texts` (None for matrices), where skipped and merged lines are no rows."""
 
-    pairs: MinedBitext
     rows: MinedBitext
     texts: tuple[TextStore, TextStore] | None
     report: dict[str, Any]
     is_main: bool = True
     curve: PrecisionCurve | None = None
 
+    @property
+    def pairs(self) -> MinedBitext:
+        """The pairs by line of the inputs, from 0."""
+        return self.rows if self.texts is None else _by_line(self.rows, self.texts)
+
     def best(self, threshold: float | None, max_pairs: int | None = None) -> MiningRun:
-        """The run with the pairs at or above the threshold, at most `max_pairs` of them."""
-        count = len(self.rows) if threshold is None else int((self.rows.score >= threshold).sum())
-        first = slice(min(count, len(self.rows) if max_pairs is None else max_pairs))
-        pairs, rows = self.pairs.part(first), self.rows.part(first)
+        rows = self.rows.best(threshold, max_pairs)
         scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
         report = {**self.report, "pairs": len(rows), "threshold": threshold, "scores": scores}
-        return replace(self, pairs=pairs, rows=rows, report=report)
+        return replace(self, rows=rows, report=report)
 
     def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
         """The run with the best pairs, above the threshold of the options or else the one that the curve chooses."""
@@ -74,7 +75,8 @@ class MiningRun:
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
         assert self.texts is not None, "matrices have no sentences"
-        lines = {"source_line": self.pairs.source + 1, "target_line": self.pairs.target + 1}
+        pairs = self.pairs
+        lines = {"source_line": pairs.source + 1, "target_line": pairs.target + 1}
         return pair_rows(self.texts, (self.rows.source, self.rows.target), score=self.rows.score, **lines)
 
 
@@ -155,28 +157,24 @@ def run_mining(
         for side, matrix in matrices.items():
             report.setdefault(side, {"name": side, "sentences": len(matrix), "lines": len(matrix)})
             found[side] = _unit_vectors(job, side, matrix, stores.get(side), report[side]["lines"])
-        own = {side: store.lines(np.arange(len(store))) - report[side]["lines"] for side, store in stores.items()}
-        added = {side: numbers[numbers >= 0] for side, numbers in own.items()}  # of hidden sentences
+        own = [store.lines(np.arange(len(store))) - report[side]["lines"] for side, store in stores.items()]
+        present = [set(numbers[numbers >= 0].tolist()) for numbers in own]  # hidden sentences
         if job.processes.is_main:
-            without = (own["source"] >= 0, own["target"] >= 0) if hidden.complete else None
-            _mine(job, found, without)
+            _mine(job, found, (own[0] >= 0, own[1] >= 0) if hidden.complete else None)
         report |= job["pairs"].wait()
-        rows, pairs = _read_pairs(job, "pairs", stores)
-        curve = None
-        if hidden.complete and job.processes.is_main:
-            _, joint = _read_pairs(job, "hidden", stores)
+        rows = MinedBitext(**load_arrays(job.folder("pairs") / "pairs.npz"))
+        both = (stores["source"], stores["target"]) if stores else None
+        run = MiningRun(rows, both, report | job.report(), job.processes.is_main)
+        if both is not None and hidden.complete and run.is_main:
+            mined = _by_line(MinedBitext(**load_arrays(job.folder("pairs") / "hidden.npz")), both)
             lines, sentences = ([report[side][name] for side in SIDES] for name in ("lines", "sentences"))
-            present = [set(added[side].tolist()) for side in SIDES]
-            curve = hidden_curve(hidden, joint, lines, sentences, present, rows.score)
+            run.curve = hidden_curve(hidden, mined, lines, sentences, present, rows.score)
         job.processes.barrier()
-    both = (stores["source"], stores["target"]) if stores else None
-    return MiningRun(pairs, rows, both, report | job.report(), job.processes.is_main, curve).best(None)
+    return run.best(None)
 
 
-def _read_pairs(job: Job, name: str, stores: Mapping[str, TextStore]) -> tuple[MinedBitext, MinedBitext]:
-    """Saved pairs, by row and by line."""
-    rows = MinedBitext(**load_arrays(job.folder("pairs") / f"{name}.npz"))
-    return rows, replace(rows, **{side: store.lines(getattr(rows, side)) for side, store in stores.items()})
+def _by_line(rows: MinedBitext, texts: tuple[TextStore, TextStore]) -> MinedBitext:
+    return replace(rows, source=texts[0].lines(rows.source), target=texts[1].lines(rows.target))
 
 
 def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:

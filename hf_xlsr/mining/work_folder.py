@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,12 +27,11 @@ SECONDS_BETWEEN_LOOKS = 0.1
 class Stage:
     """A folder with the files of one stage and its state; without a path both are kept in memory.
 
-    The state is one JSON file that is replaced atomically: a killed process leaves the old one or the new one. With
-    `in_files` arrays that are not kept are in unnamed temporary files instead of memory.
+    The state is one JSON file that is replaced atomically: a killed process leaves the old one or the new one.
     """
 
-    def __init__(self, path: Path | None, in_files: bool = False) -> None:
-        self.path, self.in_files = path, in_files
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
         self._state: dict[str, Any] = {}
 
     @property
@@ -70,39 +68,27 @@ class Stage:
         self.path.mkdir()
         self.update(settings=settings)
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: type, *, kept: bool = False) -> np.ndarray:
-        """An array of zeros, or with `kept` the one that an earlier process left under that name."""
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        folder = self.path if kept else None
-        if not size or (folder is None and not self.in_files):
+    def array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+        """An array of zeros, or the one that an earlier process left in the folder under that name."""
+        if self.path is None or 0 in shape:
             return np.zeros(shape, dtype)
-        if folder is None:
-            with disk_errors(tempfile.gettempdir()), tempfile.TemporaryFile() as file:
-                _reserve(file.fileno(), size)
-                return np.memmap(file, dtype, "r+", shape=shape)
-        path = folder / f"{name}.npy"
+        path = self.path / f"{name}.npy"
         if not path.exists():
             with disk_errors(path):
-                folder.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(parents=True, exist_ok=True)
                 with atomic_write(path) as partial:
                     np.lib.format.open_memmap(partial, "w+", dtype, shape)
-                    with partial.open("r+b") as file:
-                        _reserve(file.fileno(), partial.stat().st_size)
+                    if hasattr(os, "posix_fallocate"):
+                        # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
+                        with partial.open("r+b") as file:
+                            os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
         return np.load(path, mmap_mode="r+")
 
     def clear(self, keep: Collection[str]) -> None:
-        """Removes all arrays that are kept on disk, but some."""
+        """Removes all arrays in the folder but some."""
         for path in self.path.glob("*.npy") if self.path is not None else ():
             if path.stem not in keep:
                 path.unlink()
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Allocates the blocks of a file now: a disk that fills up under a memory-mapped file kills the process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        os.ftruncate(descriptor, size)
 
 
 class WorkFolder:

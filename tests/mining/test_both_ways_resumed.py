@@ -7,15 +7,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from both_ways_helpers import ARRAYS, assert_same, clustered, mapped, two_searches, unit, use_small_blocks
-from mining_fakes import in_child
+from mining_fakes import ARRAYS, assert_same, clustered, in_child, mapped, two_searches, unit, use_small_blocks
 
 from hf_xlsr.mining import BothWays, neighbours_both_ways
-from hf_xlsr.mining.search import block_search, neighbours
+from hf_xlsr.mining.search import block_search
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError
 
@@ -80,16 +78,6 @@ def test_killed_and_resumed(
     assert finished[0] == resumed_at
 
 
-@pytest.mark.parametrize("method", ["exact", "ivf"])
-def test_arrays_in_files_change_nothing(method: str, monkeypatch: pytest.MonkeyPatch):
-    source, target = unit(20, 700, 24), unit(21, 500, 24)
-    options: dict[str, Any] = {"method": method, "cells": 8, "probes": 3}
-    expected = neighbours_both_ways(source, target, 4, **options)
-    choose = neighbours.choose_sizes
-    monkeypatch.setattr(neighbours, "choose_sizes", lambda *given: choose(*given)._replace(rows=128, in_files=True))
-    assert_same(neighbours_both_ways(source, target, 4, **options), expected)
-
-
 MEASURED = """
     import os, re, sys, threading, time
     import numpy as np
@@ -101,7 +89,7 @@ MEASURED = """
         return 1024 * int(re.search("RssAnon:\\\\s+([0-9]+)", status)[1])
 
     source, target = (np.load(f"{sys.argv[1]}/{side}.npy", mmap_mode="r") for side in ("source", "target"))
-    options = {"method": sys.argv[2], "cells": 8, "probes": 2}
+    options = {"method": sys.argv[2], "cells": 8, "probes": 2, "folder": sys.argv[1]}
     neighbours_both_ways(source[:600], target[:600], **options)  # libraries allocate at their first use
     try:
         neighbours_both_ways(source, target, memory=1, **options)

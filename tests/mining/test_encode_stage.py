@@ -42,16 +42,6 @@ def encode(parts: list[Side], encoder: Any, **options: Any) -> list[np.ndarray]:
     return [file.open() for _, file in parts]
 
 
-def test_vectors_are_those_of_embed_in_float16(tmp_path: Path):
-    sentences = numbered("en", 30)
-    parts = [side(tmp_path / "source", sentences), side(tmp_path / "target", sentences[:3])]
-    source, target = encode(parts, NumberEncoder())
-    expected = embed(NumberEncoder(), sentences).astype(np.float16)
-    np.testing.assert_array_equal(source, expected)
-    np.testing.assert_array_equal(target, expected[:3])
-    assert source.dtype == np.float16 and isinstance(source, np.memmap)
-
-
 def test_shard_is_sorted_by_length_and_has_each_text_once(tmp_path: Path):
     sentences = ["three words long", "a", "bb", "a", "ccc", "bb", "a", "dddd"]
     encoder = NumberEncoder()

@@ -14,7 +14,6 @@ from hf_xlsr.mining import (
     mine_vectors,
     neighbours_both_ways,
 )
-from hf_xlsr.mining.search import extraction
 
 Triple = tuple[int, int, float]
 
@@ -23,12 +22,12 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def bitext(seed: int, count: int, extra: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+def bitext(seed: int, count: int, extra: int, noise: float, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Vectors with one true pair per number, in different orders, and `extra` unpaired targets."""
     rng = np.random.default_rng(seed)
     # All lie around one direction, as the vectors of real encoders do: mean cosines stay above zero.
-    source = rng.normal(size=(count, 12)) + 1.5
-    target = np.concatenate([source + noise * rng.normal(size=source.shape), rng.normal(size=(extra, 12)) + 1.5])
+    source = rng.normal(size=(count, width)) + 1.5
+    target = np.concatenate([source + noise * rng.normal(size=source.shape), rng.normal(size=(extra, width)) + 1.5])
     return unit(source), unit(target)
 
 
@@ -140,7 +139,8 @@ def test_by_hand():
 def test_equals_the_naive_twin(
     seed: int, count: int, extra: int, k: int, margin: str, retrieval: str, quantile: float | None, one_to_one: bool
 ):
-    source, target = bitext(seed, count, extra, noise=0.7)
+    # Few dimensions: neighbourhoods differ in density, so that means and margins decide the pairs.
+    source, target = bitext(seed, count, extra, noise=0.7, width=4 + seed % 9)
     threshold = None
     if quantile is not None:
         # Between two scores, where rounding decides nothing.
@@ -148,17 +148,6 @@ def test_equals_the_naive_twin(
         threshold = float(np.quantile(scores, quantile)) + 1e-5
     options = {"margin": margin, "retrieval": retrieval, "threshold": threshold, "one_to_one": one_to_one}
     assert_same(mine_vectors(source, target, k=k, **options), naive(source, target, k, **options))
-
-
-@pytest.mark.parametrize("margin", MARGINS)
-@pytest.mark.parametrize("retrieval", RETRIEVALS)
-def test_equals_the_naive_twin_among_hubs(retrieval: str, margin: str, monkeypatch: pytest.MonkeyPatch):
-    # Few dimensions and much noise: neighbourhoods differ in density, so that means and margins decide the pairs.
-    monkeypatch.setattr(extraction, "ROWS_AT_ONCE", 16)
-    rng = np.random.default_rng(0)
-    source, target = (unit(rng.normal(size=(count, 4)) + 1.0) for count in (70, 50))
-    options = {"margin": margin, "retrieval": retrieval, "one_to_one": False}
-    assert_same(mine_vectors(source, target, k=6, **options), naive(source, target, 6, **options))
 
 
 @pytest.mark.parametrize("retrieval", RETRIEVALS)
@@ -185,8 +174,5 @@ def test_ties_go_to_the_lower_indices():
     assert pairs(mine_vectors(same, same, one_to_one=False)) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
 
 
-def test_empty_sides_and_single_sentences():
-    for source, target in ((np.empty((0, 3)), np.eye(3)), (np.eye(3), np.empty((0, 3)))):
-        mined = mine_vectors(source, target)
-        assert len(mined) == 0 and mined.source.dtype == mined.target.dtype == np.int64
+def test_single_sentences():
     assert triples(mine_vectors(np.array([[0.6, 0.8]]), np.array([[1.0, 0.0]]))) == [(0, 0, 1.0)]

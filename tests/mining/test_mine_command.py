@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,9 +15,8 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.mining import MARGINS, RETRIEVALS, mine_vectors, stages
-from hf_xlsr.mining.search.neighbours import METHODS
-from hf_xlsr.mining.texts import DUPLICATES
+from hf_xlsr.mining import mine_vectors, stages
+from hf_xlsr.mining.texts import SourceTexts, is_plain
 
 Capture = pytest.CaptureFixture[str]
 
@@ -144,9 +142,8 @@ def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
     assert attack in json.loads(data)["pairs"][0]["source"]
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "parquet", "tmx"])
-def test_options(suffix: str, fake: str, files: list[str], tmp_path: Path, capsys: Capture):
-    output = tmp_path / f"pairs.{suffix}"
+def test_options(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
+    output = tmp_path / "pairs.tmx"
     words = ["mine", *files, "--model", fake, "--output", str(output), "--languages", "en, fr", "--k", "3", "--many"]
     words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "64GB", "--keep-work"]
     report = run(words, capsys)
@@ -161,13 +158,60 @@ def test_options(suffix: str, fake: str, files: list[str], tmp_path: Path, capsy
     assert Path(f"{output}.work").is_dir()
 
 
-def test_vectors_instead_of_a_model(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
-    for name, file in zip("ab", files, strict=True):
-        np.save(tmp_path / f"{name}.npy", half(Path(file).read_text().splitlines()))
-    run(["mine", *files, "--model", fake, "--output", str(tmp_path / "1.tsv")], capsys)
-    options = ["--source-vectors", str(tmp_path / "a.npy"), "--target-vectors", str(tmp_path / "b.npy")]
-    assert run(["mine", *files, *options, "--output", str(tmp_path / "2.tsv")], capsys)["pairs"] > 20
-    assert (tmp_path / "1.tsv").read_text() == (tmp_path / "2.tsv").read_text()
+def mined(files: Sequence[str | Path], words: Sequence[str], tmp_path: Path, capsys: Capture) -> str:
+    output = tmp_path / "mined.tsv"
+    run(["mine", *map(str, files), *words, "--output", str(output)], capsys)
+    return output.read_text("utf-8")
+
+
+def test_other_inputs_give_the_pairs_of_their_lines(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
+    model = ["--model", fake, "--languages", "en,fr"]
+    expected = mined(files, model, tmp_path, capsys)
+    assert expected.count("\n") > 20
+    sides = [Path(file).read_text().splitlines() for file in files]
+    vectors = [str(tmp_path / name) for name in ("a.npy", "b.npy")]
+    for name, side in zip(vectors, sides, strict=True):
+        np.save(name, half(side))
+    given = ["--source-vectors", vectors[0], "--target-vectors", vectors[1]]
+    assert mined(files, given, tmp_path, capsys) == expected
+    tables = [
+        write_lines(tmp_path / f"{lang}.jsonl", [json.dumps({"id": n, lang: text}) for n, text in enumerate(side)])
+        for lang, side in zip(("en", "fr"), sides, strict=True)
+    ]
+    assert mined(tables, [*model, "--columns", "text={lang}"], tmp_path, capsys) == expected
+    # The raw lines of a table are never sentences.
+    assert "text" in failing(["mine", *map(str, tables), *model, "--output", str(tmp_path / "raw.tsv")], capsys)
+
+
+def test_documents_are_split(fake: str, tmp_path: Path, capsys: Capture):
+    sides = [[f"{word} {n} is here." for n in range(20)] for word in ("Chapter", "Section")]
+    lines = [write_lines(tmp_path / f"lines{n}.txt", side) for n, side in enumerate(sides)]
+    whole = [write_lines(tmp_path / f"whole{n}.txt", [" ".join(side)]) for n, side in enumerate(sides)]
+    model = ["--model", fake, "--languages", "en,fr"]
+    expected = mined(lines, model, tmp_path, capsys)
+    assert mined(whole, [*model, "--split-sentences"], tmp_path, capsys) == expected
+
+
+def test_cleaning_of_texts_and_pairs(fake: str, tmp_path: Path, capsys: Capture):
+    long = "one two three four five six seven eight nine ten " * 4
+    source = write_lines(tmp_path / "en.txt", [*numbered("en", 40), "дом дерево река"])
+    target = write_lines(tmp_path / "fr.txt", [*numbered("fr", 40), f"{long} 41"])
+    words = ["mine", str(source), str(target), "--model", fake, "--output", str(tmp_path / "pairs.jsonl")]
+    report = run([*words, "--languages", "en,fr", "--cleaning", "normalize,language,ratio"], capsys)
+    pairs = list(read_rows(tmp_path / "pairs.jsonl"))
+    assert report["cleaning"]["source"]["cleaning"]["language"] == {"in": 41, "out": 40, "changed": 0}
+    assert report["cleaning"]["pairs"]["ratio"]["out"] == len(pairs) == report["pairs"]
+    assert not any("дом" in pair["source"] or long in pair["target"] for pair in pairs)
+    for option in (["--cleaning", "language"], ["--split-sentences"]):
+        assert "--languages" in failing([*words, *option], capsys)
+
+
+def test_sources_are_read_anew(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "en.tsv", ["text\tlabel", "one\t1", "two  words\t2"])
+    texts = SourceTexts(str(path), "en")
+    assert list(texts) == list(texts) == ["one", "two words"]
+    names = (str(write_lines(tmp_path / "a.en", ["one"])), "a.txt.zst", "a.tsv", "a.tmx")
+    assert [is_plain(name) for name in names] == [True, True, False, False]
 
 
 def test_interrupted_and_resumed(
@@ -225,12 +269,8 @@ def test_score_of_a_file_in_any_format(fake: str, tmp_path: Path, capsys: Captur
         (["--output", "p.tsv", "--source-vectors", "a.npy", "--target-vectors", "a.npy"], "a.npy"),
         (["--output", "p.tsv", "--source-vectors", "row.npy", "--target-vectors", "row.npy"], "row.npy"),
         (["--output", "p.tsv", "--model", ".", "--routes", "de"], "--routes"),
-        (["--output", "p.tsv", "--model", ".", "--languages", "de"], "languages"),
         (["--output", "en.txt/p.tsv", "--model", "."], "en.txt"),
         (["--output", "p.tsv", "--model", ".", "--work", "en.txt/w"], "en.txt/w"),
-        (["--output", "p.tsv", "--model", ".", "--memory", "lots"], "memory"),
-        (["--output", "p.tsv", "--model", ".", "--device", "gpu9"], "gpu9"),
-        (["--output", "p.tsv", "--model", ".", "--dtype", "float8"], "dtype"),
     ],
 )
 def test_invalid_options_of_mine(
@@ -249,9 +289,3 @@ def test_invalid_input_of_score(content: str, fake: str, tmp_path: Path, capsys:
     assert "--model" in failing(words, capsys)
     assert f"{table} has no pairs" in failing([*words, "--model", fake], capsys)
     assert "none.tsv" in failing(["score", "none.tsv", *words[2:], "--model", fake], capsys)
-
-
-def test_help_lists_every_choice(capsys: Capture):
-    for verb, choices in (("mine", [*MARGINS, *RETRIEVALS, *DUPLICATES, *METHODS]), ("score", [*MARGINS, *METHODS])):
-        assert cli.main([verb, "--help"]) == 0
-        assert set(choices) <= set(re.findall(r"\w+", capsys.readouterr().out))

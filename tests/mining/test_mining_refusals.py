@@ -19,7 +19,15 @@ from hf_xlsr.utils.errors import XlsrError
 EYE = np.eye(3)
 ENCODER = NumberEncoder()
 INVALID: dict[str, Any] = {"k": 0, "margin": "ration", "retrieval": "best", "method": "hnsw", "memory": "4 apples"}
-INVALID |= {"duplicates": "x", "languages": ["en"], "batch_size": 0, "max_pairs": 0, "device": "gpu9", "recall": 2}
+INVALID |= {
+    "duplicates": "x",
+    "languages": ["en"],
+    "batch_size": 0,
+    "max_pairs": 0,
+    "device": "gpu9",
+    "dtype": "f8",
+    "recall": 2,
+}
 
 
 def mine(source: Any, target: Any, **options: Any) -> Callable[[], Any]:
@@ -43,7 +51,6 @@ def score(*sides: list[str], **options: Any) -> Callable[[], Any]:
         (mine(EYE, EYE, duplicates="merge"), "duplicates"),
         (mine([], TARGET, encoder=ENCODER), "source"),
         (mine(SOURCE, TARGET, encoder="./none"), "./none"),
-        (mine(SOURCE, TARGET, encoder=NumberEncoder(), dtype="float8"), "dtype"),
         (score(["en 1"], []), "1 and 0"),
         (score([], []), "source"),
         (score(["en 1", " "], ["fr 1", "fr 2"]), "source"),

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from both_ways_helpers import naive, unit
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from mining_fakes import naive, unit
 
 from hf_xlsr.mining import MARGINS, margin_scores, nearest_neighbours
 from hf_xlsr.mining.search import neighbours, vectors
@@ -22,26 +20,6 @@ def test_equals_the_naive_twin(queries: int, candidates: int, k: int, dtype: typ
     np.testing.assert_array_equal(similarities, expected_similarities)
     assert similarities.dtype == np.float32 and indices.dtype == np.int64
     assert similarities.shape == indices.shape == (queries, min(k, candidates))
-
-
-@settings(max_examples=50, deadline=None)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 60), k=st.integers(1, 12))
-def test_ties_go_to_the_lowest_index(seed: int, count: int, k: int):
-    # Small integers: every product is exact, and most of them are tied.
-    rng = np.random.default_rng(seed)
-    queries, candidates = rng.integers(-1, 2, size=(25, 3)), rng.integers(-1, 2, size=(count, 3))
-    for got, expected in zip(nearest_neighbours(queries, candidates, k), naive(queries, candidates, k), strict=True):
-        np.testing.assert_array_equal(got, expected)
-
-
-def test_copies_of_a_vector_are_tied():
-    # More copies than are found at first, far apart, of a width that is not a multiple of a SIMD register.
-    candidates = unit(2, 3001, 37)
-    places = np.arange(5, 3001, 150)
-    candidates[places] = candidates[5]
-    for queries in (candidates[5:6], np.repeat(candidates[5:6], 40, axis=0)):
-        similarities, indices = nearest_neighbours(queries, candidates, k=3)
-        assert (indices == places[:3]).all() and (similarities == similarities[0, 0]).all()
 
 
 @pytest.mark.parametrize("size", [7, 30, 50])

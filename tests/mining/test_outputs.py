@@ -101,7 +101,7 @@ def test_tmx_has_languages_and_scores(tmp_path: Path):
     assert found == [("en", "a\rb & <c>"), ("pt-BR", "d e")]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["tsv", "parquet"])
 def test_failure_leaves_the_old_file(format: str, tmp_path: Path):
     file = tmp_path / f"pairs.{format}"
     write_pairs(file, [row(1.0, "old", "vieux")], languages=("en", "fr"))
@@ -116,7 +116,7 @@ def test_failure_leaves_the_old_file(format: str, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["tsv", "parquet"])
 def test_rows_are_streamed(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outputs, "ROWS_AT_ONCE", 100)
     tracemalloc.start()

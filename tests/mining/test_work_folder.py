@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_xlsr.mining.work_folder import Stage, WorkFolder, disk_errors, load_arrays, save_arrays, save_rows
+from hf_xlsr.mining.work_folder import WorkFolder, disk_errors, load_arrays, save_arrays, save_rows
 from hf_xlsr.utils.errors import XlsrError
 
 INPUTS = {"source": {"name": "/a.txt", "sha256": "1"}, "target": {"name": None, "sha256": "2"}}
@@ -94,16 +94,6 @@ def test_half_removed_stage_is_unfinished(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(KeyboardInterrupt):
             claim(tmp_path / "work", plan={**PLAN, "pairs": {"k": 6}})
     assert claim(tmp_path / "work") == {"text": True, "pairs": False}
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_state_of_a_stage(kept: bool, tmp_path: Path):
-    stage = Stage(tmp_path if kept else None)
-    assert stage.state == {} and stage.result is None
-    stage.update(progress=3)
-    stage.finish(rows=4)
-    assert stage.state == {"progress": 3, "result": {"rows": 4}} and stage.wait() == {"rows": 4}
-    assert Stage(tmp_path).result == ({"rows": 4} if kept else None)
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,6 @@ SIZES = {
 ROWS_SETTLED = 512
 
 
-class Sizes(NamedTuple):
-    """Rows of queries at a time, rows and columns of a tile, and whether arrays that grow with the sides are in files."""
-
-    rows: int
-    tile: int
-    in_files: bool
-
-
 class Neighbours(NamedTuple):
     """Similarities (float32) and indices (int64) of one side's neighbours, `(rows, k)` each."""
 
@@ -48,32 +40,38 @@ class Neighbours(NamedTuple):
 
 
 def choose_sizes(
-    matrices: Sequence[np.ndarray], k: int, method: str, cells: int, probes: int, memory: int | None, filter_: Filter
-) -> Sizes:
-    """Largest block sizes whose arrays fit a memory budget; half of the machine's available memory if None."""
+    matrices: Sequence[np.ndarray],
+    listed: tuple[int, int],
+    method: str,
+    cells: int,
+    probes: int,
+    memory: int | None,
+    in_files: bool,
+) -> tuple[int, int]:
+    """Largest `SIZES` whose arrays fit a memory budget; half of the machine's available memory if None.
+
+    `listed` are the numbers of neighbours that are returned and that are listed for each row. With `in_files`, arrays
+    that grow with the sides take no memory.
+    """
     if memory is None:
         memory = psutil.virtual_memory().available // 2
-    counts, width, listed = [len(matrix) for matrix in matrices], matrices[0].shape[1], k + filter_.spare
-    itemsize = max(2 if matrix.dtype == np.float16 else 4 for matrix in matrices)
+    counts, width, (k, longer) = [len(matrix) for matrix in matrices], matrices[0].shape[1], listed
+    itemsize = 4 if method == "exact" else max(2 if matrix.dtype == np.float16 else 4 for matrix in matrices)
     rows, most = sum(counts), max(counts)
     # One after the other: fingerprints, training, sorting by cell, blocks.
     phases, fixed, probing = [24 * most], 0, 0
-    growing = 12 * k * rows
-    if method == "exact":
-        growing, itemsize = growing + 8 * listed * counts[1], 4
-    else:
-        growing += width * itemsize * rows
+    growing = 12 * k * rows + (8 * longer * counts[1] if method == "exact" else width * itemsize * rows)
+    if method == "ivf":
         fixed, probing = 4 * rows, (8 * width + 2048) * cells
         phases += [48 * width * cells, 16 * most]
     needed = 0
-    for in_files in (False, True):
-        for block, tile in SIZES[method]:
-            height = min(block, most)
-            blocks = width * (itemsize * height + 16 * tile) + 16 * height * listed + 5 * tile * tile
-            blocks += 512 * tile * listed + probing + (16 * height * probes if probing else 0)
-            needed = fixed + max(*phases, blocks) + (0 if in_files else growing)
-            if needed <= memory:
-                return Sizes(block, tile, in_files)
+    for block, tile in SIZES[method]:
+        height = min(block, most)
+        blocks = width * (itemsize * height + 16 * tile) + 16 * height * longer + 5 * tile * tile
+        blocks += 512 * tile * longer + probing + (16 * height * probes if probing else 0)
+        needed = fixed + max(*phases, blocks) + (0 if in_files else growing)
+        if needed <= memory:
+            return block, tile
     raise XlsrError(f"`memory` must be at least {-(-needed // 1_000_000)}MB for this search, got {memory:,} bytes.")
 
 
@@ -84,13 +82,14 @@ class BlockSearch:
         self,
         matrices: Sequence[np.ndarray],
         k: int,
-        sizes: Sizes,
+        sizes: tuple[int, int],
         filter_: Filter,
         stage: Stage,
         cells: int = 1,
         show_progress_bar: bool = False,
     ) -> None:
-        self.k, self.sizes, self.filter, self.stage, self.cells = k, sizes, filter_, stage, cells
+        self.k, self.filter, self.stage, self.cells = k, filter_, stage, cells
+        self.rows, self.height = sizes  # queries at a time, and rows and columns of a tile
         self.device, self.quiet = filter_.device, not show_progress_bar
         middles = [middle(matrix) for matrix in matrices]
         self.stats = [
@@ -100,7 +99,7 @@ class BlockSearch:
         self.sides = [
             Vectors(matrix, found.kept(len(matrix))) for matrix, found in zip(matrices, self.stats, strict=True)
         ]
-        self.tile = Tile(sizes.tile, filter_, cells)
+        self.tile = Tile(self.height, filter_, cells)
 
     def exact(self, results: Sequence[Neighbours]) -> None:
         """Compares every source with every target, once for both directions; fills `results`, by row of both sides."""
@@ -109,8 +108,8 @@ class BlockSearch:
         kept = self._column_arrays(done)
         columns = self._best(1, *(as_tensor(array, self.device) for array in kept))
         with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
-            for start in range(done, len(source), self.sizes.rows):
-                queries = as_tensor(source.block(start, start + self.sizes.rows), self.device)
+            for start in range(done, len(source), self.rows):
+                queries = as_tensor(source.block(start, start + self.rows), self.device)
                 lists, stop = self._lists(0, len(queries)), start + len(queries)
                 for first, candidates in self._blocks(target):
                     askers = slice(first, first + len(candidates))
@@ -136,8 +135,8 @@ class BlockSearch:
                 self.stage.update(probes=probes)
             for direction, (asking, other) in enumerate((laid, laid[::-1])):
                 queries = asking.vectors
-                for start in range(max(0, done - before), len(queries), self.sizes.rows):
-                    block = queries.block(start, start + self.sizes.rows, queries.kind)
+                for start in range(max(0, done - before), len(queries), self.rows):
+                    block = queries.block(start, start + self.rows, queries.kind)
                     lists = self._probe(direction, block, other, probes)
                     self._finish(results, direction, queries, start, lists, other.vectors, certain=False)
                     self.stage.update(progress=before + start + len(block))
@@ -147,7 +146,7 @@ class BlockSearch:
 
     def _probe(self, direction: int, block: np.ndarray, other: Cells, probes: int) -> TopK:
         lists = self._lists(direction, len(block))
-        probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
+        probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.height)
         return lists
 
     def _enough_probes(self, laid: list[Cells], probes: int, recall: float) -> int:
@@ -207,13 +206,13 @@ class BlockSearch:
         return min(self.k + self.filter.spare, len(self.sides[1 - direction]))
 
     def _blocks(self, side: Vectors) -> Iterator[tuple[int, torch.Tensor]]:
-        for first in range(0, len(side), self.sizes.tile):
-            yield first, as_tensor(side.block(first, first + self.sizes.tile), self.device)
+        for first in range(0, len(side), self.height):
+            yield first, as_tensor(side.block(first, first + self.height), self.device)
 
     def _products(self, queries: torch.Tensor, candidates: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """Tiles of similarities, with the queries of each."""
-        for top in range(0, len(queries), self.sizes.tile):
-            part = slice(top, min(top + self.sizes.tile, len(queries)))
+        for top in range(0, len(queries), self.height):
+            part = slice(top, min(top + self.height, len(queries)))
             yield part, self.tile.product(queries[part], candidates)
 
     def _finish(
@@ -246,20 +245,20 @@ class BlockSearch:
                 similarities[missing], indices[missing] = self.nearest(direction, block[missing])
             return Neighbours(similarities, indices)
         with product_precision("ieee"):
-            for first in range(0, len(doubtful), self.sizes.tile):
-                rows = doubtful[first : first + self.sizes.tile]
+            for first in range(0, len(doubtful), self.height):
+                rows = doubtful[first : first + self.height]
                 queries = block[rows]
                 lengths = self.stats[1 - direction].longest * np.linalg.norm(queries, axis=1)
                 floor = similarities[rows, -1] - ROUNDING * lengths
                 similarities[rows], indices[rows] = search_down_to(queries, floor, candidates, lists.k, self.tile)
         return Neighbours(similarities, indices)
 
-    def _column_arrays(self, done: int) -> tuple[np.ndarray, np.ndarray]:
+    def _column_arrays(self, done: int) -> list[np.ndarray]:
         """The targets' lists after that many sources."""
-        shape = (len(self.sides[1]), self._listed(1))
-        arrays = self.stage.array("values", shape, np.float32), self.stage.array("candidates", shape, np.int32)
-        for array, name, fill in zip(arrays, ("values", "candidates"), (-np.inf, 0), strict=True):
-            array[:] = self.stage.array(f"{name}-{done}", shape, array.dtype.type, kept=True) if done else fill
+        shape, arrays = (len(self.sides[1]), self._listed(1)), []
+        for name, kind, fill in (("values", np.float32, -np.inf), ("candidates", np.int32, 0)):
+            arrays.append(self.stage.array(name, shape, kind))
+            arrays[-1][:] = self.stage.array(f"{name}-{done}", shape, kind) if done else fill
         return arrays
 
     def _keep(self, columns: TopK, done: int) -> None:
@@ -269,9 +268,9 @@ class BlockSearch:
         names = [f"{name}-{done}" for name in ("values", "candidates")]
         for name, tensor in zip(names, (columns.values, columns.candidates), strict=True):
             array = tensor.cpu().numpy()
-            self.stage.array(name, array.shape, array.dtype.type, kept=True)[:] = array
+            self.stage.array(name, array.shape, array.dtype.type)[:] = array
         self.stage.update(progress=done)
-        self.stage.clear([*names, *RESULTS])
+        self.stage.clear([*names, "values", "candidates", *RESULTS])
 
 
 def _hits(found: np.ndarray, true: np.ndarray) -> np.ndarray:

@@ -22,11 +22,11 @@ POINTS_PER_CELL = 64  # of the sample that centroids are trained on
 ROUNDS = 10
 
 
-def train_centroids(side: Vectors, cells: int, stage: Stage, tile: Tile) -> np.ndarray:
+def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> np.ndarray:
     """`(cells, width)` centroids of length 1, float32, by spherical k-means on a random sample of the side."""
     rng = np.random.default_rng(SEED)
     rows = np.sort(rng.choice(len(side), min(len(side), POINTS_PER_CELL * cells), replace=False))
-    sample = Vectors(stage.array("sample", (len(rows), side.width), side.kind))
+    sample = Vectors(stage.array(f"{name}-sample", (len(rows), side.width), side.kind))
     copy_rows(side, rows, sample.matrix)
     centroids = sample[np.sort(rng.choice(len(rows), cells, replace=False))]
     for _ in range(ROUNDS):
@@ -69,12 +69,12 @@ class Cells:
 def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> Cells:
     """Sorts a side into at most `cells` cells, or opens the result of an earlier process in the stage."""
     cells = min(cells, len(side))
-    centroids = stage.array(f"{name}-centroids", (cells, side.width), np.float32, kept=True)
-    order = stage.array(f"{name}-order", (len(side),), np.int32, kept=True)
-    starts = stage.array(f"{name}-starts", (cells + 1,), np.int64, kept=True)
-    matrix = stage.array(f"{name}-vectors", (len(side), side.width), side.kind, kept=True)
+    centroids = stage.array(f"{name}-centroids", (cells, side.width), np.float32)
+    order = stage.array(f"{name}-order", (len(side),), np.int32)
+    starts = stage.array(f"{name}-starts", (cells + 1,), np.int64)
+    matrix = stage.array(f"{name}-vectors", (len(side), side.width), side.kind)
     if not stage.state.get(f"{name}-cells"):
-        centroids[:] = train_centroids(side, cells, stage, tile)
+        centroids[:] = train_centroids(side, name, cells, stage, tile)
         cell = np.empty(len(side), np.int32)
         for start, block, nearest in _nearest_cells(side, centroids, tile):
             cell[start : start + len(block)] = nearest

@@ -33,8 +33,11 @@ class MinedBitext:
     def __len__(self) -> int:
         return len(self.score)
 
-    def part(self, places: slice) -> MinedBitext:
-        return MinedBitext(self.source[places], self.target[places], self.score[places])
+    def best(self, threshold: float | None = None, max_pairs: int | None = None) -> MinedBitext:
+        """The pairs at or above the threshold, at most `max_pairs` of them."""
+        count = len(self) if threshold is None else int((self.score >= threshold).sum())
+        first = slice(count if max_pairs is None else min(count, max_pairs))
+        return MinedBitext(self.source[first], self.target[first], self.score[first])
 
 
 def margin_scores(
@@ -103,8 +106,7 @@ def extract_pairs(
     make, `max` those that either side makes.
 
     One to one, pairs are taken greedily, best score first, equal scores by lower source and then lower target;
-    otherwise all distinct proposals are kept. The threshold is inclusive; as pairs are taken best first, it makes no
-    difference whether it applies before or after the matching.
+    otherwise all distinct proposals are kept. The threshold is inclusive.
 
     Args:
         neighbours: Result of `neighbours_both_ways`.
@@ -145,17 +147,13 @@ def extract_pairs(
     if without is not None:
         use_forward &= ~without[0] & np.isfinite(forward_scores)
         use_backward &= ~without[1] & np.isfinite(backward_scores)
-    if threshold is not None:
-        use_forward &= forward_scores >= threshold
-        use_backward &= backward_scores >= threshold
     source = np.concatenate([np.flatnonzero(use_forward), backward[use_backward]])
     target = np.concatenate([forward[use_forward], np.flatnonzero(use_backward)])
     score = np.concatenate([forward_scores[use_forward], backward_scores[use_backward]])
     order = np.lexsort((target, source, -score))
     if one_to_one:
         order = order[_greedy_matching(source[order], target[order], source_count, target_count)]
-    order = order[:max_pairs]
-    return MinedBitext(source[order], target[order], score[order])
+    return MinedBitext(source[order], target[order], score[order]).best(threshold, max_pairs)
 
 
 def _best(

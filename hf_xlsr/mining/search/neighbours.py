@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, Sizes, choose_sizes
+from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, choose_sizes
 from hf_xlsr.mining.search.tiles import Filter
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.work_folder import Stage
@@ -46,8 +46,7 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     check_widths(*sides)
     found = Neighbours.empty(len(queries), min(k, len(candidates)))
     if len(queries):
-        sizes = Sizes(QUERIES_AT_ONCE, QUERIES_AT_ONCE, in_files=False)
-        search = BlockSearch(sides, k, sizes, Filter(), Stage(None))
+        search = BlockSearch(sides, k, (QUERIES_AT_ONCE, QUERIES_AT_ONCE), Filter(), Stage(None))
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             part = slice(start, start + QUERIES_AT_ONCE)
             found.similarities[part], found.indices[part] = search.nearest(0, sides[0][part])
@@ -94,9 +93,8 @@ def neighbours_both_ways(
     """The `k` nearest rows on the other side for every row, by inner product (cosine, for vectors of length 1).
 
     `exact` computes every block of similarities once, for both directions; its result equals two calls of
-    `nearest_neighbours`, bit for bit. If the CPU multiplies bfloat16 in hardware, blocks are computed in bfloat16,
-    which only picks the candidates: its error is bounded, all candidates within the error are scored in float64, and a
-    row with more of them than a list holds is searched again.
+    `nearest_neighbours`, bit for bit. On a CPU with bfloat16 in hardware, blocks in bfloat16 pick the candidates: the
+    error is bounded, all candidates within it are scored in float64, and rows with too many are searched again.
 
     `ivf` sorts both sides into cells by k-means and compares every row with the vectors of the `probes` nearest cells.
     Vectors are not quantised: only neighbours in other cells are missed. Their share is measured on 1,000 rows of each
@@ -111,7 +109,7 @@ def neighbours_both_ways(
         k: Neighbours of each row; at most the number of rows on the other side.
         method: `auto`, `exact` or `ivf`.
         memory: Bytes that the search may allocate; half of the machine's available memory if None. Block sizes follow
-            from it, and what grows with the sides goes to files if it does not fit. Memory-mapped inputs do not count.
+            from it. Memory-mapped inputs do not count, nor what grows with the sides if there is a `folder` for it.
         device: Where similarities are computed, e.g. `cuda`.
         folder: Saves finished blocks, so that a later call with the same vectors resumes, and the result,
             memory-mapped. Several searches may share a folder.
@@ -141,18 +139,18 @@ def neighbours_both_ways(
     cells = cells or 2 ** round(math.log2(max(1.0, min(counts) / 1000)))
     probes = probes or DEFAULT_PROBES
     filter_ = Filter(device)
-    sizes = choose_sizes(matrices, k, method, cells, probes, memory, filter_)
+    sizes = choose_sizes(matrices, (k, k + filter_.spare), method, cells, probes, memory, folder is not None)
     if folder is not None:
         kind = method, cells, probes, recall, filter_.precision
         settings = repr((VERSION, k, *kind, *map(array_hash, matrices)))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
-    stage = Stage(folder, sizes.in_files)
+    stage = Stage(folder)
     search = None
     if not stage.result:
         search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar)
     shapes = [(count, min(k, sum(counts) - count)) for count in counts for _ in range(2)]
     kinds = (np.float32, np.int64) * 2
-    arrays = [stage.array(*array, kept=True) for array in zip(RESULTS, shapes, kinds, strict=True)]
+    arrays = [stage.array(*array) for array in zip(RESULTS, shapes, kinds, strict=True)]
     results = Neighbours(*arrays[:2]), Neighbours(*arrays[2:])
     if search is not None:
         measured, margin = 1.0, 0.0
@@ -167,7 +165,7 @@ def neighbours_both_ways(
         stage.finish(recall=measured, margin=margin)
         stage.clear(keep=RESULTS)
     told = stage.result or {}
-    return BothWays(*arrays, method, told["recall"], told["margin"])
+    return BothWays(*results[0], *results[1], method, told["recall"], told["margin"])
 
 
 def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:
