@@ -16,12 +16,12 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet, convert_labelled
-from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.base import XlsrTrainer, usable_length
 from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
 from hf_xlsr.utils.distributed import process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
@@ -140,16 +140,21 @@ class FineTuneTrainer(XlsrTrainer):
     def __init__(
         self, model: Any, args: Any, *, processing_class: Any, train_dataset: Any = None, **kwargs: Any
     ) -> None:
-        check_token_ids(processing_class, vocab_size_of(base_model(model).encoder))
+        ours, self.processing_class = base_model(model), processing_class
+        check_token_ids(processing_class, vocab_size_of(ours.encoder))
+        self.max_length = usable_length([ours.encoder], args.max_length, None)
+        train_dataset = self.converted(train_dataset, args)
+        usable_length([ours.encoder], args.max_length, train_dataset)  # of prepared rows
+        labels: Mapping[str, int] = getattr(train_dataset, "report", {}).get("labels", {})
+        outputs = len(labels) or 1
+        if train_dataset is not None and ours.config.num_labels != outputs:
+            raise XlsrError(f"`num_labels` must be {outputs} for these data, got {ours.config.num_labels}.")
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(
                 processing_class.pad_token_id,
-                max_length=args.max_length,
+                max_length=self.max_length,
                 pad_to_multiple_of=args.padding_multiple,
             )
-        self.max_length, self.processing_class = args.max_length, processing_class
-        train_dataset = self.converted(train_dataset, args)
-        _check_fit(base_model(model), train_dataset, self.max_length)
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def convert(self, data: Any, name: str) -> Any:
@@ -190,14 +195,3 @@ class FineTuneTrainer(XlsrTrainer):
             share=share,
             progress=not self.args.disable_tqdm,
         )
-
-
-def _check_fit(model: Any, data: Any, max_length: int) -> None:
-    longest = max(max_length, int(np.max(getattr(data, "lengths", ()), initial=0)))
-    positions = max_positions(model.encoder)
-    if positions is not None and positions < longest:
-        raise XlsrError(f"`max_length` must be at most {positions} positions, got rows of up to {longest} tokens.")
-    labels: Mapping[str, int] = getattr(data, "report", {}).get("labels", {})
-    outputs = len(labels) or 1
-    if data is not None and model.config.num_labels != outputs:
-        raise XlsrError(f"`num_labels` must be {outputs} for these data, got {model.config.num_labels}.")

@@ -161,9 +161,9 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
 def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:
     """Logs the error of a push in the background, if nobody waits for it in `repo`, and removes its folder."""
     folder.cleanup()
-    if repo and not job.cancelled() and (error := job.exception()) is not None:
+    if repo and not job.cancelled():
         try:
             with hub_errors(repo):
-                raise error
+                job.result()
         except Exception as told:
             logger.warning("%s", redact_tokens(str(told)))

@@ -10,11 +10,10 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators import TranslationCollator, pad_rows
-from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
 from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
 from hf_xlsr.utils.errors import XlsrError
 
@@ -96,12 +95,13 @@ class TranslationTrainer(XlsrTrainer):
         train_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        ours, self.max_length = base_model(model), args.max_length
+        ours = base_model(model)
         if args.freeze_encoder and ours is not model:
             raise XlsrError("freeze_encoder would also freeze the encoder's adapters. Set it to false.")
-        _check_fit(ours, processing_class, self.max_length)
+        _check_tokenizer(ours, processing_class)
         self.converter = converter_of(args, processing_class, [ours.encoder])
         train_dataset = self.converted(train_dataset, args)
+        self.max_length = usable_length([ours.encoder, ours.decoder], args.max_length, train_dataset)
         if args.freeze_encoder:
             ours.freeze_encoder()
         if kwargs.get("data_collator") is None:
@@ -136,7 +136,7 @@ class TranslationTrainer(XlsrTrainer):
         )
 
 
-def _check_fit(model: Any, tokenizer: Any, max_length: int) -> None:
+def _check_tokenizer(model: Any, tokenizer: Any) -> None:
     config = model.config.get_text_config()
     check_vocabulary(tokenizer, config.vocab_size)
     ends, known = sentence_ends(tokenizer), (config.bos_token_id, config.eos_token_id)
@@ -145,7 +145,3 @@ def _check_fit(model: Any, tokenizer: Any, max_length: int) -> None:
             f"The tokenizer's first and last special tokens must be {known}, as in the model, got {ends}. Give "
             "HictlForConditionalGeneration.from_encoder this tokenizer."
         )
-    for name in ("encoder", "decoder"):
-        positions = max_positions(getattr(model, name))
-        if positions is not None and positions < max_length:
-            raise XlsrError(f"`max_length` must be at most the {name}'s {positions} positions, got {max_length}.")

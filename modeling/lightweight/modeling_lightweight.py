@@ -261,14 +261,12 @@ class DistillationModel(LightweightDualTransformer):
         embeds: torch.Tensor,
         pairs: tuple[torch.Tensor, ...],
         matryoshka_dims: Sequence[int] | None,
-        teacher_embeds: torch.Tensor | None = None,
+        teacher_embeds: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
         """The losses against `teacher_embeds`, the teacher's embeddings of the sources, `(batch, teacher_dim)`.
 
         Truncation concerns `matching` alone; `teacher` compares whole embeddings.
         """
-        if teacher_embeds is None:
-            raise XlsrError("`teacher_embeds` is missing. Use DistillationTrainer.")
         config, losses = self.config, {}
         taught = self.teacher_projection(embeds.to(self.head.dense.weight.dtype))
         losses["teacher"] = teacher_loss(taught, teacher_embeds.repeat(2, 1), kind=config.teacher_loss)

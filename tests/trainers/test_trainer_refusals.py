@@ -131,9 +131,8 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
         lambda: {"model": tiny_dual(nli_labels=3), "nli_dataset": TEXT, "nli_batch_size": 1},
         "nli_batch_size",
     ),
-    ("FineTune", lambda: {"max_length": 64}, "max_length"),
+    ("FineTune", lambda: {"train_dataset": LONG, "max_length": 64}, "max_length"),
     ("FineTune", lambda: {"train_dataset": SimpleNamespace(lengths=[5], report={})}, "num_labels"),
-    ("Translation", lambda: {"max_length": 64}, "max_length"),
     ("Translation", lambda: {"model": small_model(vocab_size=140)}, "tokenizer"),
     ("Translation", lambda: {"model": add_adapters(words_model(), rank=2), "freeze_encoder": True}, "freeze_encoder"),
 ]
@@ -145,7 +144,7 @@ def test_invalid_trainer(kind: str, options: Callable[[], dict[str, Any]], key: 
         made(kind, tmp_path, **options())
 
 
-@pytest.mark.parametrize("kind", ["Hictl", "DualMomentum"])
+@pytest.mark.parametrize("kind", ["Hictl", "DualMomentum", "FineTune", "Translation"])
 def test_max_length_is_at_most_the_positions(kind: str, tmp_path: Path) -> None:
     assert made(kind, tmp_path, max_length=200).data_collator.max_length == 40
 
