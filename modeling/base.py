@@ -79,7 +79,7 @@ class XlsrPreTrainedModel(PreTrainedModel):
 
         options["tags"] = [*(options.get("tags") or []), TAG]
         with hub_errors(repo_id), without_training_state(self):
-            return super().push_to_hub(repo_id, **options)
+            return PreTrainedModel.push_to_hub(self, repo_id, **options)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -345,14 +345,12 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
         names = {language: self.config.encoder_of(language) for language in self.config.languages or ()}
         by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(names, tokenizers)
-        projections = {language: self.projections[name] for language, name in names.items() if self.projections}
-        return to_routed_sentence_transformer(
-            {language: self.encoders[name] for language, name in names.items()},
-            {language: by_language[language] for language in names},
-            projections or None,
-            pooling=self.config.pooling,
-            **options,
-        )
+        encoders: dict[str, Any] = {language: self.encoders[name] for language, name in names.items()}
+        own = {language: by_language[language] for language in names}
+        projections: Any = None
+        if self.projections:
+            projections = {language: self.projections[name] for language, name in names.items()}
+        return to_routed_sentence_transformer(encoders, own, projections, pooling=self.config.pooling, **options)
 
 
 def check_queues(path: str, expected: Any) -> None:

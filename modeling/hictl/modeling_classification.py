@@ -89,8 +89,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             **options: Values of `HictlConfig`, such as `classifier_dropout`, `id2label` or `problem_type`.
         """
         encoder = start_encoder(path, place=place, dropout=dropout)
-        options = {**config_of_encoder(encoder), "problem_type": problem_type(num_labels), **options}
-        return cls(HictlConfig(num_labels=num_labels, **options), encoder)
+        own = {**config_of_encoder(encoder), "num_labels": num_labels, "problem_type": problem_type(num_labels)}
+        return cls(HictlConfig(**{**own, **options}), encoder)
 
     @can_return_tuple
     def forward(
