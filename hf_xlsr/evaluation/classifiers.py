@@ -92,7 +92,7 @@ def learn_classifier(
     learn, choose = ((features_of(encoder, rows.sides, language, **encoding), rows.labels) for rows in (train, dev))
     if head == "linear":
         return Classifier(encoder, *fit_linear(learn, choose))
-    options = {"seed": seed, "show_progress_bar": encoding.get("show_progress_bar", False)}
+    options: dict[str, Any] = {"seed": seed, "show_progress_bar": encoding.get("show_progress_bar", False)}
     return Classifier(encoder, *fit_mlp(learn, choose, classes=classes, settings=replace(mlp, **changes), **options))
 
 
@@ -102,7 +102,7 @@ def features_of(
     """The input of a head, `(n, width)`: unit embeddings of texts, or `pair_features` of the two sides of pairs."""
     if len(sides) == 1:
         return embed(encoder, sides[0], language=sides_of(language)[0], **encoding)
-    return pair_features(*embed_pairs(encoder, *sides, language, **encoding))
+    return pair_features(*embed_pairs(encoder, sides, language, **encoding))
 
 
 def fit_linear(train: Labelled, dev: Labelled) -> tuple[Predictor, float]:

@@ -34,8 +34,7 @@ def distinct_languages(language: Languages) -> Languages:
 
 def embed_pairs(
     encoder: Encoder,
-    first: Sequence[str],
-    second: Sequence[str],
+    sides: Sequence[Sequence[str]],
     language: Languages,
     *,
     normalize: bool = True,
@@ -45,7 +44,7 @@ def embed_pairs(
 
     A sentence that occurs on both sides of one language is encoded once.
     """
-    one, other = sides_of(language)
+    (first, second), (one, other) = sides, sides_of(language)
     if one != other:
         u = embed(encoder, first, language=one, normalize=normalize, **encoding)
         return u, embed(encoder, second, language=other, normalize=normalize, **encoding)

@@ -84,12 +84,6 @@ def train_alone(
     return train_model(vectors, torch.from_numpy(labels), F.cross_entropy, score, outputs=outputs, **options)
 
 
-def choose(means: list[float]) -> tuple[float, float]:
-    """The weight decay that is taken, and its mean accuracy."""
-    rounded = [round(100 * mean, 2) for mean in means]
-    return DECAYS[rounded.index(max(rounded))], means[rounded.index(max(rounded))]
-
-
 def folds_alone(
     vectors: np.ndarray, labels: np.ndarray, folds: int, folds_seed: int, **options: Any
 ) -> tuple[float, float]:
@@ -102,7 +96,9 @@ def folds_alone(
             for train, dev in splits
         ]
         means.append(float(np.mean(scores)))
-    return choose(means)
+    rounded = [round(100 * mean, 2) for mean in means]
+    best = rounded.index(max(rounded))
+    return DECAYS[best], means[best]
 
 
 def nested_alone(vectors: np.ndarray, labels: np.ndarray, folds: int, **options: Any) -> tuple[float, float]:

@@ -27,11 +27,11 @@ def test_labels_are_numbered_in_sorted_order():
 
 def test_sides_of_pairs():
     encoder = TableEncoder({text: [len(text), 1] for text in ("q a", "q bb", "q ccc")})
-    u, v = embed_pairs(encoder, ["a", "bb"], ["bb", "ccc"], "en", normalize=False, prompt="q ")
+    u, v = embed_pairs(encoder, (["a", "bb"], ["bb", "ccc"]), "en", normalize=False, prompt="q ")
     assert encoder.texts == ["q a", "q bb", "q ccc"]  # in one language each text is encoded once
     assert (u[:, 0].tolist(), v[:, 0].tolist()) == ([3, 4], [4, 5])
     encoder.routes, encoder.tasks = ("en", "es"), []
-    embed_pairs(encoder, ["q a", "q bb"], ["q a", "q bb"], ("en", "es"))
+    embed_pairs(encoder, [["q a", "q bb"]] * 2, ("en", "es"))
     assert encoder.tasks == ["en", "es"]
 
 

@@ -73,7 +73,7 @@ def sts(
     results = Results()
     by_task: dict[str, dict[str, float]] = {}
     for name, task in read.items():
-        cosines = pair_cosines(*embed_pairs(encoder, task.first, task.second, language, **encoding))
+        cosines = pair_cosines(*embed_pairs(encoder, task.sides, language, **encoding))
         parts = {subset: task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())}
         by_task[name] = _correlations(cosines, task.scores, list(parts.values()), name)
         counts = {"pairs": len(cosines), "dropped": task.dropped}
@@ -91,8 +91,7 @@ def sts(
 
 
 class _Task(NamedTuple):
-    first: list[str]
-    second: list[str]
+    sides: list[list[str]]
     scores: np.ndarray
     subsets: np.ndarray
     dropped: int
@@ -106,8 +105,8 @@ def _scored(rows: Iterable[Row], name: str) -> _Task:
     scores = np.array([np.nan if score is None or not str(score).strip() else float(score) for score in gold])
     kept = np.flatnonzero(~np.isnan(scores))
     groups = np.array([str(subset) for subset in subsets[0]] if subsets else [""] * len(gold))
-    one, other = ([" ".join(side[row].split()) for row in kept] for side in (first, second))
-    return _Task(one, other, scores[kept], groups[kept], dropped=len(gold) - len(kept))
+    sides = [[" ".join(side[row].split()) for row in kept] for side in (first, second)]
+    return _Task(sides, scores[kept], groups[kept], dropped=len(gold) - len(kept))
 
 
 def _correlations(cosines: np.ndarray, scores: np.ndarray, parts: Sequence[np.ndarray], name: str) -> dict[str, float]:
@@ -158,13 +157,13 @@ def pair_classification(
     """
     judged = _labelled(rows, "rows")
     tuned_on = None if tune is None else _labelled(tune, "tune")
-    similarities = _similarities(*embed_pairs(encoder, *judged.sides, language, normalize=False, **encoding))
+    similarities = _similarities(*embed_pairs(encoder, judged.sides, language, normalize=False, **encoding))
     positive = judged.labels == 1
     found = {f"{measure}_ap": float(average_precision(each, judged.labels)) for measure, each in similarities.items()}
     found["max_ap"] = max(found.values())
     outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], judged.labels))}
     if tuned_on is not None:
-        cosines = pair_cosines(*embed_pairs(encoder, *tuned_on.sides, tune_language or language, **encoding))
+        cosines = pair_cosines(*embed_pairs(encoder, tuned_on.sides, tune_language or language, **encoding))
         accuracy_at, f1_at = _tuned_thresholds(cosines, tuned_on.labels)
         found |= {"cosine_accuracy_threshold": accuracy_at, "cosine_f1_threshold": f1_at}
         right = (similarities["cosine"] >= accuracy_at) == positive

@@ -24,8 +24,11 @@ logger = logging.getLogger(__name__)
 
 MAX_SCORE = 5
 # Ways to test, named after the methods of `Classification` and `relatedness`, and the splits that they read.
-SPLITS = {"nested": ("test",), "train_folds": ("train", "test")}
-SPLITS |= dict.fromkeys(("fixed_dev", "relatedness"), ("train", "dev", "test"))
+SPLITS: dict[str, tuple[str, ...]] = {
+    "nested": ("test",),
+    "train_folds": ("train", "test"),
+    **dict.fromkeys(("fixed_dev", "relatedness"), ("train", "dev", "test")),
+}
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ def _scores(answers: Sequence[Any], place: str) -> np.ndarray:
 def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:
     if not task.spec.pairs:
         return embed(encoder, task.sides[0], language=language, normalize=False, **encoding)
-    u, v = embed_pairs(encoder, *task.sides, (language, language), normalize=False, **encoding)
+    u, v = embed_pairs(encoder, task.sides, (language, language), normalize=False, **encoding)
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 

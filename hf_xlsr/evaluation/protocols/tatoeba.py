@@ -229,7 +229,7 @@ def embed_sides(
     encoder: Encoder, sides: tuple[Sequence[str], Sequence[str]], languages: tuple[str, str], **encoding: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
-    found = embed_pairs(encoder, *sides, languages, **encoding)
+    found = embed_pairs(encoder, sides, languages, **encoding)
     for vectors, texts in zip(found, sides, strict=True):
         check_directions(vectors, texts)
     return found
