@@ -56,6 +56,10 @@ def folder(tmp_path: Path, tiny_export: str, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path
 
 
+def command(folder: Path) -> list[str]:
+    return ["evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out")]
+
+
 def content(output: Path) -> dict[str, bytes]:
     files = [*(output / name for name in TABLES), *sorted(output.glob("plots/*.png"))]
     return {file.name: file.read_bytes() for file in files}
@@ -88,6 +92,11 @@ def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert counts == {"a": len(texts), "b": len(texts)}
     monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("nothing is left to measure"))
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
+    # An evaluation of one model shares the vectors.
+    before = set((folder / "vectors").rglob("*"))
+    one = ["evaluate", str(folder / "a"), "--protocol", "tatoeba", "--data", str(folder / "wide.tsv")]
+    assert main([*one, "--columns", "source=en,target=de", "--vectors", str(folder / "vectors")]) == 0
+    assert set((folder / "vectors").rglob("*")) == before
 
 
 def test_only_what_changed_is_measured_again(folder: Path) -> None:
@@ -113,30 +122,28 @@ def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, 
         return measure(task, inputs, loaded, model, encoder)
 
     monkeypatch.setattr(suite_module, "measure", broken)
-    command = ["evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out")]
-    assert "a/retrieval: out of luck" in failing(capsys, *command)
+    assert "a/retrieval: out of luck" in failing(capsys, *command(folder))
     files = {str(file.relative_to(folder / "out")) for file in (folder / "out").glob("*/*.json")}
     assert files == {"a/bias.json", "b/bias.json", "b/retrieval.json"}
     assert "tatoeba" in (folder / "out/table.md").read_text()
     monkeypatch.setattr(suite_module, "measure", measure)
-    assert main(command) == 0
+    assert main(command(folder)) == 0
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "whole")
     assert content(folder / "out") == content(folder / "whole")
 
 
 @pytest.mark.slow
 def test_killed_twice(folder: Path) -> None:
-    command = [sys.executable, "-m", "hf_xlsr.cli", "evaluate", "--suite", str(folder / "suite.yaml"), "--output"]
-    out = folder / "out"
+    words, out = [sys.executable, "-m", "hf_xlsr.cli", *command(folder)[:-1]], folder / "out"
     for seen in (1, 3):
-        process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([*words, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(list(out.glob("vectors/*/*.keys.npy"))) < seen and process.poll() is None:
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert not (out / "table.md").exists()
-    subprocess.run([*command, str(out)], check=True)
-    subprocess.run([*command, str(folder / "whole")], check=True)
+    subprocess.run([*words, str(out)], check=True)
+    subprocess.run([*words, str(folder / "whole")], check=True)
     assert content(out) == content(folder / "whole")
     for file in (folder / "whole").glob("*/*.json"):
         first, second = (json.loads(path.read_text()) for path in (file, out / file.relative_to(folder / "whole")))
@@ -145,21 +152,19 @@ def test_killed_twice(folder: Path) -> None:
 
 def test_everything_is_checked_before_a_model_is_loaded(folder: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("a model was loaded"))
-    content = yaml.safe_load((folder / "suite.yaml").read_text())
-    content["tasks"]["bias"]["data"] = "gone.tsv"
-    content["encoders"]["b"]["model"] = "./gone"
-    (folder / "suite.yaml").write_text(yaml.safe_dump(content))
-    error = failing(capsys, "evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out"))
-    assert "gone.tsv" in error and "./gone" in error
-    content["tasks"]["bias"] |= {"data": str(folder / "wide.tsv"), "options": {"margin": "ratio"}}
-    content["encoders"]["b"]["model"] = str(folder / "b")
-    (folder / "suite.yaml").write_text(yaml.safe_dump(content))
-    assert "margin" in failing(capsys, "evaluate", "--suite", str(folder / "suite.yaml"), "--output", "out")
-    content["tasks"]["bias"]["protocols"] = "tatoeba"
-    (folder / "suite.yaml").write_text(yaml.safe_dump(content))
-    assert "tasks.bias.protocols" in failing(
-        capsys, "evaluate", "--suite", str(folder / "suite.yaml"), "--output", "out"
-    )
+    plain = (folder / "suite.yaml").read_text()
+    changes: list[tuple[dict[str, Any], str, list[str]]] = [
+        ({"data": "gone.tsv"}, "./gone", ["gone.tsv", "./gone"]),
+        ({"options": {"margin": "ratio"}}, "${SUITE}/b", ["margin"]),
+        ({"protocols": "tatoeba"}, "${SUITE}/b", ["tasks.bias.protocols"]),
+    ]
+    for task, model, keys in changes:
+        content = yaml.safe_load(plain)
+        content["tasks"]["bias"] |= task
+        content["encoders"]["b"]["model"] = model
+        (folder / "suite.yaml").write_text(yaml.safe_dump(content))
+        error = failing(capsys, *command(folder))
+        assert all(key in error for key in keys)
 
 
 def test_two_tasks_of_one_name(folder: Path) -> None:
@@ -197,20 +202,11 @@ def test_shipped_suites() -> None:
 
 
 def test_options_of_the_command_with_a_suite(folder: Path, capsys: Any) -> None:
-    command = ["evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out")]
-    assert main([*command, "--limit", "7"]) == 0
+    assert main([*command(folder), "--limit", "7"]) == 0
     found = load_results(folder / "out/a/retrieval.json")["metrics"]
     assert found["wide-tatoeba/en-de/test/pairs"] == 7
     for option in (["--languages", "en,fr"], ["--k", "2"], ["--where", "x=y"]):
-        assert option[0] in failing(capsys, *command, *option)
-
-
-def test_one_model_and_suites_share_vectors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
-    before = set((folder / "vectors").rglob("*"))
-    command = ["evaluate", str(folder / "a"), "--protocol", "tatoeba", "--data", str(folder / "wide.tsv")]
-    assert main([*command, "--columns", "source=en,target=de", "--vectors", str(folder / "vectors")]) == 0
-    assert set((folder / "vectors").rglob("*")) == before
+        assert option[0] in failing(capsys, *command(folder), *option)
 
 
 def test_a_new_debias_is_measured_again(folder: Path) -> None:
