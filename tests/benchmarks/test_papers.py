@@ -55,34 +55,23 @@ def finish(folder: Path, value: float = 0.5) -> None:
 
 
 def test_published_pages_follow_from_kept_figures(tmp_path: Path) -> None:
-    copied(tmp_path)
+    (tmp_path / "images").mkdir()
+    for file in (ROOT / "docs" / "images").glob("papers_*.png"):  # plots are drawn over the empty pictures
+        (tmp_path / "images" / file.name).touch()
     published = (ROOT / "docs" / "results.md").read_text("utf-8")
     before, after = published.split(BEGIN)[0], published.split(END)[1]
     (tmp_path / "results.md").write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
     (tmp_path / "results").mkdir()
-    book = read_tables(ROOT / "benchmarks/papers/tables.yaml")
-    write_report(book, Figures(ROOT / "docs/figures.json"), tmp_path)
+    book, kept = read_tables(ROOT / "benchmarks/papers/tables.yaml"), Figures(ROOT / "docs/figures.json")
+    write_report(book, kept, tmp_path)
+    before_saving, kept.file = kept.file.read_text("utf-8"), tmp_path / "figures.json"
+    kept.save()
+    assert kept.file.read_text("utf-8") == before_saving
     assert (tmp_path / "results.md").read_text("utf-8") == published
     written = list((tmp_path / "results").iterdir())
     assert len(written) == len(book.tables)
     for page in written:
         assert page.read_text("utf-8") == (ROOT / "docs" / "results" / page.name).read_text("utf-8"), page.name
-
-
-def copied(folder: Path) -> Path:
-    """Empty pictures of the published names: plots are drawn over them."""
-    (folder / "images").mkdir()
-    for file in (ROOT / "docs" / "images").glob("papers_*.png"):
-        (folder / "images" / file.name).touch()
-    return folder / "images"
-
-
-def test_kept_figures_survive_saving(tmp_path: Path) -> None:
-    kept = Figures(ROOT / "docs" / "figures.json")
-    before = kept.file.read_text("utf-8")
-    kept.file = tmp_path / "figures.json"
-    kept.save()
-    assert kept.file.read_text("utf-8") == before
 
 
 def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

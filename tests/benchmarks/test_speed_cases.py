@@ -24,17 +24,13 @@ def measured(case: str, **options: Any) -> dict[str, Any]:
 
 
 def test_steps_compute_the_loss_of_their_references() -> None:
-    hictl, cmlm, queue = (
-        measured("hictl"),
-        measured("cmlm"),
-        measured("queue_info_nce", precisions=["float32"]),
-    )
+    hictl, cmlm, queue = measured("hictl"), measured("cmlm"), measured("queue_info_nce", precisions=["float32"])
     assert hictl["ours"]["lm"] == pytest.approx(hictl["full logits"]["lm"], rel=1e-2)
     assert cmlm["ours, one sentence"]["loss"] == pytest.approx(cmlm["full logits"]["loss"], rel=1e-2)
     assert queue["float32"]["loss"] == pytest.approx(queue["naive"]["loss"], rel=1e-5)
     assert queue["int8"]["loss"] == pytest.approx(queue["naive"]["loss"], rel=1e-2)
-    head = measured("hictl", layers=0)
-    assert head.keys() == {"ours", "full logits"}
+    assert measured("hictl", layers=0).keys() == {"ours", "full logits"}
+    assert measured("senteval")["one by one"]["largest_difference"] <= 0.005
 
 
 def test_searches_find_the_translations() -> None:
@@ -43,16 +39,10 @@ def test_searches_find_the_translations() -> None:
     assert measured("mining", kind="memory")["ours"]["true_pairs"] == 1.0
 
 
-def test_classifiers_agree_one_by_one_and_stacked() -> None:
-    assert measured("senteval")["one by one"]["largest_difference"] <= 0.005
-
-
 def test_attention_and_parts_of_a_step() -> None:
     assert measured("attention").keys() == {"sdpa", "eager"}
     parts = measured("dual_momentum")["dual_momentum"]
-    assert all(
-        parts[part] > 0 for part in ("encoders", "momentum encoders", "loss", "backward", "momentum", "enqueue")
-    )
+    assert min(parts[part] for part in ("encoders", "momentum encoders", "loss", "backward", "enqueue")) > 0
 
 
 def test_exports_have_the_embeddings_of_torch() -> None:

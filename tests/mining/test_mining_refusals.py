@@ -60,6 +60,7 @@ def score(*sides: list[str], **options: Any) -> Callable[[], Any]:
         (lambda: neighbours_both_ways(EYE, EYE, method="exat"), "exact"),
         (lambda: neighbours_both_ways(EYE, np.eye(2)), "3 and 2"),
         (lambda: neighbours_both_ways(np.diag([1, 2, -np.inf]), EYE), "row 2 of `source`"),
+        (lambda: nearest_neighbours(EYE, 1e20 * EYE), "normalise"),
         (lambda: nearest_neighbours(EYE, EYE, 0), "k"),
         (lambda: nearest_neighbours(EYE, np.empty((0, 3))), "candidates"),
         (lambda: nearest_neighbours(EYE, np.eye(2)), "3 and 2"),

@@ -49,3 +49,7 @@ def test_margins_by_hand():
 def test_better_cosine_has_a_better_score(margin: str, mean: float):
     scores = margin_scores(np.linspace(-1, 1, 21), np.array(mean), np.array(mean), margin)
     assert (np.diff(scores) > 0).all() and np.isfinite(scores).all()
+
+
+def test_zeros_are_as_near_to_all():
+    assert nearest_neighbours(np.diag([1, 0, 1]), np.diag([0, 1, 1]), 2)[1].tolist() == [[0, 1], [0, 1], [2, 0]]
