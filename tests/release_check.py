@@ -83,7 +83,9 @@ def check_contents(wheel: Path, sdist: Path) -> None:
     for name, line in (("CHANGELOG.md", rf"^## {version}\b"), ("CITATION.cff", rf"^version: {version}$")):
         if not re.search(line, (ROOT / name).read_text("utf-8"), re.MULTILINE):
             raise Wrong(f"the wheel is version {version}, and {name} names another.")
-    if missing := [key for key in ("Summary", "License-Expression", "Requires-Python", "Keywords") if not metadata[key]]:
+    if missing := [
+        key for key in ("Summary", "License-Expression", "Requires-Python", "Keywords") if not metadata[key]
+    ]:
         raise Wrong(f"the wheel's metadata lack {', '.join(missing)}.")
 
 

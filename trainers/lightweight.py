@@ -13,8 +13,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.teacher import Teacher
+from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys
 from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
+from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import PairTrainer
+from hf_xlsr.trainers.dual_momentum import MemoryQueueCallback
+from hf_xlsr.utils.errors import XlsrError
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
 STREAMED_TEXTS = 20_000  # first texts of a stream, whose mean embedding is the centre
@@ -47,7 +51,7 @@ class LightweightTrainer(PairTrainer):
             tokenizer,
             masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
             mask_punctuation=config.mask_punctuation,
-            identities=config.alignment_mask_duplicates,
+            identities=config.alignment_mask_duplicates or getattr(config, "queue_size", 0) > 0,
             **options,
         )
 
@@ -101,7 +105,13 @@ class DistillationTrainer(LightweightTrainer):
 
     def __init__(self, model: Any, args: Any, *, teacher: Any, **kwargs: Any) -> None:
         self.teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
+        self.step_keys = StepKeys()
         super().__init__(model, args, **kwargs)
+        if base_model(self.model).config.queue_size:
+            if base_model(self.model) is not self.model:
+                raise XlsrError("`queue_size` needs whole checkpoints; those of adapters have no queue. Set it to 0.")
+            self.add_callback(SoundStepCallback(self.step_keys))
+            self.add_callback(MemoryQueueCallback(self.step_keys))
         with args.main_process_first(desc="teacher"):
             self.teacher.prepare(_sources(self.train_dataset))
 
@@ -117,7 +127,10 @@ class DistillationTrainer(LightweightTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the teacher's embeddings of the sources."""
         inputs = {**inputs}
-        inputs["teacher_embeds"] = self.teacher(inputs.pop("source_texts")).to(self.args.device)
+        keys = inputs["teacher_embeds"] = self.teacher(inputs.pop("source_texts")).to(self.args.device)
+        if model.training and base_model(self.model).config.queue_size:
+            texts = inputs["identities"][0]
+            self.step_keys.waiting.append(("source", keys, texts, texts))
         return super().compute_loss(model, inputs, *args, **kwargs)
 
 

@@ -160,12 +160,13 @@ class NumberMatch(Step):
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class DropIdentical(Step):
-    """Removes untranslated copies: pairs whose sides are equal by `match_key`."""
+    """Removes untranslated copies: pairs of two languages whose sides are equal by `match_key`."""
 
     name: ClassVar[str] = "drop_identical"
 
     def keeps(self, row: Row) -> bool:
-        return match_key(row["source"]) != match_key(row["target"])
+        one_language = row.get("source_lang") is not None and row["source_lang"] == row.get("target_lang")
+        return one_language or match_key(row["source"]) != match_key(row["target"])
 
 
 @dataclass(kw_only=True, config=_OPTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Row, Sample, build_cleaner, build_text_cleaner
-from hf_xlsr.data.encoding import PAIRS, TEXTS, RowKind, check_tokenizers
+from hf_xlsr.data.encoding import PAIRS, TAUGHT_PAIRS, TEXTS, RowKind, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
@@ -93,7 +94,7 @@ def prepare(
         cleaner=with_removal(cleaner, evaluation_texts, data["fraction"], seed),
         tokenizers=given,
         max_length=length,
-        describe=pair_facts,
+        describe=partial(pair_facts, one_language=kind is TAUGHT_PAIRS),
         key=None if given else [section, seed],
         train=None if given else train_on,
         keep_tokenizers=True,
@@ -152,13 +153,13 @@ def prepare_texts(
     return PreparedRows(rows, report)
 
 
-def pair_facts(pairs: Dataset) -> dict[str, Any]:
-    """Counts of pairs for a report: `pairs` and `language_pairs`, sorted."""
+def pair_facts(pairs: Dataset, one_language: bool = False) -> dict[str, Any]:
+    """Counts of pairs for a report: `pairs` and `language_pairs`, sorted; `one_language` allows both sides in one."""
     found: set[tuple[str, str]] = set()
     for batch in pairs.select_columns(["source_lang", "target_lang"]).iter(batch_size=10_000):
         found.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
     for source_lang, target_lang in found:
-        if source_lang == target_lang:
+        if source_lang == target_lang and not one_language:
             raise XlsrError(
                 f"both sides of a training pair are in one language ({source_lang or 'unnamed'}); name two languages "
                 "in data.languages and data.train."

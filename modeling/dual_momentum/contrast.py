@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import TrainerCallback
+from transformers import initialization as init
 
 from hf_xlsr.losses import (
     QuantizedRows,
@@ -88,6 +89,12 @@ class MemoryQueue(nn.Module):
         self.texts[rows], self.examples[rows] = texts, examples
         self.pointer.copy_((self.pointer + count) % self.size)
         self.filled.copy_((self.filled + count).clamp(max=self.size))
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Empties a queue whose buffers were made without values, as `from_pretrained` does."""
+        for name, buffer in self.named_buffers():
+            init.constant_(buffer, NO_TEXT if name == "examples" else 0)
 
     def clear(self) -> None:
         self.pointer.zero_()

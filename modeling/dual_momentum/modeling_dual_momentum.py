@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
@@ -22,7 +21,7 @@ from hf_xlsr.utils.distributed import gather_ragged
 from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
-from .contrast import NO_TEXT, MemoryQueue, direction_loss, momentum_pairs, update_averages
+from .contrast import MemoryQueue, direction_loss, momentum_pairs, update_averages
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -150,8 +149,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, MemoryQueue):
-            for name, buffer in module.named_buffers():
-                init.constant_(buffer, NO_TEXT if name == "examples" else 0)
+            module.initialize()
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""

@@ -120,6 +120,9 @@ class DistillationConfig(LightweightConfig):
         teacher_weight: Weight of this loss; half of it is for the sources, half for their translations.
         matching_weight: Weight of `hf_xlsr.losses.matching_loss`.
         matching_temperature: Divides its cosines.
+        queue_size: Teacher embeddings of earlier sources that are kept as negatives; 0 keeps none.
+        queue_weight: Weight of the contrast with them and with those of the batch.
+        queue_temperature: Divides its cosines.
 
     Examples:
         >>> encoder = {"model_type": "bert", "hidden_size": 256, "num_attention_heads": 4}
@@ -135,6 +138,9 @@ class DistillationConfig(LightweightConfig):
     teacher_weight: float | int = interval(min=0)(default=1.0)
     matching_weight: float | int = interval(min=0)(default=0.0)
     matching_temperature: float | int = interval(min=0, exclude_min=True)(default=0.05)
+    queue_size: int = interval(min=0)(default=0)
+    queue_weight: float | int = interval(min=0)(default=1.0)
+    queue_temperature: float | int = interval(min=0, exclude_min=True)(default=0.05)
     generative_task: Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"] = "xtr"
     alignment_normalize: bool = True
     alignment_mask_duplicates: bool = True

@@ -18,18 +18,21 @@ from hf_xlsr.losses import (
     generative_labels,
     generative_loss,
     matching_loss,
+    matching_pairs,
     matryoshka_mean,
+    queue_info_nce,
     similarity_loss,
     teacher_loss,
     weighted_sum,
 )
 from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel
+from hf_xlsr.modeling.dual_momentum.contrast import MemoryQueue
 from hf_xlsr.modeling.encoding import encode_negatives, full_mask
 from hf_xlsr.modeling.heads import LmHead
 from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import pool
+from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_lightweight import DistillationConfig, LightweightConfig
 
@@ -169,11 +172,12 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 negative_input_ids,
                 negative_attention_mask,
             )
+            masks = config.alignment_mask_duplicates and identities is not None
             alignment = partial(
                 alignment_loss,
                 temperature=config.alignment_temperature,
                 normalize=config.alignment_normalize,
-                identities=None if identities is None else gather_rows(identities.T).T,
+                identities=gather_rows(identities.T).T if masks else None,
             )
             losses["alignment"] = matryoshka_mean(alignment, matryoshka_dims, *pairs, negatives)
         if config.similarity_weight:
@@ -185,7 +189,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 epsilon=config.similarity_epsilon,
             )
             losses["similarity"] = matryoshka_mean(similarity, matryoshka_dims, *pairs)
-        losses |= self.extra_losses(torch.cat([source, target]), pairs, matryoshka_dims, **more)
+        losses |= self.extra_losses(torch.cat([source, target]), pairs, matryoshka_dims, identities=identities, **more)
         loss = weighted_sum(losses, self.loss_weights)
         if not config.generative_weight:
             # DDP waits for the gradient of every parameter, including the unused head.
@@ -200,7 +204,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
         return {name: getattr(config, f"{name}_weight") for name in names}
 
     def extra_losses(
-        self, embeds: torch.Tensor, pairs: tuple[torch.Tensor, ...], matryoshka_dims: Sequence[int] | None
+        self, embeds: torch.Tensor, pairs: tuple[torch.Tensor, ...], matryoshka_dims: Sequence[int] | None, **more: Any
     ) -> dict[str, torch.Tensor]:
         """Losses that a subclass adds, by name, with their weights in `loss_weights`.
 
@@ -229,6 +233,8 @@ class DistillationModel(LightweightDualTransformer):
 
     Sources and translations learn the teacher's embedding of the source. In-batch contrast separates what the teacher
     holds alike in different languages; it also keeps the student from collapsing when its languages have few pairs.
+    With `queue_size` the student is contrasted as in dual momentum contrast. The teacher, which never changes, replaces
+    the momentum encoder, so that all keys in the queue are as good as new.
 
     Examples:
         >>> from hf_xlsr.modeling.lightweight import DistillationConfig
@@ -249,12 +255,19 @@ class DistillationModel(LightweightDualTransformer):
         width = config.hidden_size
         other = config.teacher_dim not in (None, width)
         self.teacher_projection = nn.Linear(width, config.teacher_dim or width) if other else nn.Identity()
+        self.queue = MemoryQueue(config.queue_size, config.teacher_dim or width) if config.queue_size else None
         self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MemoryQueue):
+            module.initialize()
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        config = self.config
-        return {**super().loss_weights, "teacher": config.teacher_weight, "matching": config.matching_weight}
+        names = ("teacher", "matching", "queue")
+        return {**super().loss_weights, **{name: getattr(self.config, f"{name}_weight") for name in names}}
 
     def extra_losses(  # type: ignore[override]  # with inputs of its own
         self,
@@ -262,10 +275,11 @@ class DistillationModel(LightweightDualTransformer):
         pairs: tuple[torch.Tensor, ...],
         matryoshka_dims: Sequence[int] | None,
         teacher_embeds: torch.Tensor,
+        identities: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """The losses against `teacher_embeds`, the teacher's embeddings of the sources, `(batch, teacher_dim)`.
 
-        Truncation concerns `matching` alone; `teacher` compares whole embeddings.
+        Truncation concerns `matching` alone; the others compare whole embeddings with the teacher's.
         """
         config, losses = self.config, {}
         taught = self.teacher_projection(embeds.to(self.head.dense.weight.dtype))
@@ -273,4 +287,28 @@ class DistillationModel(LightweightDualTransformer):
         if config.matching_weight:
             loss = partial(matching_loss, teacher=gather_rows(teacher_embeds), temperature=config.matching_temperature)
             losses["matching"] = matryoshka_mean(loss, matryoshka_dims, *pairs)
+        if self.queue is not None:
+            losses["queue"] = self._queue_loss(self.queue, taught, teacher_embeds, identities)
         return losses
+
+    def _queue_loss(
+        self, queue: MemoryQueue, taught: torch.Tensor, teacher_embeds: torch.Tensor, identities: torch.Tensor | None
+    ) -> torch.Tensor:
+        """InfoNCE of both sides with the teacher's embedding of the source; equal sources are no negatives."""
+        if identities is None:
+            raise XlsrError("`queue_size` needs `identities`, the hashes of texts. Use DistillationTrainer.")
+        keys, texts = normalize(teacher_embeds.float()), identities[0]
+        known = torch.cat([queue.texts[: queue.count], gather_rows(texts)])
+        return queue_info_nce(
+            normalize(taught),
+            keys.repeat(2, 1),
+            queue.keys(),
+            temperature=self.config.queue_temperature,
+            other_keys=gather_rows(keys),
+            masked=matching_pairs(texts.repeat(2), known),
+        )
+
+    def enqueue(self, side: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
+        """Adds the teacher's embeddings of sources to the queue; see `MemoryQueue.enqueue`."""
+        if self.queue is not None:
+            self.queue.enqueue(normalize(keys), texts, examples)

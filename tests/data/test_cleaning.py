@@ -127,6 +127,8 @@ def test_near_duplicates_ignore_numbers_and_accents() -> None:
 def test_drop_identical() -> None:
     rows = [pair("Hello!", "hello"), pair("?", "?"), pair("?", "!"), pair("Hello", "Hallo")]
     assert kept(DropIdentical(), rows) == rows[2:]
+    untranslated = {**pair("Hello", "Hello"), "source_lang": "en", "target_lang": "en"}  # for a teacher
+    assert kept(DropIdentical(), [untranslated, {**untranslated, "target_lang": "de"}]) == [untranslated]
 
 
 EN_RU, EN_ES = ({"source_lang": "en", "target_lang": target} for target in ("ru", "es"))

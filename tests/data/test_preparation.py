@@ -21,7 +21,7 @@ from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
 from hf_xlsr.data import preparation
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.encoding import TokenCounts, text_identities
+from hf_xlsr.data.encoding import TAUGHT_PAIRS, TokenCounts, text_identities
 from hf_xlsr.data.labelled import LabelledTask, prepare_labelled, prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts
 from hf_xlsr.data.plain import DataConverter
@@ -409,3 +409,17 @@ def test_texts_are_grouped_by_language(tmp_path: Path, tokenizer: Any) -> None:
     example = texts[2, 3]
     assert example["lang"] == "fr" and example["epoch"] == 2
     assert tokenizer.decode(example["text_ids"], skip_special_tokens=True) == "trois"
+
+
+def test_a_teacher_needs_no_translations(paths: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "text.tsv").write_text("text\n" + "\n".join(FRENCH) + "\n", "utf-8")
+    text = {"path": str(tmp_path / "text.tsv"), "columns": "source=text,target=text", "languages": ["fr", "fr"]}
+    data = {"train": text, "cleaning": ["drop_identical"], "fraction": 1.0, "limit": None, "max_length": 16}
+    options: dict[str, Any] = {"data": data, "tokenizer": {"path": paths["fr"]}, "languages": LANGUAGES, "seed": 1}
+    found = prepare(folder=tmp_path / "run", evaluation_texts=(), kind=TAUGHT_PAIRS, **options)
+    assert found.report["language_pairs"] == [["fr", "fr"]] and len(found.train) == len(FRENCH)
+    for number, text_of_row in enumerate(FRENCH):
+        row = found.train[0, number]
+        assert row["source_ids"] == row["target_ids"] and row["source"] == text_of_row
+    with pytest.raises(XlsrError, match="one language"):
+        prepare(folder=tmp_path / "pairs", evaluation_texts=(), **options)

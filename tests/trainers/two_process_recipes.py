@@ -67,6 +67,7 @@ def recipes(folder: Path) -> dict[str, dict[str, Any]]:
                 "generative_task": "xtr",
                 "generative_weight": 0.1,
                 "matching_weight": 1.0,
+                "queue_size": 32,
             },
         },
         "DualMomentumTrainer": {
