@@ -129,18 +129,22 @@ class Debias:
         if not given.ndim or given.shape[-1] != self.dimension:
             of, shape = f" of '{self.encoder}'" if self.encoder else "", tuple(given.shape)
             raise XlsrError(f"Embeddings{of} must be {self.dimension} wide, as those fitted on, got shape {shape}.")
+        left: Any
+        result: Vectors
         if isinstance(given, torch.Tensor):
             if not bool(torch.isfinite(given).all()):
                 check_finite(given.detach().float().cpu().numpy(), "the embeddings")
             wide = given if given.dtype == torch.float64 else given.float()
             left = remove(wide, torch.from_numpy(np.ascontiguousarray(fitted)).to(wide.device, wide.dtype))
             left = torch.nn.functional.normalize(left, dim=-1) if normalize else left
-            return left.to(given.dtype) if given.is_floating_point() else left
-        check_finite(given, "the embeddings")
-        array = given.astype(np.float64 if given.dtype == np.float64 else np.float32, copy=False)
-        rest = remove(array, fitted.astype(array.dtype))
-        rest = unit_length(rest) if normalize else rest
-        return rest.astype(given.dtype, copy=False) if given.dtype.kind == "f" else rest
+            result = left.to(given.dtype) if given.is_floating_point() else left
+        else:
+            check_finite(given, "the embeddings")
+            array = given.astype(np.float64 if given.dtype == np.float64 else np.float32, copy=False)
+            left = remove(array, fitted.astype(array.dtype))
+            left = unit_length(left) if normalize else left
+            result = left.astype(given.dtype, copy=False) if given.dtype.kind == "f" else left
+        return result
 
     def facts(self) -> dict[str, Any]:
         """Content of `debias.json`: method, components, dimension, encoder, prompt, and texts and share by language."""
