@@ -356,9 +356,11 @@ class OneEncoderMethod(SentenceEncoderMethod):
         """The configuration that `model.encoder` describes, for the vocabulary of the data."""
         config = self.pretrained_config()
         if config is None:
-            sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+            values: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+            values |= self.encoder_section
+            kind = values.pop("model_type", None) or self.default_type
             with self.explained("model.encoder"):
-                config = self.new_config(**{"model_type": self.default_type, **sizes, **self.encoder_section})
+                config = self.new_config(kind, **values)
         fix = "Give tokenizer.path and model.encoder.path that belong together."
         check_token_ids(tokenizer, config.vocab_size, fix=fix)
         return config
