@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -205,7 +206,9 @@ class Case:
         process.start()
         process.join(kill_after)
         if process.is_alive():
-            os.killpg(process.pid, 9)
+            with contextlib.suppress(ProcessLookupError):  # before it has a group of its own
+                os.killpg(process.pid, 9)
+            process.kill()
             process.join()
             return None
         return process.exitcode
