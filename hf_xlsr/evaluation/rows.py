@@ -11,6 +11,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 Row = Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
+Item = TypeVar("Item")
 
 
 class LabelledTexts(NamedTuple):
@@ -135,7 +136,7 @@ def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
     return [row["source"] for row in rows], [row["target"] for row in rows]
 
 
-def random_rows(rows: Sequence[AnyRow], count: int, seed: int) -> list[AnyRow]:
+def random_rows(rows: Sequence[Item], count: int, seed: int) -> list[Item]:
     """A random subset of rows, in their order; all when there are fewer."""
     order = np.random.default_rng(seed).choice(len(rows), min(count, len(rows)), replace=False)
     return [rows[place] for place in np.sort(order)]
