@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.processes import import_ahead
 
 WIDTH, SHOWN_LANGUAGES = 80, 15
 Word = Annotated[str | None, typer.Argument(help="Only entries that contain this text.")]
@@ -61,6 +62,8 @@ def prepare(
 
     They go to the cache, where runs find them. A killed call resumes. Any key of the recipe may follow as --key value.
     """
+    if num_proc > 1:
+        import_ahead("transformers", "hf_xlsr.data.preparation")
     from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.recipe import load_runs
     from hf_xlsr.runs.train import prepare_data

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
+from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -31,8 +31,9 @@ def run_shards(
         for shard in tqdm(shards, **bar):
             work(shard)
         return
-    # A fork would copy the locks of the threads of tokenizers and PyTorch.
-    with ProcessPoolExecutor(num_proc, get_context("spawn"), _start, (work,)) as pool:
+    # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
+    method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(num_proc, get_context(method), _start, (work,)) as pool:
         try:
             for job in tqdm([pool.submit(_run, shard) for shard in shards], **bar):
                 job.result()
@@ -43,6 +44,13 @@ def run_shards(
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def import_ahead(*modules: str) -> None:
+    """Lets the process that workers are forked from import `modules` while this one goes on."""
+    if "forkserver" in get_all_start_methods():
+        forkserver.set_forkserver_preload(list(modules))
+        forkserver.ensure_running()
 
 
 def _start(work: Callable[[Any], None]) -> None:
