@@ -266,11 +266,15 @@ class Method(ABC):
         """The result of `prepare` in a sentence for the console."""
         steps = report.get("cleaning", {})
         parts = [report, *(report[part] for part in COUNTED if report.get(part))]
-        facts = [f"{count:,} {what}" for what, count in counted(report).items()]
-        facts += [f"{step} removed {rows['in'] - rows['out']:,}" for step, rows in steps.items()]
-        facts += [f"{sum(report.get(what, {}).values()):,} {what}" for what in ("rejected", "unlabelled")]
-        facts += [f"{report['vocab_size']:,} tokens"] if report.get("vocab_size") else []
-        return f"{', '.join(facts)}, {sum(part.get('num_truncated', 0) for part in parts):,} truncated."
+        counts = {
+            **{f"removed by {step}": rows["in"] - rows["out"] for step, rows in steps.items()},
+            "bad lines": sum(report.get("rejected", {}).values()),
+            "without a label": sum(report.get("unlabelled", {}).values()),
+            "truncated": sum(part.get("num_truncated", 0) for part in parts),
+            "tokens in the vocabulary": report.get("vocab_size") or 0,
+        }
+        facts = {**counted(report), **{what: count for what, count in counts.items() if count}}
+        return f"{', '.join(f'{count:,} {what}' for what, count in facts.items())}."
 
     @property
     def exported(self) -> bool:
