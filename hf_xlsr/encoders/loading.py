@@ -108,7 +108,7 @@ def trained_sentence_transformer(
 
 def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[str, str] | None) -> Any:
     """The tokenizer, or one for each language of a model with several encoders."""
-    languages = list(model.config.languages) if hasattr(model, "routes") else []
+    languages = list(model.config.languages) if hasattr(model, "encoders") else []
     if isinstance(given, str):
         return load_tokenizer(given, "--tokenizer")
     if given and languages:
@@ -129,7 +129,7 @@ def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[
 
 
 def _max_length(model: Any, tokenizers: Any, given: int | None, trained: int | None) -> int:
-    encoders = model.encoders.values() if hasattr(model, "routes") else [model.encoder]
+    encoders = model.encoders.values() if hasattr(model, "encoders") else [model.encoder]
     several = tokenizers.values() if isinstance(tokenizers, Mapping) else [tokenizers]
     positions = min((count for count in map(max_positions, encoders) if count is not None), default=None)
     if given is not None and not 1 < given <= (positions or given):
