@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,16 +23,12 @@ from hf_xlsr.evaluation import (
     plot_curves,
     plot_languages,
     plot_retrieval,
-    plot_tsne,
     read_bucc,
     tatoeba,
-    tatoeba_laser,
-    tatoeba_mteb,
     tatoeba_xtreme,
     xsim,
-    xsr,
 )
-from hf_xlsr.evaluation.bleu import check_tokenizer, corpus_bleu
+from hf_xlsr.evaluation.bleu import corpus_bleu
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.plots.common import check_picture
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
@@ -60,7 +54,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of all kinds, named in the tables below."""
     home = tmp_path_factory.mktemp("refusals")
     pq.write_table(pa.table(WIDE), home / "numbers.parquet")
-    write_tsv(home / "pool.txt", ["vier"])
     pairs = "source_lang\ttarget_lang\tsource\ttarget"
     write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
     write_tsv(home / "other-pairs.tsv", [pairs, "en\tfr\tday\tjour", "fr\tit\tjour\tgiorno"])
@@ -76,7 +69,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(home / "relabelled.tsv", ["text\tlabel", *(f"t{n}\t{(n + 1) % 2}" for n in range(40))])
     write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
     header = "sentence1\tsentence2\tlabel"
-    write_tsv(home / "paws.tsv", [f"{header}\tsplit", "a\tb\t1\tdev", "b\tc\t0\ttest"])
     for name, tags in (("hans", ("zho_Hans", "deu_Latn")), ("hant", ("zho_Hant", "deu_Latn"))):
         rows = [f"{name} {tag} {n}\tb\t{n % 2}\t{tag}" for tag in tags for n in range(4)]
         write_tsv(home / f"{name}.tsv", [f"{header}\tlang", *rows])
@@ -87,36 +79,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Protocol, files, options, and what the message must name.
 DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("tatoeba", "numbers.parquet", {"columns": "source=en,target=it"}, "target=NAME"),
-    ("tatoeba", "numbers.parquet", {"columns": "source=en,target={lang}"}, "--languages"),
     ("tatoeba", "numbers.parquet", ALL | EN, "--languages"),
-    ("tatoeba", "numbers.parquet", ALL | {"columns": "source={lang},target={lang}"}, "{lang}"),
     ("tatoeba", "numbers.parquet", DE | {"where": ("kind",)}, "--where"),
-    ("sts", "numbers.parquet", {"columns": "sentence1=en,source=de"}, "--columns"),
     ("tatoeba", "numbers.parquet numbers.parquet numbers.parquet", DE, "--data"),
     ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
-    ("sts", "numbers.parquet", {"name": "x"}, "--name"),
     ("tatoeba", "memory.tmx", {}, "--languages"),
-    ("tatoeba", "bible", {"languages": ("en", "de"), "columns": "source=x"}, "--columns"),
     ("senteval", "TREC=test.tsv", EN, "split"),
-    ("senteval", "MRPX=test.tsv", EN, "MRPC"),
-    ("xsr", "numbers.parquet", ALL | {"pool": ("pool.txt",)}, "--pool"),
     ("xsr", "pairs.tsv", {"pool": ("other-pairs.tsv",)}, "--pool"),
-    ("mteb", "mteb:Tatoeba", EN, "Tatoeba"),
     # Rows to train, tune and test on.
-    ("zero-shot", "numbers.parquet", EN | {"columns": "text=en,label=kind"}, "train"),
     ("zero-shot", "topics.tsv", EN | {"split": "validation"}, "--split"),
-    ("zero-shot", "topics.tsv", EN | {"split": "final"}, "final"),
     ("zero-shot", "topics.tsv", {}, "--train-language"),
     ("zero-shot", "no-dev.tsv", EN, "--hold-out"),
     ("zero-shot", "test.tsv", EN | {"train": ("relabelled.tsv",), "tune": ("train.tsv",)}, "--train"),
     ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("copy.tsv",)}, "--tune"),
-    ("zero-shot", "test.tsv", EN | {"train": ("copy.tsv",), "hold_out": "text", "train_language": "fr"}, "--train"),
-    ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("x",), "hold_out": "text"}, "--hold-out"),
-    ("pair-classification", "paws.tsv", EN | {"tune": ("paws.tsv",), "split": "dev"}, "--tune"),
     ("pair-classification", "hant.tsv", {"tune": ("hans.tsv",)}, "--tune"),
     # BUCC: files of test and train stand in for `gold`, `tune` and `tune_gold` unless changed.
     ("bucc", "test.de test.en", {"gold": None}, "--gold"),
-    ("bucc", "test.de test.en", {"languages": ("de",)}, "--languages"),
     ("bucc", "test.de test.en", {"tune": ("test.de", "test.en"), "tune_gold": "test.gold"}, "--tune"),
 ]
 
@@ -151,7 +129,6 @@ def labelled(**changes: Any) -> Any:
 SIDES = ["a", "b"], ["A", "B"]
 GERMAN: dict[str, Any] = {"languages": ("en", "de"), "name": "toy"}
 LINES = BuccData(["s1", "s2"], ["a", "b"], ["t1", "t2"], ["A", "B"], frozenset({("s1", "t1")}))
-OTHER = BuccData(["s1"], ["c"], ["t1"], ["C"], frozenset({("s1", "t1")}))
 
 
 def encoder(**vectors: list[float]) -> TableEncoder:
@@ -177,67 +154,18 @@ def skipped() -> Any:
     return PROTOCOLS["language-bias"].run(encoder(), inputs, PROTOCOLS["language-bias"].options())
 
 
-def bucc_lines(folder: Path, **files: str) -> BuccData:
-    """Reads BUCC files with these contents."""
-    usual = {"de": "d1\tHallo\nd2\tWelt\n", "en": "e1\tHello\ne2\tworld\n", "gold": "d1\te1\n"}
-    for name, text in {**usual, **files}.items():
-        (folder / f"{name}.txt").write_bytes(text.encode("latin-1"))
-    return read_bucc(*(folder / f"{name}.txt" for name in ("de", "en", "gold")))
-
-
-@pytest.mark.parametrize(
-    ("files", "key"),
-    [
-        ({"de": "d1\tHallo\nd2 Welt\n"}, "line 2 of {}/de.txt"),
-        ({"en": "e1\tHello\ne2\t\xff\xfe\n"}, "line 2 of {}/en.txt"),
-        ({"de": "d1\tHallo\nd2\tWelt\nd1\tHallo\n"}, "d1"),
-        ({"gold": ""}, "gold"),
-        ({"gold": "e1\td1\ne2\td7\n"}, "d7"),
-        ({"gold": "d1\te1\t0.9\n"}, "e1\\t0.9"),
-    ],
-)
-def test_bucc_files(files: dict[str, str], key: str, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError) as error:
-        bucc_lines(tmp_path, **files)
-    assert key.format(tmp_path) in str(error.value)
-
-
-def without(module: str, call: Callable[[], Any]) -> Any:
-    """Calls as if a package was not installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, module, None)
-        return call()
-
-
 def readable(folder: Path, text: str) -> Any:
     (folder / "results.json").write_text(text, "utf-8")
     return load_results(folder / "results.json")
 
 
-def drawn(folder: Path, count: int, **changes: Any) -> Any:
-    given: dict[str, Any] = {
-        "path": folder / "p.png",
-        "source_vectors": np.ones((5, 8)),
-        "target_vectors": np.ones((5, 8)),
-        "sources": list("abcde"),
-        "targets": list("abcde")[:count],
-        "languages": ("en", "fr"),
-    }
-    return plot_tsne(**{**given, **changes})
-
-
 RETRIEVAL = {"e5": results({"tatoeba/en-fr/test/accuracy": 0.5})}
-LOGS = [{"step": 1, "loss": 1.0, "eval_x-bucc/en-fr/test/recall": 0.5}]
 PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: readable(folder, "{"), "results.json"),
-    (lambda folder: load_results(folder / "missing.json"), "missing.json"),
-    (lambda folder: drawn(folder, 5, target_vectors=np.full((5, 8), np.nan)), "target_vectors"),
     (lambda folder: check_picture(folder / "p.xyz"), ".xyz"),
     (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, protocols=["tatoba"]), "tatoeba"),
-    (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, metric="acuracy"), "accuracy"),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
     (lambda folder: plot_curves(folder / "p.png", {"a": [], "b": []}), "a, b"),
-    (lambda folder: plot_curves(folder / "p.png", {"a": LOGS}, metrics=["recal"]), "recall"),
 ]
 
 
@@ -250,43 +178,25 @@ def test_places_and_plots(call: Callable[[Path], Any], key: str, folder: Path) -
 
 CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: labelled(dev=[GOOD[0], {"label": 1}]), "Row 1 of dev"),
-    (lambda: labelled(dev=[{"text": float("nan"), "label": 1}]), "text"),
     (lambda: labelled(train=GOOD[:1]), "two or more labels, got [0]"),
-    (lambda: labelled(train=[{"text": "c", "label": float("nan")}, *GOOD]), "Row 0 of train"),
     (lambda: labelled(tests={"fr": GOOD, "de": [*GOOD, {"text": "c", "label": "1"}]}), "Row 2 of tests['de']"),
     (lambda: find_protocols("tatoba"), "tatoeba"),
-    (lambda: find_protocols("tatoeba,tatoeba"), "twice"),
     (lambda: find_protocols("tatoeba,sts"), "sts"),
     (lambda: check_options(["k", "tune_gold"], find_protocols("xsim,xsr")), "--tune-gold"),
-    (lambda: check_options(["train_language"], find_protocols("sts")), "zero-shot"),
     (lambda: PROTOCOLS["xsim"].options.of({"margin": "rato"}), "margin"),
-    *[
-        (lambda protocol=protocol, zero=zero: both_ways(protocol, zero=zero), f"'{zero}'")
-        for protocol in (tatoeba, tatoeba_laser, tatoeba_xtreme, tatoeba_mteb, xsim)
-        for zero in "aB"
-    ],
+    *[(lambda protocol=protocol: both_ways(protocol, zero="B"), "'B'") for protocol in (tatoeba, xsim)],
     (lambda: tatoeba(encoder(), ["a", "b"], ["A"]), "targets"),
-    (lambda: tatoeba(encoder(), [], []), "texts"),
     (lambda: both_ways(tatoeba_xtreme, languages=("de", "en")), "en"),
-    (lambda: both_ways(xsim, margin="rato"), "ratio"),
     (lambda: both_ways(xsim, k=0), "k"),
-    (lambda: xsr(encoder(C=[0.0, 0.0]), ["a"], ["A"], ["C"], name="toy"), "'C'"),
-    (lambda: bucc(encoder(), OTHER, LINES, tune_split="test", **GERMAN), "tune"),
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
-    (lambda: bucc(encoder(A=[0.0, 0.0]), OTHER, LINES, **GERMAN), "'A'"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A"]}), "same number"),
-    (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, k=3), "k"),
-    (lambda: bias({"en": ["a", "b"], "fr": ["A", "c"]}), "'c'"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
     (skipped, "2 rows"),
-    (lambda: BuccData(["s1"], [], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
     (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),
     (lambda: corpus_bleu(["a"], ["a", "b"]), "references"),
-    (lambda: corpus_bleu([], []), "translations"),
     (lambda: corpus_bleu(["a"], ["a"], tokenize="13b"), "13a"),
-    (lambda: without("sacremoses", lambda: check_tokenizer("moses")), "sacremoses"),
 ]
 
 
@@ -346,22 +256,16 @@ LOCAL = [{"sentence1": "a", "sentence2": "b", "score": 1, "lang": "en"}]
 LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (documents(head="liner"), "linear"),
     (documents(head="mlp", epochs=0), "epochs"),
-    (documents(head="linear", epochs=3), "epochs"),
     (inference(dev=[{**INFERENCE[0], "label": -1}]), "dev"),
     (inference(train=INFERENCE[:2]), "contradiction"),
-    (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[::-1]}), "de"),
     (transfer(setting="fats"), "fast"),
     (transfer("SST2", words(12, "train", "test")), "dev"),
-    (transfer("SST2", words(12, "train", "dev", "tset", "test")), "tset"),
     (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
-    (transfer("MRPC", [{**row, "label": n // 3 % 3} for n, row in enumerate(words())]), "F1"),
     (transfer("STS-B", [*words(), {**words()[0], "score": "5.1"}]), "5.1"),
     (similarity("", None), "texts"),
     (pairs("yes", 1), "yes"),
-    (pairs(1, 1), "label 0"),
     (of_mteb("mteb_task", "Tatoba"), "'Tatoeba'"),
     (of_mteb("mteb_rows", "SciFact"), "Retrieval"),
-    (of_mteb("mteb_rows", "Tatoeba", subsets=["ger-eng"]), "ger-eng"),
     (of_mteb("local_task", "STS12", [{**LOCAL[0], "lang": "klingonese"}]), "klingonese"),
 ]
 
@@ -371,11 +275,3 @@ def test_calls(call: Callable[[], Any], key: str) -> None:
     with pytest.raises(XlsrError) as error:
         call()
     assert key in str(error.value)
-
-
-def test_options_of_a_made_encoder(tiny_export: str):
-    pytest.importorskip("mteb")
-    from hf_xlsr.evaluation.mteb import as_mteb_encoder, evaluate_mteb
-
-    with pytest.raises(XlsrError, match="prompt"):
-        evaluate_mteb(as_mteb_encoder(tiny_export), "STS12", prompt="query: ")
