@@ -29,18 +29,12 @@ from hf_xlsr.evaluation.rows import LabelledTexts
 Pairs = list[dict[str, str]]
 
 
-def clusters(count: int, width: int, classes: int, seed: int, dtype: Any = np.float64) -> Labelled:
+def clusters(count: int, width: int, classes: int, seed: int) -> Labelled:
     """Clusters that overlap."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, count)
     centres = np.random.default_rng(99).normal(size=(classes, width))
-    return (centres[labels] + rng.normal(size=(count, width))).astype(dtype), labels
-
-
-def settings(**changes: Any) -> MlpSettings:
-    return MlpSettings(
-        **{"hidden": (10, 8), "dropout": 0.2, "batch_size": 12, "epochs": 10, "learning_rate": 0.01, **changes}
-    )
+    return centres[labels] + rng.normal(size=(count, width)), labels
 
 
 def random_states() -> Any:
@@ -95,26 +89,14 @@ def mlp_written_out(train: Labelled, dev: Labelled, classes: int, chosen: MlpSet
     return lambda features: activations(features)[-1].argmax(1), best[0]
 
 
-@pytest.mark.parametrize("hidden", [(), (6,), (10, 8)])
-@pytest.mark.parametrize(("epochs", "dropout", "count"), [(6, 0.3, 50), (3, 0.0, 24)])
-def test_mlp_equals_numpy(hidden: tuple[int, ...], epochs: int, dropout: float, count: int):
-    train, dev, probe = clusters(count, 7, 3, seed=1), clusters(40, 7, 3, seed=2), clusters(2000, 7, 3, seed=3)[0]
-    chosen = settings(hidden=hidden, dropout=dropout, epochs=epochs)
+@pytest.mark.parametrize(("hidden", "dropout"), [((), 0.3), ((10, 8), 0.3), ((10, 8), 0.0)])
+def test_mlp_equals_numpy(hidden: tuple[int, ...], dropout: float):
+    train, dev, probe = clusters(50, 7, 3, seed=1), clusters(40, 7, 3, seed=2), clusters(2000, 7, 3, seed=3)[0]
+    chosen = MlpSettings(hidden=hidden, dropout=dropout, batch_size=12, epochs=6, learning_rate=0.01)
     predict, accuracy = fit_mlp(train, dev, classes=3, settings=chosen, seed=5)
     expected, best = mlp_written_out(train, dev, 3, chosen, 5)
     assert accuracy == best
     np.testing.assert_array_equal(predict(probe), expected(probe))
-
-
-def test_mlp_learns_in_float32_and_repeats_with_its_seed():
-    train, dev = clusters(300, 20, 4, seed=1, dtype=np.float32), clusters(100, 20, 4, seed=2, dtype=np.float32)
-    probe = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
-    before = random_states()
-    runs = [fit_mlp(train, dev, classes=4, settings=settings(epochs=30), seed=seed) for seed in (1, 1, 2)]
-    assert random_states() == before
-    assert all(accuracy == (predict(dev[0]) == dev[1]).mean() > 0.9 for predict, accuracy in runs)
-    one, again, other = (predict(probe).tolist() for predict, _ in runs)
-    assert one == again != other
 
 
 def test_linear_strength_is_chosen_on_dev():
@@ -158,20 +140,6 @@ def weights_of(classifier: Classifier) -> dict[str, torch.Tensor]:
 def changed(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> set[str]:
     assert one.keys() == other.keys()
     return {name for name in one if not torch.equal(one[name], other[name])}
-
-
-def test_fine_tuning_trains_a_copy(model: SentenceTransformer, pairs: Pairs):
-    before = states(model.train())
-    classifier = run(model, pairs)
-    assert classifier.dev_accuracy > 0.9
-    assert not changed(states(model), before) and model.training
-    assert all(weight.grad is None for weight in model.parameters())
-    names = changed(before, weights_of(classifier))
-    assert {name for name, _ in model.named_parameters()} >= names
-    assert any("embeddings" in name for name in names) and any("encoder" in name for name in names)
-    test = begins_with(pairs, 120, 40)
-    predicted = classifier.predict(features_of(classifier.encoder, test.sides, "en"))
-    assert (predicted == test.labels).mean() > 0.9
 
 
 @pytest.mark.parametrize("sides", [1, 2])
