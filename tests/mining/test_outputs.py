@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import tempfile
-import tracemalloc
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.mining import outputs
-from hf_xlsr.mining.outputs import FORMATS, SCORE_COLUMNS, check_place, write_pairs
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.mining.outputs import FORMATS, SCORE_COLUMNS, write_pairs
 
 HARD = [
     'a "quoted" & <b>',
@@ -69,20 +66,12 @@ def test_any_text(pair: tuple[str, str]):
 
 
 def test_columns(tmp_path: Path):
-    write_pairs(tmp_path / "b.tsv", [row(1.0, "a\tb", "c\nd")])
-    assert [(pair["source"], pair["target"]) for pair in read(tmp_path / "b.tsv")] == [("a b", "c d")]
     rows = [row(1.0625, "good day", "bonjour", 3)]
     write_pairs(tmp_path / "a.tsv", rows)
     assert (tmp_path / "a.tsv").read_text() == "score\tsource\ttarget\n1.062500\tgood day\tbonjour\n"
-    write_pairs(tmp_path / "a.txt", rows, format="jsonl")
-    assert (tmp_path / "a.txt").read_text() == (
-        '{"score": 1.0625, "source": "good day", "target": "bonjour", "source_line": 3, "target_line": 4}\n'
-    )
     write_pairs(tmp_path / "a.parquet", rows)
     assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
     scored = [{"score": 1.5, "cosine": 0.25, "source": "good day", "target": "bonjour"}]
-    write_pairs(tmp_path / "b.tsv", scored, columns=SCORE_COLUMNS)
-    assert (tmp_path / "b.tsv").read_text().splitlines()[0] == "score\tcosine\tsource\ttarget"
     write_pairs(tmp_path / "b.parquet", scored, columns=SCORE_COLUMNS)
     assert pq.read_table(tmp_path / "b.parquet").to_pylist() == scored
 
@@ -114,38 +103,3 @@ def test_failure_leaves_the_old_file(format: str, tmp_path: Path):
         write_pairs(file, fails(), languages=("en", "fr"))
     assert [pair["source"] for pair in read(file)] == ["old"]
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
-
-
-@pytest.mark.parametrize("format", ["tsv", "parquet"])
-def test_rows_are_streamed(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outputs, "ROWS_AT_ONCE", 100)
-    tracemalloc.start()
-    try:
-        rows = (row(1.0, "x" * 9000, str(number)) for number in range(1000))
-        write_pairs(tmp_path / f"pairs.{format}", rows, languages=("en", "fr"))
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000  # of 9 MB
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    ("path", "options", "key"),
-    [
-        ("pairs.txt", {}, "tsv, jsonl, parquet, tmx"),
-        ("pairs", {}, "pairs"),
-        ("pairs.tsv", {"format": "tsvv"}, "format"),
-        ("pairs.tmx", {}, "languages"),
-        ("pairs.tmx", {"languages": ["en", "en"]}, "languages"),
-    ],
-)
-def test_unknown_formats(path: str, options: dict[str, Any], key: str):
-    with pytest.raises(XlsrError, match=key):
-        write_pairs(path, [], **options)
-
-
-@pytest.mark.parametrize("place", ["folder.tsv", "file/p.tsv", "file/sub/p.tsv"])
-def test_impossible_place_is_named_before_there_are_pairs(place: str, tmp_path: Path):
-    (tmp_path / "folder.tsv").mkdir()
-    (tmp_path / "file").touch()
-    with pytest.raises(XlsrError, match="cannot be written"):
-        check_place(tmp_path / place)
