@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mining_fakes import arrays_of, assert_same, clustered, mapped, naive, two_searches, unit, use_small_blocks
+from mining_fakes import assert_same, clustered, mapped, naive, two_searches, unit, use_small_blocks
 
-from hf_xlsr.mining import extract_pairs, neighbours_both_ways
-from hf_xlsr.mining.search import neighbours, tiles
-from hf_xlsr.mining.search.vectors import middle, scan
+from hf_xlsr.mining import neighbours_both_ways
+from hf_xlsr.mining.search import tiles
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -54,8 +52,8 @@ def plain(count: int, other: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 SIDES = {
-    "single": plain(1, 1), "few": plain(70, 3), "many": plain(900, 1300), "uneven": plain(300, 5000),
-    "crowded 0": crowded(0.0), "crowded 0.8": crowded(0.8), "crowded 5": crowded(5.0), "copies": copies(),
+    "single": plain(1, 1), "few": plain(70, 3), "many": plain(900, 1300),
+    "crowded 0.8": crowded(0.8), "crowded 5": crowded(5.0), "copies": copies(),
     "rounding one way": rounding_one_way(), "lengths": different_lengths(),
 }  # fmt: skip
 
@@ -68,18 +66,6 @@ def test_exact_equals_two_naive_searches(sides: str, blocks: str, precision: str
     found = neighbours_both_ways(*SIDES[sides], 5)
     assert (found.method, found.recall) == ("exact", 1.0)
     assert_same(found, two_searches(*SIDES[sides], 5))
-
-
-@pytest.mark.parametrize("noise", [1.0, 1e-2, 1e-3])
-def test_slack_bounds_the_error(noise: float, monkeypatch: pytest.MonkeyPatch):
-    x, y = ((unit(seed, 1, 64) + noise * unit(seed + 2, 60, 64)).astype(np.float32) for seed in (1, 2))
-    monkeypatch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: True)
-    filter_ = tiles.Filter()
-    middles = middle(x), middle(y)
-    stats = scan(x, "x", 4, middles, filter_.rounded), scan(y, "y", 4, middles[::-1], filter_.rounded)
-    rounded = [torch.from_numpy(side).bfloat16().double().numpy() for side in (x, y)]
-    error = x.astype(np.float64) @ y.astype(np.float64).T - rounded[0] @ rounded[1].T
-    assert np.ptp(error, axis=1).max() <= filter_.slack(*stats) <= 40 * np.ptp(error, axis=1).max()
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,17 +82,6 @@ def test_ties_go_to_the_lowest_index(seed: int, count: int, other: int, k: int, 
     assert_same(found, [*naive(source, target, k), *naive(target, source, k)])
 
 
-def test_colliding_fingerprints(monkeypatch: pytest.MonkeyPatch):
-    class Constant:
-        def integers(self, *args: int | type) -> np.ndarray:
-            return np.zeros(16, np.uint64)
-
-    source, target = unit(14, 60, 16), unit(15, 50, 16)
-    expected = two_searches(source, target, 4)
-    monkeypatch.setattr("hf_xlsr.mining.search.vectors.np.random.default_rng", lambda seed: Constant())
-    assert_same(neighbours_both_ways(source, target, 4), expected)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("method", ["exact", "ivf"])
 def test_types_and_mapped_files(tmp_path: Path, dtype: type, method: str):
@@ -117,26 +92,6 @@ def test_types_and_mapped_files(tmp_path: Path, dtype: type, method: str):
     assert_same(neighbours_both_ways(source, target, 4, **options), expected)
     files = mapped(tmp_path / "source.npy", source), mapped(tmp_path / "target.npy", np.asfortranarray(target))
     assert_same(neighbours_both_ways(*files, 4, **options), expected)
-
-
-def test_users_precision_of_products_is_ignored_and_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: False)
-    source, target = unit(22, 600, 32, 0.8), unit(23, 600, 32, 0.8)
-    setting: Any = torch.backends.mkldnn.matmul
-    before = setting.fp32_precision
-    setting.fp32_precision = "bf16"
-    try:
-        assert_same(neighbours_both_ways(source, target, 4), two_searches(source, target, 4))
-        assert setting.fp32_precision == "bf16"
-    finally:
-        setting.fp32_precision = before
-
-
-def test_all_cells_are_an_exact_search(precision: str):
-    source, target = clustered(24, 600), clustered(25, 800)
-    found = neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=16)
-    assert (found.method, found.recall) == ("ivf", 1.0)
-    assert_same(found, two_searches(source, target, 4))
 
 
 def test_recall_is_the_share_of_true_neighbours():
@@ -157,7 +112,7 @@ def test_recall_is_the_share_of_true_neighbours():
     assert 0.3 < recalls[0] < recalls[1] < recalls[2]
 
 
-@pytest.mark.parametrize("wanted", [0.5, 0.9, 0.99, 1.0])
+@pytest.mark.parametrize("wanted", [0.5, 0.99])
 def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path):
     source, target = unit(3, 1500, 16), unit(4, 1400, 16)  # without clusters, where few cells find little
     few = neighbours_both_ways(source, target, 4, method="ivf", cells=64, probes=2)
@@ -171,22 +126,3 @@ def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path
     assert abs(shares.mean() - found.recall) <= 2 * found.recall_margin + 1e-9
     again = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
     assert again.recall == found.recall and np.array_equal(again.forward_indices, found.forward_indices)
-
-
-def test_cells_of_fewer_than_k_vectors():
-    found = neighbours_both_ways(clustered(28, 90), clustered(29, 70), 20, method="ivf", cells=64, probes=1)
-    assert np.isfinite(found.forward_similarities).all() and np.isfinite(found.backward_similarities).all()
-    assert all(len(set(row)) == 20 for row in found.forward_indices.tolist())
-
-
-def test_auto_depends_on_size(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(neighbours, "LARGEST_EXACT", 100 * 50 * 8)
-    target = unit(31, 50, 8)
-    assert [neighbours_both_ways(unit(30, rows, 8), target).method for rows in (100, 101)] == ["exact", "ivf"]
-
-
-def test_empty_sides():
-    for counts in ((0, 3), (3, 0), (0, 0)):
-        found = neighbours_both_ways(np.empty((counts[0], 4)), np.ones((counts[1], 4)), 2)
-        assert [array.shape for array in arrays_of(found)] == [(counts[0], 0)] * 2 + [(counts[1], 0)] * 2
-        assert not len(extract_pairs(found))

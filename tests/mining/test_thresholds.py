@@ -55,19 +55,9 @@ def test_hidden_pairs_tell_precision_recall_and_the_best_threshold(tmp_path: Pat
         assert f1(truth.at(run.curve.choose())) > truth.f1.max() - 0.02
         at = truth.at(run.curve.choose(precision=0.9))
         assert abs(at["precision"] - 0.9) < 0.06
-        assert (run.curve.recall_low <= run.curve.recall).all() and (run.curve.recall <= run.curve.recall_high).all()
         inside = (run.curve.recall_low - 0.02 < truth.recall) & (truth.recall < run.curve.recall_high + 0.02)
         assert inside.mean() > 0.8
     assert np.concatenate(covered).mean() > 0.85
-
-
-def test_hidden_sentences_change_no_pair(tmp_path: Path) -> None:
-    """Pairs and scores differ from those without hidden pairs only by neighbourhoods that hold a hidden sentence."""
-    hidden, plain = mined(tmp_path / "hidden", 0), mined(tmp_path / "plain", 0, known=False)
-    assert plain.curve is None and max(hidden.pairs.source) < TRUE + NOISE and max(hidden.pairs.target) < TRUE + NOISE
-    pairs = [set(zip(run.pairs.source.tolist(), run.pairs.target.tolist(), strict=True)) for run in (hidden, plain)]
-    assert len(pairs[0] & pairs[1]) > 0.85 * len(pairs[1])
-    assert hidden.report["source"]["sentences"] == TRUE + NOISE
 
 
 def test_sample_of_known_pairs() -> None:
