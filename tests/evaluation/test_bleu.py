@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import math
-import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,15 +22,7 @@ class Fixed:
         return [self.answers[sentence] for sentence in sentences]
 
 
-def test_hand_example() -> None:
-    # "the cat sat on the mat" against "the cat is on the mat": 5 of 6 words, 3 of 5 pairs (the cat, on the, the mat),
-    # 1 of 4 triples (on the mat), 0 of 3 quadruples, which smoothing counts as half of a third; no brevity penalty.
-    expected = math.exp(sum(map(math.log, (5 / 6, 3 / 5, 1 / 4, 1 / 6))) / 4)
-    score, _ = corpus_bleu(["the cat sat on the mat"], ["the cat is on the mat"], tokenize="none")
-    assert score == pytest.approx(expected, rel=1e-12) == pytest.approx(0.379918, abs=1e-6)
-
-
-@pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "none"])
 def test_equals_sacrebleu(tokenize: str) -> None:
     score, signature = corpus_bleu(TRANSLATIONS, REFERENCES, tokenize=tokenize)
     theirs = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], tokenize=tokenize, force=True)
@@ -42,28 +30,6 @@ def test_equals_sacrebleu(tokenize: str) -> None:
     assert 0 < score < 1
     for part in (f"tok:{tokenize}", f"version:{sacrebleu.__version__}", "case:mixed", "smooth:exp"):
         assert part in signature.split("|")
-
-
-def test_moses_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    languages: list[str] = []
-
-    class MosesTokenizer:
-        def __init__(self, lang: str) -> None:
-            languages.append(lang)
-
-        def tokenize(self, text: str, return_str: bool, escape: bool) -> str:
-            assert return_str and not escape
-            return text.replace(".", " .")
-
-    module = ModuleType("sacremoses")
-    module.__spec__ = ModuleSpec("sacremoses", None)
-    module.MosesTokenizer = MosesTokenizer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sacremoses", module)
-    for language in ("de", "deu_Latn"):
-        score, signature = corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language=language)
-        by_hand, _ = corpus_bleu(["the cat sat ."], ["the cat sat ."], tokenize="none")
-        assert score == by_hand == 1 and "tok:moses" in signature
-    assert languages == ["de", "de"]
 
 
 def test_keys() -> None:

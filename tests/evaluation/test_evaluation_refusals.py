@@ -20,7 +20,6 @@ from hf_xlsr.evaluation import (
     bucc,
     language_bias,
     load_results,
-    plot_curves,
     plot_languages,
     plot_retrieval,
     read_bucc,
@@ -34,7 +33,7 @@ from hf_xlsr.evaluation.plots.common import check_picture
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot
-from hf_xlsr.evaluation.registry import PROTOCOLS, check_options, find_protocols
+from hf_xlsr.evaluation.registry import PROTOCOLS, find_protocols
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -45,7 +44,6 @@ WIDE = {
     "kind": list("aba"),
 }
 DE: dict[str, Any] = {"columns": "source=en,target=de"}
-ALL: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
 EN: dict[str, Any] = {"languages": ("en",)}
 
 
@@ -79,8 +77,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Protocol, files, options, and what the message must name.
 DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("tatoeba", "numbers.parquet", {"columns": "source=en,target=it"}, "target=NAME"),
-    ("tatoeba", "numbers.parquet", ALL | EN, "--languages"),
-    ("tatoeba", "numbers.parquet", DE | {"where": ("kind",)}, "--where"),
     ("tatoeba", "numbers.parquet numbers.parquet numbers.parquet", DE, "--data"),
     ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
     ("tatoeba", "memory.tmx", {}, "--languages"),
@@ -165,7 +161,6 @@ PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: check_picture(folder / "p.xyz"), ".xyz"),
     (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, protocols=["tatoba"]), "tatoeba"),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
-    (lambda folder: plot_curves(folder / "p.png", {"a": [], "b": []}), "a, b"),
 ]
 
 
@@ -182,7 +177,6 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: labelled(tests={"fr": GOOD, "de": [*GOOD, {"text": "c", "label": "1"}]}), "Row 2 of tests['de']"),
     (lambda: find_protocols("tatoba"), "tatoeba"),
     (lambda: find_protocols("tatoeba,sts"), "sts"),
-    (lambda: check_options(["k", "tune_gold"], find_protocols("xsim,xsr")), "--tune-gold"),
     (lambda: PROTOCOLS["xsim"].options.of({"margin": "rato"}), "margin"),
     *[(lambda protocol=protocol: both_ways(protocol, zero="B"), "'B'") for protocol in (tatoeba, xsim)],
     (lambda: tatoeba(encoder(), ["a", "b"], ["A"]), "targets"),
@@ -190,7 +184,6 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: both_ways(xsim, k=0), "k"),
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
-    (lambda: bias({"en": ["a", "b"], "fr": ["A"]}), "same number"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
     (skipped, "2 rows"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
@@ -255,17 +248,14 @@ LOCAL = [{"sentence1": "a", "sentence2": "b", "score": 1, "lang": "en"}]
 
 LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (documents(head="liner"), "linear"),
-    (documents(head="mlp", epochs=0), "epochs"),
     (inference(dev=[{**INFERENCE[0], "label": -1}]), "dev"),
     (inference(train=INFERENCE[:2]), "contradiction"),
     (transfer(setting="fats"), "fast"),
     (transfer("SST2", words(12, "train", "test")), "dev"),
     (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
-    (transfer("STS-B", [*words(), {**words()[0], "score": "5.1"}]), "5.1"),
     (similarity("", None), "texts"),
     (pairs("yes", 1), "yes"),
     (of_mteb("mteb_task", "Tatoba"), "'Tatoeba'"),
-    (of_mteb("mteb_rows", "SciFact"), "Retrieval"),
     (of_mteb("local_task", "STS12", [{**LOCAL[0], "lang": "klingonese"}]), "klingonese"),
 ]
 

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from bitext_helpers import cosines, noisy
@@ -11,12 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from result_helpers import results as of_keys
 from sentence_transformers.util import semantic_search
 
-from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.markdown_report import neighbours_markdown, write_report
-from hf_xlsr.evaluation.results import load_results, save_results
+from hf_xlsr.evaluation.markdown_report import neighbours_markdown
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
@@ -49,31 +42,6 @@ def test_text_in_a_cell(text: str):
     lines = markdown_table(["head", escape_markdown(text)], [[escape_markdown(text), "x"]])
     seen = " ".join(text.split())
     assert tables("\n".join(lines)) == [[["head", seen], [seen, "x"]]]
-
-
-def test_results_and_settings(tmp_path: Path):
-    metrics = {
-        "a|b-bucc-k4-ratio/de-en/test/error": 0.09,
-        "a|b-bucc-k4-ratio/de-en/test/f1": 0.5,
-        "a|b-bucc-k4-ratio/de-en/test/threshold": 1.58,
-        "a|b-bucc-k4-ratio/de-en/test/pairs": 7,
-    }
-    settings = {"prompt": "query: |", "recipe": {"a": "```\n<b>", "b": [1]}}
-    save_results(tmp_path / "r.json", of_keys(metrics), settings=settings, data_hashes={"pairs": "0" * 64})
-    encoder: Any = None  # without translation pairs nothing is encoded
-    write_report(str(tmp_path / "new"), "e5|small", load_results(tmp_path / "r.json"), Inputs("a", "test"), encoder)
-    text = (tmp_path / "new/report.md").read_text("utf-8")
-    name = ["a|b-bucc-k4-ratio", "de-en", "test"]
-    assert tables(text)[0][1:] == [
-        [*name, "error", "9.0 %", ""],
-        [*name, "f1 ×100", "50.0", ""],
-        [*name, "threshold", "1.5800", ""],
-        [*name, "pairs", "7", ""],
-    ]
-    (code,) = [token.content for token in MARKDOWN.parse(text) if token.type == "code_block"]
-    facts = json.loads(code)
-    assert facts["settings"] == settings and facts["data_sha256"] == {"pairs": "0" * 64}
-    assert "numpy" in facts["versions"]
 
 
 def test_nearest_neighbours_equal_sentence_transformers():

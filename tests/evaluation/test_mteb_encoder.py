@@ -19,7 +19,6 @@ from hf_xlsr.utils.errors import XlsrError
 mteb = pytest.importorskip("mteb")
 
 from mteb.models import EncoderProtocol  # noqa: E402
-from mteb.models.abs_encoder import get_prompt_name  # noqa: E402
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
 from mteb.types import PromptType  # noqa: E402
 
@@ -51,19 +50,13 @@ def test_metadata(folder: Path, routed: SentenceTransformer):
     encoder = as_mteb_encoder(folder)
     meta = encoder.mteb_model_meta
     weights = load_file(next(folder.rglob("model.safetensors")))
-    embeddings = next(weight for name, weight in weights.items() if "word_embeddings" in name)
     assert isinstance(encoder, EncoderProtocol)
     assert (meta.name, meta.revision) == ("local/copy", content_hash(folder))
     assert meta.n_parameters == sum(weight.numel() for weight in weights.values())
-    assert meta.n_embedding_parameters == embeddings.numel()
     assert (meta.embed_dim, meta.max_tokens, meta.similarity_fn_name.value) == (16, 32, "cosine")
     assert (meta.languages, meta.license, meta.open_weights) == (["eng-Latn", "fra-Latn"], "apache-2.0", True)
-    assert (meta.use_instructions, meta.experiment_kwargs) == (False, None)
-    assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
     meta = as_mteb_encoder(routed, name="me/routed", languages=["de", "zh-Hant"]).mteb_model_meta
     assert (meta.name, meta.languages) == ("me/routed", ["deu-Latn", "zho-Hant"])
-    assert as_mteb_encoder(routed, name="routed").mteb_model_meta.name == "local/routed"
-    assert as_mteb_encoder(routed).mteb_model_meta.languages == ["eng-Latn", "fra-Latn"]
     # Each prompt has results of its own.
     metas = [as_mteb_encoder(folder, prompt=prompt).mteb_model_meta for prompt in ("", "query: ", "query_ ")]
     assert len({meta.revision for meta in metas}) == 1 and len({meta.experiment_name for meta in metas}) == 3
@@ -85,11 +78,9 @@ def test_plain_model_encodes_as_itself(tiny_export: str):
     [
         (FRENCH, "fra-eng", "Tatoeba", "fr"),
         (ENGLISH, "fra-eng", "Tatoeba", "en"),
-        (FRENCH, "fra_Latn", "FloresBitextMining", "fr"),
         (ENGLISH, "fra_Latn", "FloresBitextMining", "fr"),  # the name of a column decides
         (FRENCH, "fr", "XNLI", "fr"),
         (ENGLISH, "default", "STSBenchmark", "en"),
-        (FRENCH, "fr-en", "STS17", "fr"),
     ],
 )
 def test_column_takes_the_route_of_its_language(
@@ -105,20 +96,13 @@ def test_named_routes(tiny_export: str):
     model = routed_model(tiny_export, ("source", "target"))
     found = encoded(model, FRENCH, "fra-eng", routes={"eng": "source", "fr": "target"})
     np.testing.assert_allclose(found, model.encode(FRENCH, task="target"), atol=1e-6)
-    # Languages of one route need not be identified.
-    texts = ["12", "34", "56", "78", "90"]
-    found = encoded(model, texts, "fra-eng", routes={"en": "target", "fr": "target"})
-    np.testing.assert_allclose(found, model.encode(texts, task="target"), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("routes", "texts", "subset", "task", "key"),
     [
         (("en", "fr"), FRENCH, "deu-eng", "Tatoeba", "'de'"),
-        (("en", "fr"), FRENCH, "no-such-subset", "Tatoeba", "no-such-subset"),
         (("en", "fr"), FRENCH[:3] + ENGLISH[:3], "fra-eng", "Tatoeba", "50%"),
-        (("source", "target"), FRENCH, "fra-eng", "Tatoeba", "source, target"),
-        (("da", "no", "nb", "nn"), FRENCH, "dan-nor", "WebFAQBitextMiningQuestions", "da, no, nn, nb"),
     ],
 )
 def test_routes_are_never_guessed(
@@ -127,21 +111,6 @@ def test_routes_are_never_guessed(
     with pytest.raises(XlsrError) as error:
         encoded(routed_model(tiny_export, routes), texts, subset, task)
     assert key in str(error.value)
-
-
-@pytest.mark.parametrize("side", [None, PromptType.query, PromptType.document])
-def test_own_prompt_is_the_one_that_mteb_chooses(side: PromptType | None, tiny_export: str):
-    names = ["Tatoeba-query", "Tatoeba", "BitextMining-document", "BitextMining", "query", "document", "STS"]
-    metadata = mteb.get_task("Tatoeba").metadata
-    plain = SentenceTransformer(tiny_export, device="cpu")
-    for first in range(len(names)):
-        prompts = {name: f"{name} " for name in names[first:]}
-        model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts, default_prompt_name="STS")
-        expected = model.prompts.get(get_prompt_name(model.prompts, metadata, side)) or model.prompts["STS"]
-        found = encoded(model, ENGLISH, "fra-eng", prompt_type=side)
-        np.testing.assert_allclose(found, plain.encode([expected + text for text in ENGLISH]), atol=1e-6)
-        found = encoded(model, ENGLISH, "fra-eng", prompt_type=side, prompt="green ")
-        np.testing.assert_allclose(found, plain.encode([f"green {text}" for text in ENGLISH]), atol=1e-6)
 
 
 def test_queries_and_documents_take_their_routes_and_prompts(tiny_export: str):

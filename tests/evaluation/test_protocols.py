@@ -14,8 +14,7 @@ import hf_xlsr.evaluation as evaluation
 from hf_xlsr.data.columns import KNOWN_COLUMNS
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols import load_module
-from hf_xlsr.evaluation.registry import PROTOCOLS, Protocol, option_specs, specs_of
-from hf_xlsr.evaluation.results import Results
+from hf_xlsr.evaluation.registry import PROTOCOLS, Protocol, specs_of
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
@@ -32,14 +31,6 @@ def test_declaration(protocol: Protocol) -> None:
     data = {"pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias"}
     data |= {"documents", "relevance"}
     assert own - data <= set(parameters)
-
-
-def test_specs_of_options() -> None:
-    specs = option_specs()
-    assert (specs["k"].type, specs["k"].protocols) == (int, ("bucc", "language-bias", "mining", "xsim", "xsim-pp"))
-    assert specs["tune"].several and specs["cross"].type is bool and specs["learning_rate"].type is float
-    assert specs["head"].choices == ("linear", "mlp", "trained")
-    assert all(spec.help for spec in specs.values())
 
 
 class Ones:
@@ -77,31 +68,6 @@ def test_xsr_joins_both_directions_and_the_pool() -> None:
     assert {key.split("/")[1] for key in keys} == {"en-de", "de-en", "en-fr", "fr-en"}
     assert texts[:4] == [["a", "b"], ["A", "B", "L", "E"], ["A", "B"], ["a", "b", "e"]]
     assert texts[4:] == [["c"], ["C", "D", "L"], ["C"], ["c", "d"]]
-
-
-def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hf_xlsr.evaluation.protocols import pair_similarity
-
-    seen: list[Any] = []
-
-    def record(encoder: Any, rows: Any, *, language: Any, **options: Any) -> Results:
-        tune = options.get("tune")
-        seen.append((language, tune and tune[0]["sentence1"], options.get("tune_language")))
-        return Results()
-
-    monkeypatch.setattr(pair_similarity, "pair_classification", record)
-
-    def rows(*languages: str) -> list[dict[str, Any]]:
-        return [{"sentence1": language, "lang": language} for language in languages]
-
-    run("pair-classification", rows("de", "fr"), tune=rows("fr", "de"))
-    run("pair-classification", rows("de", "en+fr"), tune=rows("en"))
-    run("pair-classification", rows("de"))
-    run("pair-classification", rows("de"), tune=rows("en+fr"))
-    assert seen == [
-        *[("de", "de", "de"), ("fr", "fr", "fr"), ("de", "en", "en"), ("en+fr", "en", "en")],
-        *[("de", None, None), ("de", "en+fr", "en+fr")],
-    ]
 
 
 def test_functions_are_not_hidden_by_their_modules() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +38,9 @@ def test_save_and_load(tmp_path: Path):
     save_results(path, METRICS, settings=settings, data_hashes={"tatoeba": data_hash(["a", "b"])})
     content = load_results(path)
     assert content["metrics"] == METRICS
-    assert [type(value) for value in content["metrics"].values()] == [type(value) for value in METRICS.values()]
     assert content["settings"] == {**settings, "model": "m"}
     assert content["data_sha256"] == {"tatoeba": data_hash(["a", "b"])}
     assert (content["versions"]["hf_xlsr"], content["versions"]["numpy"]) == (__version__, np.__version__)
-    assert datetime.fromisoformat(content["created"]).tzinfo
-    assert [file.name for file in path.parent.iterdir()] == ["results.json"]
 
 
 def test_failed_save_keeps_the_old_results(tmp_path: Path):
@@ -68,27 +64,6 @@ def test_table():
         ["multi[30]k-xsr", "en-fr", "test", "precision@1", "0.0 %"],
         ["", "", "", "threshold", "1.0863"],
     ]
-
-
-@pytest.mark.parametrize("name", ["a", "my_rather_long_dataset_name", "a_name_of_45_characters_" + 21 * "x"])
-def test_table_at_80_columns(name: str):
-    protocol, languages = f"{name}-bucc-k3-distance", "zho-Hans-zho-Hant"
-    values = {
-        "f1": 0.3333,
-        "threshold": 1.08632,
-        "mined_pairs": 1234567,
-        "target_to_source_weighted_precision": 1.0,
-    }
-    metrics = measured(name, "bucc-k3-distance", ("zho-Hans", "zho-Hant"), "test", values)
-    lines = printed(results_table(metrics, "t"), width=80)
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    assert [row[3:] for row in rows if row[3]] == [
-        ["f1 ×100", "33.3"],
-        ["threshold", "1.0863"],
-        ["mined pairs", "1234567"],
-        ["target to source weighted precision", "100.0 %"],
-    ]
-    assert ["".join(row[place] for row in rows) for place in range(3)] == [protocol, languages, "test"]
 
 
 def test_records():
@@ -119,10 +94,7 @@ def test_mean_over_languages():
     )
     # Not weighted by pairs; counts and thresholds have no mean.
     assert mean_over_languages(metrics) == dict(metrics) | {"tatoeba/mean-of-2/test/accuracy": pytest.approx(0.6)}
-    # The training language and pairs of mixed languages are left out.
-    cells = {"en-en": 0.9, "en-de": 0.5, "en-fr": 0.7, "en-de_fr": 0.1}
-    metrics = results({f"xnli-nli-mlp/{pair}/test/accuracy": value for pair, value in cells.items()})
-    assert mean_over_languages(metrics)["xnli-nli-mlp/mean-of-2/test/accuracy"] == pytest.approx(0.6)
+    # The training language is left out.
     metrics = Results()
     for tested, value in (("zho-Hans", 0.9), ("zho-Hant", 0.4), ("en", 0.2)):
         metrics |= measured("sib", "zero-shot", ("zho-Hans", tested), "test", {"accuracy": value})

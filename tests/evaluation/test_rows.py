@@ -1,14 +1,13 @@
-"""Rows and pairs of sentences: columns, labels, languages of the sides, cosines."""
+"""Rows and pairs of sentences: columns, cosines."""
 
 from __future__ import annotations
 
 import numpy as np
-from bitext_helpers import TableEncoder
 from datasets import Dataset
 from scipy.spatial.distance import cosine
 
-from hf_xlsr.evaluation.pairs import embed_pairs, pair_cosines
-from hf_xlsr.evaluation.rows import number_labels, read_columns
+from hf_xlsr.evaluation.pairs import pair_cosines
+from hf_xlsr.evaluation.rows import read_columns
 
 
 def test_columns_in_the_order_asked_for():
@@ -17,22 +16,6 @@ def test_columns_in_the_order_asked_for():
     assert found == [["A", "A"], ["B", ""], [1, None]]
     data = Dataset.from_dict({"text": ["a", "b"], "label": [3, 1]})
     assert read_columns(data, texts=["text"], values=["label"], name="train") == [["a", "b"], [3, 1]]
-
-
-def test_labels_are_numbered_in_sorted_order():
-    assert number_labels(["b", "a", "b", "c"], "train") == {"a": 0, "b": 1, "c": 2}
-    assert number_labels(np.array([7, -1, 7]), "train") == {-1: 0, 7: 1}
-    assert number_labels(["x", 3, 1], "train") == {1: 0, 3: 1, "x": 2}
-
-
-def test_sides_of_pairs():
-    encoder = TableEncoder({text: [len(text), 1] for text in ("q a", "q bb", "q ccc")})
-    u, v = embed_pairs(encoder, (["a", "bb"], ["bb", "ccc"]), "en", normalize=False, prompt="q ")
-    assert encoder.texts == ["q a", "q bb", "q ccc"]  # in one language each text is encoded once
-    assert (u[:, 0].tolist(), v[:, 0].tolist()) == ([3, 4], [4, 5])
-    encoder.routes, encoder.tasks = ("en", "es"), []
-    embed_pairs(encoder, [["q a", "q bb"]] * 2, ("en", "es"))
-    assert encoder.tasks == ["en", "es"]
 
 
 def test_cosines():

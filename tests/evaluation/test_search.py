@@ -15,7 +15,6 @@ from hf_xlsr.cli import main
 from hf_xlsr.evaluation.protocols import parallel as module
 from hf_xlsr.evaluation.protocols.parallel import search, search_documents
 from hf_xlsr.evaluation.results import load_results
-from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("en", "de", "fr")
 
@@ -62,25 +61,6 @@ def test_equals_a_naive_ranking(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.outcomes["x-search/en-de/dev/mrr"].value() == found["x-search/en-de/dev/mrr"]
 
 
-def test_extremes() -> None:
-    texts = {language: [f"{language} {row}" for row in range(30)] for language in LANGUAGES}
-    same = {text: np.ones(4) for names in texts.values() for text in names}
-    collapsed = search(TableEncoder(same), texts, name="x")
-    assert collapsed["x-search/mean-of-6/test/recall@10"] == 0
-    assert collapsed["x-search/mean-of-6/test/own_language_error"] == 1
-    meaning = np.random.default_rng(0).normal(size=(30, 8))
-    perfect = search(TableEncoder({text: meaning[int(text.split()[1])] for text in same}), texts, name="x")
-    assert {perfect[f"x-search/mean-of-6/test/{name}"] for name in ("mrr", "ndcg@10", "recall@10")} == {1.0}
-    assert perfect["x-search/mean-of-6/test/own_language_error"] == 0
-
-
-def test_removal_of_language_bias_helps() -> None:
-    encoder, texts = world(60, 1.0, 1.0, languages=LANGUAGES)
-    found = search(encoder, texts, name="x", debias="self")
-    before, after = (found[f"x-search{variant}/mean-of-6/test/own_language_error"] for variant in ("", "-pcr1-self"))
-    assert after < 0.9 * before
-
-
 def collection(seed: int = 0) -> tuple[TableEncoder, dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
     random = np.random.default_rng(seed)
     queries = {f"q{n}": f"query {n}" for n in range(30)}
@@ -112,14 +92,6 @@ def test_equals_mteb() -> None:
     assert found["x-search/en-de/test/ndcg@10"] == pytest.approx(theirs.ndcg["NDCG@10"], abs=1e-5)
     assert found["x-search/en-de/test/recall@10"] == pytest.approx(theirs.recall["Recall@10"], abs=1e-5)
     assert found["x-search/en-de/test/mrr"] == pytest.approx(theirs.mrr["MRR@80"], abs=1e-5)
-
-
-def test_documents_that_are_missing() -> None:
-    encoder, queries, documents, relevance = collection()
-    with pytest.raises(XlsrError, match="gone"):
-        search_documents(encoder, queries, documents, {**relevance, "q0": {"gone": 1}}, name="x")
-    with pytest.raises(XlsrError, match="no query"):
-        search_documents(encoder, queries, documents, {}, name="x")
 
 
 def test_commands(tiny_export: str, tmp_path: Path, capsys: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 
 from hf_xlsr.evaluation import nli, zero_shot
-from hf_xlsr.evaluation.classifiers import MLDOC_MLP, fit_mlp
 
 LABELS = ("entailment", "neutral", "contradiction")
 TOPICS = ("sport", "money", "weather")
@@ -59,23 +57,6 @@ def test_transfer_needs_a_cross_lingual_encoder(head: str, options: dict[str, An
     }
 
 
-def test_mlp_equals_the_head_on_embeddings():
-    encoder = TopicEncoder(noise=0.9)
-    metrics = classify(encoder, "mlp", epochs=3, seed=4)
-
-    def labelled(*place: Any) -> tuple[np.ndarray, np.ndarray]:
-        chosen = documents(*place)
-        vectors = encoder.encode([row["text"] for row in chosen]).astype(np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors, np.array([sorted(TOPICS).index(row["label"]) for row in chosen])
-
-    train, dev, (vectors, truth) = labelled("en", 0, 90), labelled("en", 1000, 30), labelled("fr", 3000, 61)
-    predict, dev_accuracy = fit_mlp(train, dev, classes=3, settings=replace(MLDOC_MLP, epochs=3), seed=4)
-    assert metrics["topics-zero-shot-mlp/en-en/dev/accuracy"] == dev_accuracy
-    accuracy = float((predict(vectors) == truth).mean())
-    assert metrics["topics-zero-shot-mlp/en-fr/test/accuracy"] == accuracy < 1
-
-
 class RelationEncoder:
     """The hypothesis `en:7:entailment` lies beside the premise `en:7:`, the contradiction opposite, neutral elsewhere.
 
@@ -121,19 +102,6 @@ def infer(encoder: Any, **changes: Any) -> dict[str, float]:
         "head": "linear",
     }
     return nli(encoder, **(arguments | changes))
-
-
-@pytest.mark.parametrize(("head", "options"), [("linear", {}), ("mlp", {"epochs": 12})])
-def test_inference_transfers(head: str, options: dict[str, Any]):
-    metrics = infer(RelationEncoder(), head=head, **options)
-    assert metrics.pop(f"xnli-nli-{head}/en-en/test/pairs") == metrics.pop(f"xnli-nli-{head}/en-de/test/pairs") == 60
-    assert {key.partition("/")[2] for key in metrics} == {
-        "en-en/dev/accuracy",
-        "en-en/test/accuracy",
-        "en-de/test/accuracy",
-    }
-    # A random hypothesis sometimes happens to lie beside or opposite its premise.
-    assert min(metrics.values()) > 0.85
 
 
 def test_linear_equals_scikit_learn():

@@ -9,24 +9,6 @@ from bitext_helpers import cosines, noisy
 from hf_xlsr.evaluation import xsr, xsr_both_directions
 
 
-def test_hand_example():
-    class Angles:
-        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-            degrees = np.deg2rad([float(text.split(":")[1]) for text in texts])
-            return np.stack([np.cos(degrees), np.sin(degrees)], axis=1)
-
-    pool = [f"x:{degrees}" for degrees in range(2, 14, 2)]  # six distractors at 2 to 12 degrees
-    metrics = xsr(Angles(), ["q:0", "p:0", "r:0", "s:50"], ["g:1", "g:5", "g:11", "g:50"], pool, name="toy")
-    # Beside the other golds: 1 is first; 5 is fourth (1, 2, 4, 5); 11 is eighth; 50 is first for its query.
-    assert metrics == {
-        "toy-xsr/en-fr/test/precision@1": 0.5,
-        "toy-xsr/en-fr/test/precision@5": 0.75,
-        "toy-xsr/en-fr/test/precision@10": 1.0,
-        "toy-xsr/en-fr/test/pool_size": 10,
-        "toy-xsr/en-fr/test/queries": 4,
-    }
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.8, 2.0])
 def test_equals_the_naive_twin(noise: float):
     encoder, sources, targets = noisy(380, noise)
