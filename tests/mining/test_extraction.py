@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hf_xlsr.mining import (
     MARGINS,
     RETRIEVALS,
-    BothWays,
     MinedBitext,
     extract_pairs,
     mine_vectors,
@@ -91,40 +90,6 @@ def assert_same(got: MinedBitext, expected: list[Triple]) -> None:
     assert (got.source.dtype, got.target.dtype, got.score.dtype) == (np.int64, np.int64, np.float64)
 
 
-def given_neighbours(forward: list[list[tuple[int, float]]], backward: list[list[tuple[int, float]]]) -> BothWays:
-    arrays = [
-        np.array([[cell[part] for cell in row] for row in side], kind)
-        for side in (forward, backward)
-        for part, kind in ((1, np.float32), (0, np.int64))
-    ]
-    return BothWays(*arrays, "exact", 1.0)
-
-
-def test_by_hand():
-    # Cosines in halves, quarters and eighths, so that every mean is exact. Target 0 is a hub.
-    #            t0     t1     t2
-    #   s0      0.75   0.5   0.25      means of two: s0 0.625, s1 0.75, s2 0.375
-    #   s1      1.0    0.5   0.25                    t0 0.875, t1 0.5,  t2 0.375
-    #   s2      0.25   0.25  0.5
-    found = given_neighbours(
-        [[(0, 0.75), (1, 0.5)], [(0, 1.0), (1, 0.5)], [(2, 0.5), (0, 0.25)]],
-        [[(1, 1.0), (0, 0.75)], [(0, 0.5), (1, 0.5)], [(2, 0.5), (0, 0.25)]],
-    )
-    # distance: s0-t0 0, s0-t1 -0.0625, s1-t0 0.1875, s1-t1 -0.125, s2-t2 0.125
-    expected = {
-        "forward": [(1, 0, 0.1875), (2, 2, 0.125), (0, 0, 0.0)],
-        "backward": [(1, 0, 0.1875), (2, 2, 0.125), (0, 1, -0.0625)],
-        "intersection": [(1, 0, 0.1875), (2, 2, 0.125)],
-        "max": [(1, 0, 0.1875), (2, 2, 0.125), (0, 0, 0.0), (0, 1, -0.0625)],
-    }
-    for retrieval, proposals in expected.items():
-        options = {"margin": "distance", "retrieval": retrieval}
-        assert triples(extract_pairs(found, one_to_one=False, **options)) == proposals
-        assert triples(extract_pairs(found, **options)) == one_by_one(proposals)
-    assert triples(extract_pairs(found, margin="distance"))[-1] == (0, 1, -0.0625)
-    assert triples(extract_pairs(found))[0] == (2, 2, 0.5 / 0.375)
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -164,15 +129,3 @@ def test_threshold_and_max_pairs_keep_the_best(retrieval: str, one_to_one: bool)
     assert mine(np.nextafter(score, 9)) == everything[:20]
     assert mine(9.0) == []
     assert triples(extract_pairs(found, retrieval=retrieval, one_to_one=one_to_one, max_pairs=7)) == everything[:7]
-
-
-def test_ties_go_to_the_lower_indices():
-    same = np.repeat(unit(np.ones((1, 5))), 3, axis=0)
-    assert pairs(mine_vectors(same, same, k=2)) == [(0, 0)]
-    assert pairs(mine_vectors(same, same[:1], k=2)) == [(0, 0)]
-    # All propose pair (0, 0) or one with it; not one to one, every proposal stays.
-    assert pairs(mine_vectors(same, same, one_to_one=False)) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
-
-
-def test_single_sentences():
-    assert triples(mine_vectors(np.array([[0.6, 0.8]]), np.array([[1.0, 0.0]]))) == [(0, 0, 1.0)]

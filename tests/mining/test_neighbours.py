@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mining_fakes import naive, unit
 
-from hf_xlsr.mining import MARGINS, margin_scores, nearest_neighbours
+from hf_xlsr.mining import nearest_neighbours
 from hf_xlsr.mining.search import neighbours, vectors
 
 
@@ -33,23 +33,3 @@ def test_order_and_blocks_change_nothing(size: int, monkeypatch: pytest.MonkeyPa
     shuffled_similarities, shuffled = nearest_neighbours(queries, candidates[order], k=5)
     np.testing.assert_array_equal(order[shuffled], indices)
     np.testing.assert_array_equal(shuffled_similarities, similarities)
-
-
-def test_margins_by_hand():
-    cosine, mean_x, mean_y = np.array([0.9, 0.2]), np.array([0.8, 0.5]), np.array([0.4, 0.3])
-    np.testing.assert_allclose(margin_scores(cosine, mean_x, mean_y), [1.5, 0.5])
-    np.testing.assert_allclose(margin_scores(cosine, mean_x, mean_y, "distance"), [0.3, -0.2])
-    np.testing.assert_allclose(margin_scores(cosine, mean_x, mean_y, "absolute"), cosine)
-    scores = margin_scores(np.full((2, 3), 0.6), np.array([[0.4], [0.2]]), np.full((2, 3), 0.4), "distance")
-    np.testing.assert_allclose(scores, [[0.2] * 3, [0.3] * 3])
-
-
-@pytest.mark.parametrize("margin", MARGINS)
-@pytest.mark.parametrize("mean", [-0.3, 0.0, 0.3])
-def test_better_cosine_has_a_better_score(margin: str, mean: float):
-    scores = margin_scores(np.linspace(-1, 1, 21), np.array(mean), np.array(mean), margin)
-    assert (np.diff(scores) > 0).all() and np.isfinite(scores).all()
-
-
-def test_zeros_are_as_near_to_all():
-    assert nearest_neighbours(np.diag([1, 0, 1]), np.diag([0, 1, 1]), 2)[1].tolist() == [[0, 1], [0, 1], [2, 0]]

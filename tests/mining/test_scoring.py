@@ -8,10 +8,7 @@ import pytest
 from mining_fakes import NumberEncoder, numbered, write_lines
 
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.pipeline import mine_bitext
-from hf_xlsr.mining.scoring import run_scoring, score_bitext
-from hf_xlsr.mining.stages import PROBES
+from hf_xlsr.mining.scoring import score_bitext
 
 SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
 
@@ -51,30 +48,3 @@ def test_equals_the_naive_twin(margin: str, pools: str, tmp_path: Path):
     scores, cosines = naive(pairs, source_pool or sources, target_pool or targets, 3, margin)
     np.testing.assert_allclose(scored.score, scores, rtol=1e-6)
     np.testing.assert_allclose(scored.cosine, cosines, rtol=1e-6)
-
-
-def test_mined_pairs_score_what_mining_scored(tmp_path: Path):
-    source, target = write_lines(tmp_path / "en.txt", SOURCES + SOURCES[:3]), write_lines(tmp_path / "fr.txt", TARGETS)
-    mined = mine_bitext(source, target, encoder=NumberEncoder(), k=5)
-    scored = score_bitext(
-        [(SOURCES + SOURCES[:3])[row] for row in mined.source],
-        [TARGETS[row] for row in mined.target],
-        encoder=NumberEncoder(),
-        source_pool=source,
-        target_pool=target,
-        k=5,
-    )
-    assert len(mined) > 20
-    np.testing.assert_array_equal(scored.score, mined.score)
-
-
-def test_rows_are_in_the_order_of_the_pairs(tmp_path: Path):
-    pairs = [("en 1", "fr 1"), ("en 2", "fr 1"), ("en 1", "fr 3"), ("en 1", "fr 1")]
-    sides, encoder = [[pair[place] for pair in pairs] for place in (0, 1)], NumberEncoder()
-    for call in (1, 2):  # the second one reads what the first one saved
-        run = run_scoring(*sides, {}, tmp_path / "work", MiningOptions(), encoder=encoder)
-        assert [(row["source"], row["target"]) for row in run.sentences()] == pairs
-        assert [row["cosine"] for row in run.sentences()] == pytest.approx(run.scores.cosine.tolist())
-        assert run.scores.score[0] == run.scores.score[3]
-        assert (run.report["method"], run.report["recall"]) == ("exact", 1.0)
-        assert sum(map(len, encoder.calls)) == call * len(PROBES) + 2 + 2
