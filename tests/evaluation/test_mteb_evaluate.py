@@ -89,15 +89,6 @@ def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_pat
     assert cached == evaluate_mteb(model, task, **options)
 
 
-def test_chosen_subsets(tiny_export: str, tmp_path: Path):
-    rows = table(sentence1=["a b", "c", "d e", "f"], sentence2=["a", "c", "e", "f"], score=[1, 5, 2, 4])
-    for subsets in (["en-en", "ko-ko"], ["en-en"]):
-        task = with_data(mteb.get_task("STS17", hf_subsets=subsets), {subset: {"test": rows} for subset in subsets})
-        metrics = evaluate_mteb(tiny_export, task, cache=tmp_path)
-        names = {key.rsplit("/", 1)[0] for key in metrics}
-        assert names == {f"STS17-mteb/{subset[:2]}/test" for subset in subsets}
-
-
 @pytest.mark.parametrize("kind", TYPES.split())
 def test_text_tasks(kind: str, tiny_export: str):
     module = importlib.import_module(f"mteb.mocks.mock_tasks.{kind}")

@@ -10,7 +10,7 @@ from mteb_helpers import ENGLISH, FRENCH, routed_model, sides
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.encoding import routes_of
-from hf_xlsr.evaluation import BuccData, bucc, hide_pairs, sts, tatoeba_mteb, xsr
+from hf_xlsr.evaluation import bucc, hide_pairs, sts, tatoeba_mteb, xsr
 
 mteb = pytest.importorskip("mteb")
 
@@ -92,25 +92,6 @@ def test_tasks_know_the_language_of_each_side(tiny_export: str):
     assert metrics["XlsrSTSWeightedMean-toy-mteb/en-fr/test/spearman_wmean"] == expected
 
 
-def test_revision_covers_all_data():
-    data = BuccData(["a"], ["x"], ["b"], ["y"], frozenset({("a", "b")}))
-    more = BuccData(["a", "c"], ["x", "z"], ["b"], ["y"], frozenset({("a", "b")}))
-    scored = [{"sentence1": "a", "sentence2": "b", "score": score, "lang": "en"} for score in (1, 2)]
-    languages = ("en", "fr")
-    tasks = [
-        xsr_task("t", ["q"], ["g"], ["p"], languages),
-        xsr_task("t", ["q"], ["g", "p"], [], languages),
-        bucc_task("t", data, more, languages),
-        bucc_task("t", more, data, languages),
-        bucc_task("t", data, more, languages, k=3),
-        bucc_task("t", data, more, languages, margin="absolute"),
-        *(sts_task("t", [row]) for row in scored),
-        *(local_task("STS12", [row]) for row in scored),
-    ]
-    assert len({task.metadata.revision for task in tasks}) == len(tasks)
-    assert xsr_task("t", ["q"], ["g"], ["p"], languages).metadata.revision == tasks[0].metadata.revision
-
-
 def test_local_bitext_equals_tatoeba_mteb(model: SentenceTransformer, pairs: list[dict[str, str]]):
     english, french = sides(pairs)
     columns = [*french, *FRENCH], [*english, *ENGLISH]
@@ -119,35 +100,3 @@ def test_local_bitext_equals_tatoeba_mteb(model: SentenceTransformer, pairs: lis
     metrics = evaluate_mteb(model, local_task("Tatoeba", rows))
     ours = tatoeba_mteb(model, *columns, languages=("fr", "en"), name="t")["t-tatoeba-mteb/fr-en/test/f1"]
     assert metrics["LocalTatoeba-mteb/fr-en/test/f1"] == pytest.approx(ours)
-
-
-def test_local_subsets_are_languages(tiny_export: str):
-    rows = [
-        {"sentence1": a, "sentence2": b, "label": label, "lang": language}
-        for language, texts in (("en", ENGLISH), ("fr", FRENCH))
-        for a, b, label in zip(texts, texts[::-1], (0, 1, 1, 0, 1, 0), strict=True)
-    ]
-    metrics = evaluate_mteb(routed_model(tiny_export), local_task("XNLI", rows, split="dev"))
-    keys = {f"LocalXNLI-mteb/{language}/dev/{name}" for language in ("en", "fr") for name in ("main_score", "max_ap")}
-    assert set(metrics) == keys
-    assert all(0 < value <= 1 for value in metrics.values())
-
-
-def test_local_classification_trains_on_its_rows(tiny_export: str):
-    # Each label has its own words: learnt from the training rows, whatever the encoder.
-    rows = [
-        {"text": text, "label": label, "lang": "en", "split": split}
-        for split in ("train", "test")
-        for label, text in enumerate(("red red red", "fish king tree stone"))
-        for _ in range(10)
-    ]
-    metrics = evaluate_mteb(tiny_export, local_task("MassiveIntentClassification", rows))
-    assert metrics["LocalMassiveIntentClassification-mteb/en/test/accuracy"] == 1.0
-
-
-def test_local_task_has_its_own_name():
-    row = {"source": "Ja", "target": "Yes", "source_lang": "deu_Latn", "target_lang": "en"}
-    metadata = local_task("FloresBitextMining", [row]).metadata
-    assert (metadata.name, metadata.adapted_from) == ("LocalFloresBitextMining", ["FloresBitextMining"])
-    assert metadata.eval_langs == {"deu_Latn-en": ["deu-Latn", "eng-Latn"]}
-    assert mteb.get_task("FloresBitextMining").metadata.name == "FloresBitextMining"
