@@ -14,13 +14,11 @@ from input_helpers import bucc_files
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation import tatoeba, xsim
 from hf_xlsr.evaluation.command import EncoderOptions, evaluate_files
 from hf_xlsr.evaluation.inputs import DataOptions
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.hashing import data_hash
 
 PAIRS = make_pairs(40, seed=3)
 
@@ -31,8 +29,8 @@ def write(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
     return str(path)
 
 
-def pairs_file(folder: Path, name: str = "pairs.tsv", rows: list[dict[str, str]] = PAIRS) -> str:
-    return write(folder / name, "en fr", [(row["source"], row["target"]) for row in rows])
+def pairs_file(folder: Path) -> str:
+    return write(folder / "pairs.tsv", "en fr", [(row["source"], row["target"]) for row in PAIRS])
 
 
 def pairs_of(folder: Path) -> list[str]:
@@ -139,7 +137,6 @@ def test_protocol_on_local_files(
     results = json.loads(output.read_text())
     assert expected <= set(results["metrics"]), sorted(results["metrics"])
     assert all(np.isfinite(value) for value in results["metrics"].values())
-    assert results["settings"]["seed"] == 0 and results["settings"]["protocol"] == protocol
     assert results["data_sha256"] and all(len(value) == 64 for value in results["data_sha256"].values())
     # The same words again give the same numbers.
     assert main(command) == 0
@@ -162,35 +159,10 @@ def test_metrics_equal_the_functions(tiny_export: str, tmp_path: Path) -> None:
 
 def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("the model was loaded"))
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "modules.json").write_text("[]")
+    (tmp_path / "modules.json").write_text("[]")
     file = pairs_file(tmp_path)
-    for option, place in (("output", f"{file}/out.json"), ("output", str(model)), ("report", file)):
-        asked: dict[str, Any] = {option: place}
-        with pytest.raises(XlsrError, match=f"--{option}"):
-            evaluate_files(str(model), "tatoeba", DataOptions((file,)), **asked)
-
-
-def test_settings_of_results(tiny_export: str, tmp_path: Path) -> None:
-    file = pairs_file(tmp_path, rows=[*PAIRS[:5], {"source": "", "target": "vide"}])
-    output = tmp_path / "deep" / "out.json"
-    data = DataOptions((file,), columns="source=en,target={lang}", languages=("en", "fr"), name="tiny")
-    evaluate_files(tiny_export, "tatoeba,xsim", data, encoder=EncoderOptions(device="cpu"), output=str(output))
-    results = json.loads(output.read_text())
-    settings = results["settings"]
-    assert settings["options"] == {"xsim": {"k": 4, "margin": "ratio"}}
-    assert settings["skipped_rows"] == {"empty source": 1}
-    assert settings["encoder"] == {
-        "content_sha256": content_hash(tiny_export),
-        "device": "cpu",
-        "precision": ["float32"],
-        "max_length": 32,
-    }
-    assert settings["languages"] == ["en", "fr"] and settings["name"] == "tiny"
-    assert {"faiss-cpu", "numpy", "scikit-learn", "scipy"} <= set(results["versions"])
-    cells = [cell for row in PAIRS[:5] for cell in (row["source"], row["target"], "en", "fr", "")]
-    assert results["data_sha256"] == {"data/tiny/en-fr": data_hash(cells)}
+    with pytest.raises(XlsrError, match="--output"):
+        evaluate_files(str(tmp_path), "tatoeba", DataOptions((file,)), output=f"{file}/out.json")
 
 
 def test_report_with_pictures(tiny_export: str, tmp_path: Path) -> None:
@@ -200,16 +172,10 @@ def test_report_with_pictures(tiny_export: str, tmp_path: Path) -> None:
     text = (folder / "report.md").read_text("utf-8")
     for name in ("tsne-en-fr.png", "cosines-en-fr.png", "retrieval.png"):
         assert (folder / name).stat().st_size > 1000 and f"({name})" in text
-    assert "Nearest neighbours" in text and text.count("Query:") == 5
-    assert "tatoeba" in text and json.loads((folder / "results.json").read_text())["metrics"]
-    plain = tmp_path / "plain"
-    assert main(["evaluate", tiny_export, "--protocol", "sts", *sts_of(tmp_path), "--report", str(plain)]) == 0
-    assert sorted(path.name for path in plain.iterdir()) == ["report.md", "results.json"]
+    assert json.loads((folder / "results.json").read_text())["metrics"]
 
 
-def test_mteb_task(
-    tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mteb_task(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mteb = pytest.importorskip("mteb")
     from mteb_helpers import table, with_data
 
@@ -236,9 +202,6 @@ def test_mteb_task(
     assert "me__tiny" in file.parts
     stored = mteb.results.TaskResult.from_disk(file)
     assert stored.get_score() == pytest.approx(own["metrics"]["STSBenchmark-mteb/en/test/main_score"], abs=1e-5)
-    for option, value in (("--languages", "xx"), ("--languages", "de"), ("--hf-subsets", "gone")):
-        assert main([*command, "mteb", option, value]) == 1
-        assert "STSBenchmark" in capsys.readouterr().err
     assert main([*command, "sts"]) == 0
     ours = json.loads(output.read_text())
     assert ours["metrics"]["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(
