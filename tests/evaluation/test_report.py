@@ -53,19 +53,6 @@ def test_failed_save_keeps_the_old_results(tmp_path: Path):
     assert load_results(path)["metrics"] == {"a-xsim/en/test/error": 0.5, "a-xsim/en/test/pairs": 3}
 
 
-def test_table():
-    lines = printed(results_table(METRICS, "model [/x] and [red]"))
-    assert "model [/x] and [red]" in lines[0]
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    assert rows == [
-        ["tatoeba", "en-fr", "test", "accuracy", "94.5 %"],
-        ["", "", "", "pairs", "1000"],
-        ["", "en-de", "test", "source to target accuracy", "100.0 %"],
-        ["multi[30]k-xsr", "en-fr", "test", "precision@1", "0.0 %"],
-        ["", "", "", "threshold", "1.0863"],
-    ]
-
-
 def test_records():
     right = {"precision@1": np.arange(100) < 80}
     found = with_intervals(
