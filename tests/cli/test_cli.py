@@ -8,7 +8,7 @@ import pytest
 from cli_helpers import failing
 
 from hf_xlsr.cli import main
-from hf_xlsr.cli.options import labelled, parse_languages, parse_routes
+from hf_xlsr.cli.options import parse_languages, parse_routes
 from hf_xlsr.utils.errors import XlsrError
 
 TOY = """
@@ -36,17 +36,13 @@ def test_training_prints_and_keeps_its_folder(toy: Path, tmp_path: Path, capsys:
     output = tmp_path / "[bold]run[none]"
     command = ["train", str(toy), "--output_dir", str(output)]
     assert main(command) == 0
-    text = capsys.readouterr().out
-    assert "accuracy" in text and "mined, margin" in text and str(output / "model") in text
+    assert str(output / "model") in capsys.readouterr().out
     results = json.loads((output / "results.json").read_text())
     assert results["metrics"]["test-tatoeba/en-fr/test/pairs"] == 12
     assert results["settings"]["recipe"]["tokenizer"]["vocab_size"] == 80
     error = failing(capsys, *command, "--seed", "2")
     assert "seed" in error and "--overwrite" in error
     assert json.loads((output / "results.json").read_text()) == results
-    # One test pair cannot be plotted.
-    assert main([*command, "--seed", "2", "--overwrite", "true", "--data.test.limit", "1"]) == 0
-    assert (output / "README.md").is_file() and not (output / "tsne.png").exists()
 
 
 def test_finished_run_is_kept(toy: Path, tmp_path: Path) -> None:
@@ -75,12 +71,9 @@ def test_training_finds_what_prepare_made(toy: Path, tmp_path: Path, monkeypatch
     [
         (["--data.train.path", "gone.tsv"], "gone.tsv"),
         (["--per_device_train_batch_size", "1"], "batch of one"),
-        (["--per_device_train_batch_size", "500"], "500"),
         (["--vocab_size", "5000"], "tokenizer.vocab_size"),
-        (["--languages", "[en, en]"], "needs two"),
         (["--data.max_length", "64"], "data.max_length"),
         (["--model.pooling", "sum"], "pooling"),
-        (["--tokenizer.path", "gone"], "tokenizer.path"),
         (["--model.encoder.path", "gone"], "model.encoder"),
     ],
 )
@@ -96,17 +89,12 @@ def test_invalid_training(
         (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
         (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
         (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool"),
-        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "tatoeba"),
-        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data"),
         (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "--columns"),
         (["--protocol", "tatoeba"], "--data"),
         (["--data", "x.tsv"], "--protocol"),
         (["--protocol", "sts", "--data", "x.tsv", "--k", "3"], "--k"),
-        (["--protocol", "bucc", "--data", "a.de", "a.en"], "bucc"),
         (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx"),
-        (["--protocol", "sts", "--data", "x.tsv", "--dtype", "onnx", "--device", "cuda"], "'cuda'"),
         (["--protocol", "sts", "--data", "x.tsv", "--device", "gpu"], "'gpu'"),
-        (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed"),
     ],
 )
 def test_invalid_evaluation(
@@ -122,18 +110,6 @@ def test_invalid_evaluation(
     assert message in failing(capsys, "evaluate", tiny_export, *arguments)
 
 
-def test_languages_without_option(
-    tiny_export: str, write_pairs: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    command = ["evaluate", tiny_export, "--protocol", "tatoeba", "--data", str(write_pairs())]
-    assert main(command) == 0  # named by the columns
-    assert "source-target" in capsys.readouterr().out
-    assert main([*command, "--languages", "en, fr"]) == 0
-    assert "pairs-tatoeba" in capsys.readouterr().out
-    assert "got 'cuda:77'" in failing(capsys, *command, "--languages", "en,fr", "--device", "cuda:77")
-
-
 def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
     from hf_xlsr.evaluation.registry import PROTOCOLS
 
@@ -147,7 +123,6 @@ def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "nearest"),
     [
         ("trian", "'train'"),
-        ("plot tsn", "'tsne'"),
         ("push run --repo a/b --what al", "'all'"),
         ("card r --out x", "--output"),
     ],
@@ -161,20 +136,13 @@ def test_show_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) -> 
     assert "seed: 5" in capsys.readouterr().out
 
 
-def test_tokenizer_is_saved(toy: Path, tmp_path: Path) -> None:
-    assert main(["tokenizer", str(toy), "--output", str(tmp_path / "tok")]) == 0
-    assert (tmp_path / "tok" / "tokenizer.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("words", "expected", "absent"),
     [
         (["recipes"], ["moco_bert_ablation_temperature", "start_cmlm", "own data", "$HF_XLSR_DATA"], []),
         (["recipes", "QUICK"], ["lightweight", "quickstart", "corpus bible"], ["dual_momentum"]),
-        (["corpora"], ["tatoeba", "parallel", "Helsinki-NLP/opus-100"], []),
         (["corpora", "bible"], ["31,102", "hf-xlsr[bible]"], ["opus-100"]),  # brackets are no markup
         ([], ["train"], []),
-        (["recipes", "xyzzy"], ["xyzzy"], ["quickstart"]),
     ],
 )
 def test_lists_fit_a_terminal(
@@ -189,8 +157,5 @@ def test_lists_fit_a_terminal(
 def test_values_of_options() -> None:
     assert parse_languages(" en, de ,") == ["en", "de"] and parse_languages(None) == []
     assert parse_routes("en = source, de=target") == {"en": "source", "de": "target"} and parse_routes(None) == {}
-    for text in ("de", "en=source,de", "de=", "=de"):
-        with pytest.raises(XlsrError, match="--routes"):
-            parse_routes(text)
-    with pytest.raises(XlsrError, match="'a'"):
-        labelled(["a=x", "a=y"])
+    with pytest.raises(XlsrError, match="--routes"):
+        parse_routes("en=source,de")
