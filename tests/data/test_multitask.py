@@ -3,19 +3,14 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-import pytest
-import torch
 from accelerate.data_loader import SkipBatchSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from hf_xlsr.data.sampling import (
     MAIN,
     LengthBucketBatchSampler,
     MultiTaskBatchSampler,
-    MultiTaskCollator,
-    MultiTaskDataset,
     TaskKey,
 )
 
@@ -65,38 +60,3 @@ def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int
         start = epoch * len(sampler)
         assert [keys_of(batch, "nli") for batch in batches] == in_a_row[start : start + len(sampler)]
         assert [len(keys_of(batch, "single")) for batch in batches] == [4] * len(sampler)
-
-
-class Numbers(torch.utils.data.Dataset):
-    """A task's examples: its name and the key."""
-
-    def __init__(self, name: str, count: int) -> None:
-        self.name, self.count = name, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, key: tuple[int, int]) -> dict[str, Any]:
-        return {"from": self.name, "epoch": key[0], "index": key[1]}
-
-
-def stack(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor([feature[name] for feature in features]) for name in ("epoch", "index")}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_data_loader(workers: int) -> None:
-    sampler = make(12, 9)
-    loader = DataLoader(
-        MultiTaskDataset({"pairs": Numbers("pairs", 12), "nli": Numbers("nli", 9), "single": Numbers("single", 4)}),
-        batch_sampler=sampler,
-        collate_fn=MultiTaskCollator({"pairs": stack, "nli": stack, "single": stack}),
-        num_workers=workers,
-    )
-    for epoch in (1, 2):
-        expected = epoch_of(make(12, 9), epoch)
-        sampler.set_epoch(epoch)
-        for batch, keys in zip(loader, expected, strict=True):
-            assert set(batch) == {f"{task}{name}" for task in ("", "nli_", "single_") for name in ("epoch", "index")}
-            for task, prefix in ((MAIN, ""), ("nli", "nli_"), ("single", "single_")):
-                assert list(zip(batch[f"{prefix}epoch"], batch[f"{prefix}index"], strict=True)) == keys_of(keys, task)

@@ -3,13 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, group_counts
-
-LENGTHS = st.lists(st.integers(1, 60), min_size=8, max_size=300)
 
 
 def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
@@ -91,23 +88,6 @@ def test_every_batch_holds_every_stratum_in_its_share() -> None:
     assert np.abs(shares - np.bincount(strata) / 50).max() < 4
     within = [lengths[np.array(batch)[strata[batch] == 0]] for batch in batches]
     assert np.mean([part.std() for part in within]) < lengths[strata == 0].std() / 10
-
-
-def test_small_groups_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    groups = [0] * 30 + [1] * 3 + [3] * 9
-    sampler = LengthBucketBatchSampler([5] * 42, 4, groups=groups, homogeneous=True)
-    batches = epoch_of(sampler, 0)
-    assert "1 of 3" in caplog.text and "(3 examples)" in caplog.text
-    assert {groups[index] for batch in batches for index in batch} == {0, 3}
-    assert len(batches) == len(sampler) == 7 + 2
-
-
-def test_equal_mixing() -> None:
-    groups = np.array([0] * 90 + [1] * 10)
-    drawn = np.concatenate(epoch_of(LengthBucketBatchSampler([1] * 100, 10, groups=groups, mixing="equal"), 0))
-    assert (groups[drawn] == 0).sum() == (groups[drawn] == 1).sum() == 50
-    assert len(set(drawn[groups[drawn] == 0])) == 50  # no repeat before the group is used up
-    assert np.bincount(drawn, minlength=100)[90:].tolist() == [5] * 10
 
 
 @given(
