@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-import polib
 import pytest
 import zstandard
 
@@ -81,26 +80,9 @@ def as_tmx(rows):
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>\n{units}</body></tmx>\n'
 
 
-def as_po(rows):
-    def quote(text):
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t").replace("\n", "\\n") + '"'
-
-    header = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
-    return header + "".join(f"\nmsgid {quote(row['source'])}\nmsgstr {quote(row['target'])}\n" for row in rows)
-
-
-def as_mo(rows):
-    catalogue = polib.POFile()
-    catalogue.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
-    catalogue.extend(polib.POEntry(msgid=row["source"], msgstr=row["target"]) for row in rows)
-    return catalogue.to_binary()
-
-
 WRITERS: dict[str, Callable[..., Any]] = {
     "tsv": as_tsv,
     "csv": as_csv,
     "jsonl": as_jsonl,
     "tmx": as_tmx,
-    "po": as_po,
-    "mo": as_mo,
 }

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
+from hf_xlsr.data.columns import parse_columns, resolve_columns
 from hf_xlsr.data.formats.reading import read_rows
 
 
@@ -63,20 +63,6 @@ def test_saved_and_plain_folders(tmp_path):
     assert list(read_rows(tmp_path / "splits", required=("lang",), split="test")) == [{"lang": "y", "label": 0}]
     fails(tmp_path / "splits", "'tset'", "test, train", columns=columns, split="tset")
     fails(tmp_path / "no_train", "dev, test", columns=columns)
-    fails(tmp_path / "single", "no split 'train'", columns=columns, split="train")
-    fails(tmp_path / "single", "no column 'source'", "translation.en")
-    (tmp_path / "nothing").mkdir()
-    fails(tmp_path / "nothing", "nothing")
-
-
-def test_split_names(tmp_path):
-    data = datasets.Dataset.from_dict({"text": ["a", "b"]})
-    parts = {"train": data, "validation": data.select([1]), "dev_mismatched": data.select([0])}
-    datasets.DatasetDict(parts).save_to_disk(tmp_path / "sets")
-    for options in ({"split": "dev"}, {"default_split": "val"}, {"split": "validation"}):
-        assert list(read_rows(tmp_path / "sets", required=("text",), **options)) == [{"text": "b"}]
-    assert list(read_rows(tmp_path / "sets", required=("text",), split="dev_mismatched")) == [{"text": "a"}]
-    fails(tmp_path / "sets", "'final'", split="final")
 
 
 def test_unreachable_hub(monkeypatch):
@@ -103,10 +89,23 @@ def test_stream_that_breaks_off(monkeypatch):
     fails("owner/name", "owner/name", "first 1 rows", "reset by peer")
 
 
-@pytest.mark.parametrize("header", ["en\tde", "deu\teng", "id\tde\ten"])
-def test_columns_named_like_the_languages(header: str, tmp_path: Path) -> None:
-    texts = {"en": "one", "eng": "one", "de": "eins", "deu": "eins", "id": "7"}
-    row = "\t".join(texts[name] for name in header.split("\t"))
-    (tmp_path / "pairs.tsv").write_text(f"{header}\n{row}\n", "utf-8")
-    (found,) = read_rows(tmp_path / "pairs.tsv", languages=["en", "de"])
-    assert (found["source"], found["target"]) == ("one", "eins")
+@pytest.mark.parametrize(
+    ("given_columns", "expected"),
+    [
+        (None, {}),
+        (" source = en , fr = target ", {"source": "en", "target": "fr"}),
+        ("text=source", {"text": "source"}),  # both are ours: the left one counts
+        ({"source": 0, "fr": "target"}, {"source": "0", "target": "fr"}),
+        ({"source": "a=b,c"}, {"source": "a=b,c"}),
+    ],
+)
+def test_parse_columns(given_columns, expected):
+    assert parse_columns(given_columns) == expected
+
+
+def test_resolve_columns():
+    names = ["source", "target", "lang", "id", "translation.en"]
+    assert resolve_columns({}, ["source", "target"], names, "f") == {n: n for n in ("source", "target", "lang")}
+    assert resolve_columns({}, ["id"], names, "f")["id"] == "id"
+    mapped = resolve_columns({"target": "translation.en"}, ["source", "target"], names, "f")
+    assert mapped == {"source": "source", "target": "translation.en"}
