@@ -6,13 +6,11 @@ from itertools import islice
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data import cleaning
 from hf_xlsr.data.cleaning import (
-    STEPS,
     Cleaner,
     Deduplicate,
     DropIdentical,
@@ -25,7 +23,6 @@ from hf_xlsr.data.cleaning import (
     RemoveEvaluation,
     Sample,
     Step,
-    build_cleaner,
     evaluation_keys,
     match_key,
 )
@@ -69,52 +66,30 @@ def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: in
         assert kept(Deduplicate(on=on), rows) == expected
 
 
-def test_deduplicate_by_match_key_and_language() -> None:
-    rows = [pair("Hi!", "Salut", **EN_FR), pair("hi", "SALUT.", **EN_FR)]
-    german = pair("Hi", "Salut", source_lang="en", target_lang="de")
-    assert kept(Deduplicate(), [*rows, german]) == [rows[0], german]
-    assert kept(Deduplicate(on="source"), [*rows, german]) == [rows[0], german]
-    assert len(kept(Deduplicate(), [{"text": "a"}, {"text": "A"}, {"text": "b"}])) == 2
-    assert len(kept(Deduplicate(), [{"first": "a", "second": "b"}, {"first": "a", "second": "c"}])) == 2
-    assert len(kept(Deduplicate(), [pair("a b", "c"), pair("a", "b c")])) == 2  # sides are not run together
+UNTRANSLATED = {**pair("Hello", "Hello"), "source_lang": "en", "target_lang": "en"}  # for a teacher
+CASES: list[tuple[Step, list[dict[str, Any]], list[dict[str, Any]]]] = [
+    (LengthBounds(min_chars=2, max_chars=5), [{"text": "ab"}, {"text": "a b c"}], [{"text": ""}, {"text": "abcdefg"}]),
+    (LengthBounds(min_words=2), [{"text": "a b c"}], [{"text": "ab"}]),
+    (LengthBounds(max_chars=3), [], [pair("abc", "abcd"), pair("abcd", "abc")]),  # either side
+    (RatioBounds(max_ratio=2, slack=10), [pair("a" * 10, "b" * 30)], [pair("a" * 10, "b" * 31)]),  # 40 / 20
+    (RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "漢" * 12)], [pair("a" * 42, "é" * 12)]),
+    (
+        NumberMatch(),
+        [pair("1,5 million", "1.500.000"), pair("No number", "Keine Zahl"), pair("१२ books", "12 Bücher")],
+        [pair("It cost 27 euros", "Es kostete 83 Euro"), pair("three", "3")],
+    ),
+    (NumberMatch(min_share=1 / 3), [pair("12", "1345")], [pair("12", "13456")]),  # one common digit of six
+    (
+        DropIdentical(),
+        [pair("?", "!"), pair("Hello", "Hallo"), UNTRANSLATED],
+        [pair("Hello!", "hello"), pair("?", "?"), {**UNTRANSLATED, "target_lang": "de"}],
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ["ab", "a b c", "abcdefg"]),
-        ({"min_chars": 2, "max_chars": 5}, ["ab", "a b c"]),
-        ({"min_words": 2}, ["a b c"]),
-        ({"max_words": 2}, ["ab", "abcdefg"]),
-    ],
-)
-def test_length_bounds(options: dict[str, int], expected: list[str]) -> None:
-    rows = [{"text": text} for text in ["", "ab", "a b c", "abcdefg"]]
-    assert [row["text"] for row in kept(LengthBounds(**options), rows)] == expected
-    assert kept(LengthBounds(max_chars=3), [pair("abc", "abcd"), pair("abcd", "abc")]) == []  # either side
-
-
-def test_ratio_bounds() -> None:
-    step = RatioBounds(max_ratio=2, slack=10)
-    assert kept(step, [pair("a" * 10, "b" * 30), pair("a" * 30, "b" * 10)])  # 40 / 20
-    assert not kept(step, [pair("a" * 10, "b" * 31), pair("a" * 31, "b" * 10)])
-    # Chinese characters count two: 24 against 42.
-    assert kept(RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "漢" * 12)])
-    assert not kept(RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "é" * 12)])
-
-
-def test_numbers_share_digits() -> None:
-    rows = [
-        pair("On 5 March 2014", "Am 5. März 2014"),
-        pair("1,5 million", "1.500.000"),
-        pair("No number", "Keine Zahl"),
-        pair("१२ books", "12 Bücher"),  # Devanagari digits
-        pair("It cost 27 euros", "Es kostete 83 Euro"),
-        pair("three", "3"),
-    ]
-    assert kept(NumberMatch(), rows) == rows[:4]
-    half = pair("12", "1345")  # one common digit of six
-    assert kept(NumberMatch(min_share=1 / 3), [half]) and not kept(NumberMatch(min_share=0.34), [half])
+@pytest.mark.parametrize(("step", "good", "bad"), CASES)
+def test_steps_by_hand(step: Step, good: list[dict[str, Any]], bad: list[dict[str, Any]]) -> None:
+    assert kept(step, [*good, *bad]) == good
 
 
 def test_near_duplicates_ignore_numbers_and_accents() -> None:
@@ -124,14 +99,7 @@ def test_near_duplicates_ignore_numbers_and_accents() -> None:
     assert [row["text"] for row in kept(NearDuplicates(), rows)] == ["Page 3 of 10.", "Page of", "Résumé", "पेज २"]
 
 
-def test_drop_identical() -> None:
-    rows = [pair("Hello!", "hello"), pair("?", "?"), pair("?", "!"), pair("Hello", "Hallo")]
-    assert kept(DropIdentical(), rows) == rows[2:]
-    untranslated = {**pair("Hello", "Hello"), "source_lang": "en", "target_lang": "en"}  # for a teacher
-    assert kept(DropIdentical(), [untranslated, {**untranslated, "target_lang": "de"}]) == [untranslated]
-
-
-EN_RU, EN_ES = ({"source_lang": "en", "target_lang": target} for target in ("ru", "es"))
+EN_RU = {"source_lang": "en", "target_lang": "ru"}
 OF_EN_RU, OF_EN_FR = {"languages": ["en", "ru"]}, {"languages": ["en", "fr"]}
 SHARE = pair("abcdefgh жж 12345", "x")  # 2 foreign letters of 10
 ALPHABET = {"method": "alphabet"}
@@ -142,23 +110,15 @@ ALPHABET = {"method": "alphabet"}
     [
         ({}, pair("Hello, world!", "Привет, мир!", **EN_RU), True),
         ({}, pair("Привет", "Привет", **EN_RU), False),
-        ({}, pair("Hello Мир", "Привет", **EN_RU), False),
-        ({}, pair("123 ?!", "…", **EN_RU), True),
         ({}, pair("5 µm", "कार्यक्रम", source_lang="en", target_lang="hi-IN"), True),
-        ({}, {"text": "漢字とカナー", "lang": "ja"}, True),
         ({}, {"text": "漢字とカナ", "lang": "zh_TW"}, False),
-        ({}, {"premise": "Ja", "hypothesis": "Да", "lang": "de"}, False),
         ({**OF_EN_FR, "min_share": 0.8}, SHARE, True),
         ({**OF_EN_FR, "min_share": 0.81}, SHARE, False),
-        (OF_EN_RU, pair("Hi", "Да"), True),
         (OF_EN_RU, pair("Да", "Hi"), False),
-        (OF_EN_RU, {"text": "Hi Да"}, True),
         (OF_EN_RU, {"text": "Γεια"}, False),
         (OF_EN_RU, pair("Γεια", "Hi", source_lang="el", target_lang="de"), True),  # the row's own come first
         (ALPHABET, pair("The café", "L'ÉTÉ", **EN_FR), True),  # é is of one of the two languages
         (ALPHABET, pair("The señor", "Le monsieur", **EN_FR), False),
-        (ALPHABET, pair("The señor", "El señor", **EN_ES), True),
-        (ALPHABET, pair("Да", "Да", **EN_RU), False),
         (ALPHABET, pair("Yes", "Да", **EN_RU), True),
     ],
 )
@@ -186,8 +146,6 @@ def test_remove_evaluation() -> None:
         cleaner = Cleaner([step])
         assert list(cleaner(rows)) == survivors
         assert cleaner.counts == {"remove_evaluation": {"in": 8, "out": 4, "changed": 0}}
-    keys.add("")  # keys made elsewhere
-    assert kept(RemoveEvaluation(keys), rows) == survivors
 
 
 def test_sample_is_nested_and_stable() -> None:
@@ -198,9 +156,6 @@ def test_sample_is_nested_and_stable() -> None:
     assert [row for row in quarter if row in eighth] == eighth
     assert kept(Sample(fraction=0.25), reversed(rows)) == quarter[::-1]
     assert kept(Sample(fraction=0.25), rows[100:]) == [row for row in quarter if row in rows[100:]]
-    other = kept(Sample(fraction=0.25, seed=1), rows)
-    assert 350 < len([row for row in other if row in quarter]) < 650
-    assert kept(Sample(fraction=1), rows) == rows
 
 
 def one_by_one(steps: list[Step], counts: list[list[int]], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -234,40 +189,3 @@ def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], wanted: int, batc
     assert [list(counted.values()) for counted in cleaner.counts.values()] == twin_counts
     counts = list(cleaner.counts.values())
     assert all(before["out"] == after["in"] for before, after in zip(counts, counts[1:], strict=False))
-
-
-def test_counts_name_every_step_once() -> None:
-    cleaner = Cleaner([LengthBounds(), LengthBounds(max_chars=1)])
-    cleaner.steps.append(RemoveEvaluation(["b"]))
-    nothing = {"in": 0, "out": 0, "changed": 0}
-    assert cleaner.counts == {"length": nothing, "length-2": nothing, "remove_evaluation": nothing}
-    assert list(cleaner({"text": text} for text in ["", "a", "bb", "B"])) == [{"text": "a"}]
-    assert [(count["in"], count["out"]) for count in cleaner.counts.values()] == [(4, 3), (3, 2), (2, 1)]
-
-
-def test_build_cleaner_from_yaml() -> None:
-    text = """
-    - {normalize: {form: NFC, lowercase: true}, length: {max_chars: 500}}
-    - deduplicate
-    - near_duplicates
-    - {ratio: {max_ratio: 2, slack: 5}}
-    - {numbers: {min_share: 0.7}}
-    - drop_identical
-    - language
-    - {sample: {fraction: 0.5, seed: 3}}
-    """
-    expected = [
-        Normalize(form="NFC", lowercase=True),
-        LengthBounds(max_chars=500),
-        Deduplicate(),
-        NearDuplicates(),
-        RatioBounds(max_ratio=2, slack=5),
-        NumberMatch(min_share=0.7),
-        DropIdentical(),
-        LanguageFilter(languages=["en", "fr"]),
-        Sample(fraction=0.5, seed=3),
-    ]
-    steps = build_cleaner(yaml.safe_load(text), languages=["en", "fr"]).steps
-    assert steps == expected and {step.name for step in steps} == set(STEPS)
-    own = build_cleaner({"language": {"languages": ["de"]}, "deduplicate": None}, languages=["en"]).steps
-    assert own == [LanguageFilter(languages=["de"]), Deduplicate()]

@@ -15,14 +15,6 @@ from hf_xlsr.utils.errors import XlsrError
 needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 
 
-@pytest.mark.parametrize(
-    ("tags", "scripts"),
-    [("en", "Latn"), ("zh_TW", "Bopo Hani"), ("ko", "Hang Hani"), ("sr", "Cyrl Latn"), ("hi gsw", "Deva Latn")],
-)
-def test_scripts_of_languages(tags: str, scripts: str) -> None:
-    assert sorted(scripts_of(tags.split())) == scripts.split()
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     st.text(st.sampled_from("abñß жЩ漢字あー한कि้ก١2,.ʼµ😀"), max_size=30), st.sampled_from(["en", "ru", "ja", "hi"])
@@ -60,13 +52,6 @@ def test_identifier_divides_the_share_of_a_script(monkeypatch: pytest.MonkeyPatc
     assert shares("okay", "en", "fr") == pytest.approx((0.75, 0.25))
     assert shares("okay 茶", "fr", "zh", "en") == pytest.approx((0.125, 0.5, 0.375))
     assert shares("okay", "gsw", "en", "fr") == pytest.approx((0.2, 0.6, 0.2))  # gsw gets the rest
-
-
-@needs_py3langid
-def test_languages_sharing_scripts_through_a_third_form_one_group() -> None:
-    found = shares("Где ты оставил ключи от машины?", "en", "ru", "sr")
-    assert found is not None and found.index(max(found)) == 1 and found[0] > 0
-    assert shares("Где ты оставил ключи от машины?", "en", "ru", "zh") == (0.0, 1.0, 0.0)
 
 
 @needs_py3langid
