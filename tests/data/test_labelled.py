@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,8 +19,6 @@ from hf_xlsr.data.labelled import (
     LabelledSet,
     LabelledTask,
     encode_texts,
-    label_number,
-    labelled_rows,
     prepare_labelled,
     prepare_nli,
     read_sets,
@@ -35,7 +31,6 @@ NLI = LabelledTask(labels=("entailment", "neutral", "contradiction"))
 SINGLE = LabelledTask(texts="single", labels=("negative", "positive"))
 STS = LabelledTask(scores=(0, 5))
 WIDE = ("premise_en", "premise_de", "hypothesis_en", "hypothesis_de", "label")
-SIDES = ("premise", "hypothesis", "label")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[str, Any]:
-    return {"en": word_tokenizer(WORDS), "de": word_tokenizer(WORDS, special_first=False)}
+    return {"en": word_tokenizer(WORDS), "de": word_tokenizer(WORDS[::-1])}
 
 
 def write(path: Path, *rows: tuple[Any, ...], names: Iterable[str] = ("first", "second", "label")) -> str:
@@ -63,10 +58,6 @@ def inference(given: Any, tokenizers: Any, folder: Path, **options: Any) -> Prep
     return prepare_nli(given, tokenizers=tokenizers, folder=folder, **rest)
 
 
-def labels_of(data: PreparedRows) -> list[Any]:
-    return data.rows["label"][:]
-
-
 def decoded(data: PreparedRows, tokenizers: Any) -> list[tuple[str, str, int, str]]:
     """Premise, hypothesis, label and language of inference rows."""
     result = []
@@ -77,18 +68,11 @@ def decoded(data: PreparedRows, tokenizers: Any) -> list[tuple[str, str, int, st
     return result
 
 
-@pytest.mark.parametrize(
-    ("label", "number"),
-    [("entailment", 0), (" Neutral ", 1), ("contradictory", 2), (0, 0), ("1", 1), (2.0, 2)]
-    + [(label, None) for label in (-1, -1.0, "-", "", None)],
-)
-def test_classes_by_name_and_number(label: Any, number: int | None) -> None:
-    assert NLI.value(label) == label_number(label) == number
-
-
-def test_class_names_precede_numbers_and_others_are_invalid() -> None:
+def test_classes_by_name_and_number() -> None:
     stars = LabelledTask(texts="single", labels=("1", "2", "none"))
     assert [stars.value(value) for value in ("1", 2, "none", None, "")] == [0, 1, 2, 2, None]
+    named = {" Neutral ": 1, "contradictory": 2, "1": 1, 2.0: 2, -1: None, "-": None}
+    assert {label: NLI.value(label) for label in named} == named
     for label in (3, -2, "maybe", 0.5, True):
         with pytest.raises(ValueError):
             NLI.value(label)
@@ -100,40 +84,6 @@ def test_scores() -> None:
     for wrong in (5.1, -1, "high", "inf"):
         with pytest.raises(ValueError):
             STS.value(wrong)
-
-
-# Sources.
-
-
-def test_rows_of_wide_and_mixed_files(tmp_path: Path) -> None:
-    wide = write(tmp_path / "w.parquet", ("dogs", "hunde", "cats", "katzen", "entailment"), names=WIDE)
-    names = ("first", "second", "label", "lang")
-    mixed = write(tmp_path / "m.parquet", ("katzen", "schlafen", "2", "de"), ("cats", "run", "1", None), names=names)
-    columns = "first=premise_{lang},second=hypothesis_{lang},label=label"
-    given = [{"path": wide, "columns": columns, "languages": ["de", "en"]}, {"path": mixed}]
-    assert [tuple(row.values()) for row in labelled_rows(given, NLI, languages=["en"])] == [
-        ("hunde", "katzen", "de", 0),
-        ("dogs", "cats", "en", 0),
-        ("katzen", "schlafen", "de", 2),
-        ("cats", "run", "en", 1),
-    ]
-
-
-@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30))
-def test_hash_split_separates_texts_in_every_language(letters: list[str]) -> None:
-    columns = "first=premise_{lang},second=premise_de,label=label"
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [(letter, f"{letter}-{number}", number % 3) for number, letter in enumerate(letters)]
-        file = write(Path(folder) / "a.parquet", *rows, names=("premise_en", "premise_de", "label"))
-        common = {"path": file, "columns": columns, "languages": ["en", "de"]}
-        split = {"hash_key": "premise_en", "hash_modulus": 3}
-        parts = {
-            part: list(labelled_rows([{**common, **split, "hash_split": part}], NLI, languages=["en"]))
-            for part in ("rest", "held")
-        }
-    assert len(parts["rest"]) + len(parts["held"]) == 2 * len(letters)
-    for part, rows_of_part in parts.items():
-        assert all((zlib.crc32(row["first"][0].encode()) % 3 == 0) == (part == "held") for row in rows_of_part)
 
 
 # Prepared rows.
@@ -161,27 +111,6 @@ def test_longer_text_is_truncated_first(first: int, second: int, max_length: int
     assert (counts["a"] - counts["b"]) * (first - second) >= 0
 
 
-def test_scores_and_single_texts(tmp_path: Path, tokenizer: Any) -> None:
-    sts = write(tmp_path / "sts.parquet", ("dogs", "cats", "2.6"), ("dogs", "dogs", "5"), ("dogs", "run", None))
-    data = prepare(sts, tokenizer, tmp_path / "sts", STS)
-    assert labels_of(data) == pytest.approx([2.6, 5.0])
-    assert data.report["unlabelled"] == {"sts": 1} and data.report["labels"] == {}
-    sst = write(tmp_path / "sst.parquet", ("birds sing", "1"), names=("sentence", "label"))
-    single = prepare({"path": sst, "columns": "text=sentence,label=label"}, tokenizer, tmp_path / "sst", SINGLE)
-    assert tokenizer.decode(single[0, 0]["input_ids"]) == "[CLS] birds sing [SEP]"
-
-
-def test_report_counts(tmp_path: Path, tokenizer: Any) -> None:
-    rows = [("dogs", "run", 0), ("dogs", "a " * 30, 1), ("cats", "run", -1), ("", "run", 1), ("birds", "sing", 1)]
-    file = write(tmp_path / "a.parquet", *rows, ("DOGS!", "sing", 2))
-    report = prepare(file, tokenizer, tmp_path / "out", evaluation_texts=["birds"], cleaning=["deduplicate"]).report
-    assert report["pairs"] == 3 and report["labels"] == {"entailment": 1, "neutral": 1, "contradiction": 1}
-    assert report["languages"] == ["en"] and report["unlabelled"] == {"a": 1}
-    assert report["rejected"] == {"empty first": 1} and report["num_truncated"] == 1
-    assert report["cleaning"]["remove_evaluation"] == {"in": 4, "out": 3, "changed": 0}
-    assert report["tokens"] == 5 + 16 + 6
-
-
 def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer: Any) -> None:
     rows = [("dogs", "run", 0), ("dogs", "sleep", 1), ("cats", "birds", 2), ("birds", "cats", 1)]
     file = write(tmp_path / "a.parquet", *rows)
@@ -193,7 +122,7 @@ def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer
         "held-out": ({"evaluation_texts": ["sleep"], "overlap": "row"}, [0, 2, 1]),  # single texts count, too
     }
     for name, (options, labels) in given.items():
-        assert labels_of(prepare(file, tokenizer, tmp_path / name, **options)) == labels
+        assert prepare(file, tokenizer, tmp_path / name, **options).rows["label"][:] == labels
 
 
 # Inference pairs, tokenised side by side.
@@ -232,24 +161,21 @@ def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:
     assert set(found) == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
     assert sum(found.values()) == 60 and min(found.values()) > 15
     assert data.report["unlabelled"] == 1 and data.report["rejected"] == {"fewer than two languages filled": 1}
-    other = inference(source, tokenizer, tmp_path / "other", seed=2)
-    assert decoded(other, tokenizer) != decoded(data, tokenizer)
 
 
 # Evaluation sets.
 
 
-def test_sets_are_tokenised_once(tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_sets_are_tokenised_once(tmp_path: Path, tokenizer: Any) -> None:
     wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names=("en", "de", "label"))
     more = {"path": write(tmp_path / "m.parquet", ("birds", "sing", 2)), "languages": ["fr"]}
     both = {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]}
     (data,) = read_sets({"xnli": [both, more]}, NLI, languages=["en"], split="test")
-    assert (data.name, data.split) == ("xnli", "test") and "data.test.xnli: 2 rows" in caplog.text
+    assert (data.name, data.split) == ("xnli", "test")
     assert [(row["lang"], row["label"]) for row in data.rows] == [("en", 0), ("de", 0), ("fr", 2)]
     assert list(data.texts()) == ["dogs", "dogs", "hunde", "dogs", "birds", "sing"]
     features = data.features(tokenizer, 16)
     assert features[1]["input_ids"] == encode_texts([["hunde"], ["dogs"]], tokenizer, 16)[0]["input_ids"][0]
     assert data.features(tokenizer, 16) is features and data.features(tokenizer, 5) is not features
-    assert read_sets(None, NLI, languages=["en"], split="dev") == []
     single = LabelledSet("sst2", "dev", [{"text": "birds sing", "lang": "en", "label": 1}], SINGLE)
     assert single.features(tokenizer, 16) == [{"input_ids": [2, 6, 9, 3]}]

@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizer_helpers import framed_tokenizer, word_tokenizer
+from tokenizer_helpers import framed_tokenizer
 
 from hf_xlsr.data import preparation
 from hf_xlsr.data.encoding import TokenCounts
@@ -27,22 +27,21 @@ from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 
-ENGLISH, GERMAN, FRENCH = (
-    ["one", "two", "three", "four"],
-    ["eins", "zwei", "drei", "vier"],
-    ["un", "deux", "trois", "q"],
-)
-LANGUAGES = ["en", "de", "fr"]
-WORDS = [*ENGLISH, *GERMAN, *FRENCH]
+ENGLISH, GERMAN = ["one", "two", "three", "four"], ["eins", "zwei", "drei", "vier"]
+WORDS = [*ENGLISH, *GERMAN, "un", "deux", "trois", "q"]
+
+
+def prepared(path: str, folder: Path, **options: Any) -> PreparedData:
+    data = {"train": {"path": path, "columns": {"source": "first", "target": "second"}}, "cleaning": ["deduplicate"]}
+    data |= {"fraction": 1.0, "limit": None, "max_length": 16, **options.pop("data", {})}
+    more: dict[str, Any] = {"languages": ["en", "de"], "evaluation_texts": (), "seed": 1, **options}
+    return prepare(data=data, folder=folder, **more)
 
 
 def pairs_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
     given = str(folder.with_name("given"))
     tokenizer.save_pretrained(given)
-    data = {"train": {"path": path, "columns": {"source": "first", "target": "second"}}, "cleaning": ["deduplicate"]}
-    data |= {"fraction": 1.0, "limit": None, "max_length": 16}
-    more: dict[str, Any] = {"languages": ["en", "de"], "evaluation_texts": held, "seed": 1}
-    return prepare(data=data, tokenizer={"path": given}, folder=folder, **more).train
+    return prepared(path, folder, tokenizer={"path": given}, evaluation_texts=held).train
 
 
 def rows_of(make: Any, columns: str, **options: Any) -> Prepare:
@@ -228,19 +227,6 @@ def test_killed_preparation_resumes(victim: str, tokenizer: Any, tmp_path: Path,
     assert steps[0]["in"] == 801 and len(data) == 801 - sum(step["in"] - step["out"] for step in steps) == 799
 
 
-# Token counts.
-
-
-def test_truncated_text_keeps_its_special_tokens() -> None:
-    max_length = 4
-    texts = [" ".join(ENGLISH[:count]) for count in range(5)]
-    counts = TokenCounts({"en": word_tokenizer(ENGLISH)}, max_length)
-    ids = counts.tokenize(texts, ["en"] * 5)
-    assert [len(row) for row in ids] == [min(count + 2, max_length) for count in range(5)]
-    assert {row[-1] for row in ids} == {3}
-    assert counts.report()["num_truncated"] == sum(count + 2 > max_length for count in range(5))
-
-
 def test_unknown_script_is_an_error_and_few_unknown_tokens_a_warning() -> None:
     latin = train_tokenizer(["the cat sat", "the dog ran"] * 20, vocab_size=22, algorithm="bpe", frame=True)
     counts = TokenCounts(latin, max_length=90)
@@ -251,62 +237,14 @@ def test_unknown_script_is_an_error_and_few_unknown_tokens_a_warning() -> None:
             counts.tokenize(["да", "the cat"], ["ru", "en"])
 
 
-# `prepare`.
-
-
-@pytest.fixture
-def wide(tmp_path: Path) -> Path:
-    path = tmp_path / "wide.parquet"
-    words = zip(ENGLISH, GERMAN, FRENCH, strict=True)
-    pq.write_table(pa.Table.from_pylist([{"en": a, "de": b, "fr": c} for a, b, c in words]), path)
-    return path
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> dict[str, str]:
-    """A tokenizer for English and one that German and French share."""
-    word_tokenizer(ENGLISH).save_pretrained(str(tmp_path / "english"))
-    word_tokenizer([*GERMAN, *FRENCH], special_first=False).save_pretrained(str(tmp_path / "others"))
-    return {"en": str(tmp_path / "english"), "de": str(tmp_path / "others"), "fr": str(tmp_path / "others")}
-
-
-def prepared(wide: Path, folder: Path, **options: Any) -> PreparedData:
-    source = {"path": str(wide), "parallel": {language: language for language in LANGUAGES}}
-    data = {"train": source, "cleaning": ["deduplicate"], "fraction": 1.0, "limit": None, "max_length": 16}
-    given = {"tokenizer": None, "languages": LANGUAGES, "evaluation_texts": iter(()), "seed": 1, **options}
-    return prepare(data={**data, **given.pop("data", {})}, folder=folder, **given)
-
-
-def test_tokenizer_per_language(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
-    words = {"en": ENGLISH, "de": GERMAN, "fr": FRENCH}
-    for _ in ("prepared", "loaded"):
-        data = prepared(wide, tmp_path / "run", tokenizers=paths)
-        assert data.tokenizer is None and set(data.tokenizers) == set(LANGUAGES)
-        assert data.tokenizers["de"] is data.tokenizers["fr"] is not data.tokenizers["en"]
-        assert data.report["pairs"] == len(data.train) == 12 and "vocab_size" not in data.report
-        for pair in data.train.__getitems__([(0, index) for index in range(12)]):
-            source, target = (
-                words[pair[f"{side}_lang"]].index(
-                    data.tokenizers[pair[f"{side}_lang"]].decode(pair[f"{side}_ids"], skip_special_tokens=True)
-                )
-                for side in ("source", "target")
-            )
-            assert source == target
-
-
-def test_trained_tokenizer_is_kept(wide: Path, tmp_path: Path) -> None:
-    options = {"vocab_size": 30, "algorithm": "bpe"}
-    first, again = (prepared(wide, tmp_path / "run", tokenizer=options) for _ in range(2))
-    assert len(first.tokenizer) == first.report["vocab_size"] == 30 and first.tokenizers == {}
+def test_trained_tokenizer_is_kept(file: str, tmp_path: Path) -> None:
+    options = {"vocab_size": 20, "algorithm": "bpe"}
+    first, again = (prepared(file, tmp_path / "run", tokenizer=options) for _ in range(2))
+    assert len(first.tokenizer) == first.report["vocab_size"] == 20 and first.tokenizers == {}
     assert again.tokenizer.get_vocab() == first.tokenizer.get_vocab() and first.tokenizer.model_max_length == 16
-
-
-def test_limit_and_fraction(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
-    def chosen(name: str, **data: Any) -> list[int]:
-        train = prepared(wide, tmp_path / name, tokenizers=paths, data=data).train
-        return [train[0, index]["source_text"] for index in range(len(train))]
-
-    assert chosen("limit", limit=5) == chosen("all")[:5] and 0 < len(chosen("fraction", fraction=0.5)) < 12
+    limited = prepared(file, tmp_path / "limited", tokenizer=options, data={"limit": 2}).train
+    texts = [[data[0, index]["source_text"] for index in (0, 1)] for data in (limited, first.train)]
+    assert len(limited) == 2 and texts[0] == texts[1]
 
 
 def test_articles_are_split_into_sentences(tmp_path: Path, tokenizer: Any) -> None:

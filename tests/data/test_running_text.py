@@ -22,7 +22,7 @@ from hf_xlsr.data.cleaning import Cleaner, Deduplicate, RemoveEvaluation
 from hf_xlsr.data.corpora.bible import bible_text
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.prepared import PackedRunningText, PreparedRunningText
-from hf_xlsr.data.running_text import mark_neighbours, prepare_running_text, read_running_text, split_sentences
+from hf_xlsr.data.running_text import mark_neighbours, read_running_text, split_sentences
 
 WORDS = "one two three four five six seven un deux trois".split()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "running-text.md"
@@ -68,10 +68,6 @@ def test_names_languages_and_skipped_rows_end_documents(tmp_path: Path) -> None:
     quarantine = Quarantine()
     assert pairs_of(source, quarantine=quarantine) == [("t0", "t1"), ("t3", "t4")]
     assert quarantine.counts == {"empty text": 1} and pairs_of({**source, "limit": 3}) == [("t0", "t1")]
-    rows = [{"text": f"{doc}{i}", "document": doc} for doc in "abcdefgh" for i in range(2)]
-    source = {"path": write_jsonl(tmp_path / "a.jsonl", rows), "hash_key": "document", "hash_modulus": 3}
-    rest, held = (pairs_of({**source, "hash_split": part}) for part in ("rest", "held"))
-    assert rest and held and sorted(rest + held) == [(f"{doc}0", f"{doc}1") for doc in "abcdefgh"]
 
 
 def test_verses_are_stored_once() -> None:
@@ -160,45 +156,6 @@ def test_splitting_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # Preparation.
-
-
-@pytest.fixture
-def words() -> Any:
-    return word_tokenizer(WORDS)
-
-
-@pytest.fixture
-def story(tmp_path: Path) -> str:
-    path = tmp_path / "story.txt"
-    path.write_text("one\ntwo\nthree\nfour\n\nfive\n\nsix\nseven seven seven\n", "utf-8")
-    return str(path)
-
-
-def prepare(source: Any, tmp_path: Path, tokenizers: Any, **options: Any) -> PreparedRunningText:
-    given: dict[str, Any] = {"languages": ["en"], "evaluation_texts": [], "cleaning": ["normalize"], **options}
-    return prepare_running_text(source, tokenizers=tokenizers, folder=tmp_path / "text", **given)
-
-
-def decoded(text: PreparedRunningText, tokenizer: Any) -> list[tuple[str, ...]]:
-    sides = ("first_ids", "second_ids")
-    pairs = text.__getitems__([(0, index) for index in range(len(text))])
-    return [tuple(tokenizer.decode(pair[side], skip_special_tokens=True) for side in sides) for pair in pairs]
-
-
-def test_pairs_counts_and_lengths_by_hand(story: str, words: Any, tmp_path: Path) -> None:
-    french = write_jsonl(tmp_path / "fr.jsonl", [{"text": "un. deux un. trois", "lang": "fr"}])
-    cleaning = ["normalize", "deduplicate", "drop_identical", "ratio"]
-    options: dict[str, Any] = {"languages": ["en", "fr"], "evaluation_texts": ["Three!"], "max_length": 4}
-    text = prepare([story, french], tmp_path, words, cleaning=cleaning, **options)
-    # [CLS] and [SEP] around each sentence; full stops are unknown words.
-    assert decoded(text, words) == [("one", "two"), ("six", "seven seven"), ("un", "deux un"), ("deux un", "trois")]
-    assert text.lengths.tolist() == [3, 4, 4, 4] and text.groups.tolist() == [0, 0, 1, 1]
-    assert text.languages == ["en", "fr"] and text.tokenizer is words
-    counts = {"sentences": 7, "pairs": 4, "documents": 3, "single": 2, "num_truncated": 2, "tokens": 24}
-    assert counts.items() <= text.report.items()
-    assert text.report["cleaning"]["remove_evaluation"] == {"in": 10, "out": 9, "changed": 0}
-    assert text[5, 3]["index"] == 3 and text[5, 3]["epoch"] == 5 and text[5, 3]["lang"] == "fr"
-    assert [pair["index"] for pair in text.__getitems__([(1, 2), (1, 0), (1, 2)])] == [2, 0, 2]
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(3, 16))

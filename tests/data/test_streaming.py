@@ -98,16 +98,6 @@ def test_skipping_resumes_with_equal_features(workers: int) -> None:
     assert len(set(keys)) == len({index for _, index in keys}) == 45 * 4
 
 
-def test_buckets_leave_little_padding() -> None:
-    data = streamed(600)
-
-    def padded(bucket: bool) -> float:
-        sizes = [[len(feature["text_ids"]) for feature in batch] for batch in StreamBatches(data, 8, bucket=bucket)]
-        return sum(len(batch) * max(batch) for batch in sizes) / sum(map(sum, sizes))
-
-    assert padded(True) < 1.1 < 1.4 < padded(False)
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_mixing(known: bool) -> None:
     data = streamed(40, 400, known=known)

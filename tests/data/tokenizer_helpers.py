@@ -11,17 +11,14 @@ from transformers import PreTrainedTokenizerFast
 PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
 
-def word_tokenizer(words: Sequence[str], *, special_first: bool = True, sentence_marks: bool = True) -> Any:
-    """A tokenizer that knows these words; its special tokens are numbered before or behind them."""
-    special = [PAD, UNK, CLS, SEP]
-    order = [*special, *words] if special_first else [*words, *special]
-    vocabulary = {token: number for number, token in enumerate(order)}
+def word_tokenizer(words: Sequence[str]) -> Any:
+    """A tokenizer that knows these words; its special tokens are numbered before them."""
+    vocabulary = {token: number for number, token in enumerate([PAD, UNK, CLS, SEP, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    if sentence_marks:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{CLS} $A {SEP}", special_tokens=[(CLS, vocabulary[CLS]), (SEP, vocabulary[SEP])]
-        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}", special_tokens=[(CLS, vocabulary[CLS]), (SEP, vocabulary[SEP])]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNK, cls_token=CLS, sep_token=SEP
     )
