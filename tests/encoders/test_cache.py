@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_xlsr.encoders import teacher as module
-from hf_xlsr.encoders.cache import KEYS, CachedEncoder, VectorStore
+from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.teacher import Teacher
 
@@ -64,15 +64,6 @@ def test_runs_share_vectors(tmp_path: Path) -> None:
     assert VectorStore(tmp_path, {"model": "b"}).find([(None, None, "x")]) == [None]
 
 
-def test_vectors_without_keys_are_as_good_as_none(tmp_path: Path) -> None:
-    store = VectorStore(tmp_path, {})
-    store.add(["x"], np.ones((1, 2), np.float32))
-    next(store.folder.glob(f"*{KEYS}")).unlink()  # the process was killed between both
-    assert VectorStore(tmp_path, {}).find(["x"]) == [None]
-    store.add(["x"], np.zeros((1, 2), np.float32))
-    assert VectorStore(tmp_path, {}).find(["x"])[0] is not None
-
-
 def test_concurrent_writers(tmp_path: Path) -> None:
     def run(start: int) -> list[float]:
         encoder = stored(Lengths(), tmp_path)
@@ -107,14 +98,6 @@ def test_centre_of_a_teacher_is_the_mean_of_the_texts(tmp_path: Path) -> None:
     plain = Teacher(Lengths(), center=False, vectors=tmp_path)
     plain.prepare(texts)
     np.testing.assert_allclose(plain(texts).numpy(), unit, atol=1e-6)
-
-
-def test_teachers_that_nothing_identifies_do_not_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path))
-    first, second = Lengths(), Lengths()
-    for encoder in (first, second):
-        Teacher(encoder).prepare(["bb"])
-    assert first.texts == second.texts == ["a", "bb"]
 
 
 def test_killed_preparation_of_a_teacher_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,7 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.encoders import loading
 from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.loading import fastest_dtype
 
 ROWS = make_pairs(60, seed=8)
 
@@ -56,20 +54,3 @@ def test_files_and_store(
     plain = str(tmp_path / "plain.tsv")
     assert main(["mine", *texts.values(), "--model", tiny_export, "--output", plain, "--device", "cpu"]) == 0
     assert Path(mined).read_text("utf-8") == Path(plain).read_text("utf-8")
-
-
-def test_refusals(tiny_export: str, texts: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["encode", tiny_export, "--texts", f"en={texts['en']}"]) == 1
-    assert "--vectors" in capsys.readouterr().err
-
-
-def test_fastest_dtype(tiny_export: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "choose_precision", lambda **_: "float32")
-    assert fastest_dtype(tiny_export, "cpu") == "float32"
-    monkeypatch.setattr(loading, "choose_precision", lambda **_: "bfloat16")
-    clock = iter([0.0, 2.0, 2.0, 3.0])  # bfloat16 takes half as long
-    monkeypatch.setattr(loading, "perf_counter", lambda: next(clock))
-    assert fastest_dtype(tiny_export, "cpu") == "bfloat16"
-    clock = iter([0.0, 2.0, 2.0, 3.0])
-    monkeypatch.setattr(loading, "MIN_COSINE", 0.9999999)
-    assert fastest_dtype(tiny_export, "cpu") == "float32"

@@ -41,22 +41,6 @@ def test_duplicates_are_encoded_once_and_spread_back():
     np.testing.assert_array_equal(vectors, np.concatenate([embed(Recorder(), [f"query: {text}"]) for text in texts]))
 
 
-def test_arguments_reach_the_encoder():
-    encoder = Recorder()
-    embed(encoder, ["a"], batch_size=7, show_progress_bar=True)
-    expected = {"batch_size": 7, "show_progress_bar": True, "convert_to_numpy": True, "normalize_embeddings": True}
-    assert encoder.calls[0][1] == expected
-    encoder.routes = ("fr", "en")
-    embed(encoder, ["a"], language="eng", normalize=False)
-    assert encoder.calls[1][1]["task"] == "en" and not encoder.calls[1][1]["normalize_embeddings"]
-
-
-def test_array_of_the_encoder_is_not_written():
-    kept = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
-    np.testing.assert_allclose(embed(Fixed(kept), ["a", "b"]), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
-    np.testing.assert_array_equal(kept, [[3.0, 4.0], [0.0, 0.0]])
-
-
 class Fixed:
     def __init__(self, answer: Any):
         self.answer = answer
@@ -70,9 +54,7 @@ class Fixed:
     [
         (Recorder(), "a sentence", {}, "texts"),
         (Recorder(), [], {}, "texts"),
-        (Recorder(), ["a"], {"batch_size": 0}, "batch_size"),
         (Fixed(np.ones((1, 3))), ["a", "b"], {}, r"\(1, 3\)"),
-        (Fixed(np.ones(2)), ["a", "b"], {}, r"\(2,\)"),
         (Fixed(np.array([[1.0], [np.nan]])), ["a", "b"], {}, "row 1"),
     ],
 )
@@ -94,19 +76,10 @@ def test_prompt_replaces_the_default_one(tiny_export: str):
         assert np.abs(embed(wrapped, ["red one two"])[0] - embed(wrapped, ["one two"], prompt="red ")[0]).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda vectors: vectors.bfloat16(),
-        lambda vectors: vectors.requires_grad_(),
-        lambda vectors: [vector.bfloat16().requires_grad_() for vector in vectors],
-        lambda vectors: vectors.half().numpy(),
-    ],
-)
-def test_what_encoders_return(convert: Any) -> None:
+def test_what_encoders_return() -> None:
     class Lengths:
         def encode(self, texts: list[str], **_: Any) -> Any:
-            return convert(torch.tensor([[float(len(text)), 1.0] for text in texts]))
+            return [torch.tensor([float(len(text)), 1.0]).bfloat16().requires_grad_() for text in texts]
 
     texts = ["a", "bcd"]
     for encoder in (Lengths(), CachedEncoder(Lengths())):
@@ -126,7 +99,6 @@ def routed(*names: str) -> Any:
             for tag in ("eng", "en_GB", "cmn", "zho_Hans")
         ),
         (object(), None, None, None),
-        (object(), "de", None, None),
         (routed("query", "document"), "de", None, None),
         (routed("source", "target"), "en", {"eng": "source", "de": "target"}, "source"),
     ],
@@ -135,18 +107,11 @@ def test_route_of_a_language(encoder: Any, language: str | None, routes: Any, ex
     assert route_of(encoder, language, routes) == expected
 
 
-@pytest.mark.parametrize(
-    ("names", "language", "routes", "key"),
-    [
-        (("en", "zh"), None, None, "languages"),
-        (("en", "zh"), "de", None, "'de'"),
-        (("source", "target"), "fr", {"eng": "source"}, "'fr'"),
-        (("en",), "de", {"de": "target"}, "target"),
-    ],
-)
-def test_unknown_routes(names: tuple[str, ...], language: str | None, routes: dict[str, str] | None, key: str):
-    with pytest.raises(XlsrError, match=key):
-        route_of(routed(*names), language, routes)
+def test_unknown_routes():
+    with pytest.raises(XlsrError, match="'de'"):
+        route_of(routed("en", "zh"), "de")
+    with pytest.raises(XlsrError, match="languages"):
+        route_of(routed("en", "zh"), None)
 
 
 def test_routes_of_a_router(tiny_export: str):
