@@ -13,7 +13,6 @@ names = st.text("abcdefgh_.", min_size=1, max_size=12)
     ("name", "known", "expected"),
     [
         ("temprature", ["width", "temperature"], "did you mean 'temperature'?"),
-        ("wieght", ["loss.weight", "data.corpus"], "did you mean 'loss.weight'?"),
         ("model.wieght", ["loss.weight", "data.corpus"], "did you mean 'loss.weight'?"),
         ("train.seed", ["data.seed", "train.speed"], "did you mean 'train.speed'?"),  # the whole name first
         ("zzz", ["b", "a", "b"], "known are a, b."),

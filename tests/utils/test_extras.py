@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from importlib.metadata import packages_distributions
@@ -11,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.extras import EXTRAS, can_plot, require_package
+from hf_xlsr.utils.extras import EXTRAS, require_package
 
 ROOT = Path(__file__).resolve().parents[2]
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
@@ -35,12 +34,3 @@ def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(XlsrError, match=re.escape("pip install 'hf-xlsr[translation]'")):
         require_package("polib", "sacrebleu")
-
-
-def test_plots_are_skipped_with_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    can_plot.cache_clear()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with caplog.at_level(logging.WARNING):
-        assert not can_plot() and not can_plot()
-    assert len(caplog.records) == 1 and "hf-xlsr[plots]" in caplog.text
-    can_plot.cache_clear()

@@ -12,7 +12,6 @@ import pytest
 from result_helpers import results
 
 from hf_xlsr.evaluation.results import save_results
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, check_writable, is_stream
 
 METRICS = results({"a-xsim/en-fr/test/error": 0.5})
@@ -56,18 +55,3 @@ def test_results_go_through_a_pipe(pipe: Any) -> None:
     check_writable(path, "--output")
     save_results(path, METRICS, settings={})
     assert json.loads(content())["metrics"] == METRICS
-
-
-def test_device_stays(tmp_path: Path) -> None:
-    (link := tmp_path / "out").symlink_to(os.devnull)
-    check_writable(link, "--output")
-    save_results(link, METRICS, settings={})
-    assert link.is_symlink() and is_stream(os.devnull)
-
-
-def test_locked_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(path := tmp_path / "pipe")
-    # In place of permissions, which do not hold for a superuser.
-    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != path)
-    with pytest.raises(XlsrError, match="writable"):
-        check_writable(path, "--output")
