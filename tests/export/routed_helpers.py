@@ -42,9 +42,7 @@ class Parts:
         # Left in training mode, as a trainer leaves them: the export must not keep their dropout.
         self.projections = {"en": nn.Linear(16, 8), "zh": nn.Linear(12, 8, bias=False)}
 
-    def by_hand(
-        self, texts: list[str], language: str, pooling: str = "mean", projected: bool = True, normalized: bool = True
-    ) -> np.ndarray:
+    def by_hand(self, texts: list[str], language: str) -> np.ndarray:
         """Vectors one text at a time, so that nothing is padded, in float64."""
         encoder, tokenizer = self.encoders[language].double().eval(), self.tokenizers[language]
         vectors = []
@@ -52,11 +50,9 @@ class Parts:
             for text in texts:
                 ids = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_tensors="pt").input_ids
                 states = encoder(input_ids=ids).last_hidden_state[0]
-                vector = {"mean": states.mean(0), "max": states.max(0).values, "cls": states[0]}[pooling]
-                if projected:
-                    layer = self.projections[language].double()
-                    vector = layer.weight @ vector + (0 if layer.bias is None else layer.bias)
-                    layer.float()
-                vectors.append((vector / vector.square().sum().sqrt() if normalized else vector).numpy())
+                layer = self.projections[language].double()
+                vector = layer.weight @ states.mean(0) + (0 if layer.bias is None else layer.bias)
+                layer.float()
+                vectors.append((vector / vector.square().sum().sqrt()).numpy())
         encoder.float().train()
         return np.stack(vectors)

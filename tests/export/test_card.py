@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from huggingface_hub import ModelCard
 
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import measured
 from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
@@ -31,19 +30,11 @@ def test_metadata_numbers_and_facts() -> None:
     assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
 
 
-def test_run_without_a_test_set() -> None:
-    card = ModelCard(render_card(load_runs("quickstart")[0], Results(), SETTINGS))
-    assert card.data.eval_results is None and "Not measured" in card.text
-    assert "model-index" not in yaml.safe_load(card.data.to_yaml())
-
-
 @pytest.mark.parametrize(
     ("changes", "title"),
     [
         ([], "quickstart"),
-        (["--data.limit", "9"], "quickstart"),
         (["--languages", "en,de"], "lightweight"),
-        (["--encoder", "ID"], "lightweight"),
         (["--train", "own.tsv", "--languages", "en,fr", "--output_dir", "runs/support"], "support"),
         (["--data.train.path", "own.tsv", "--name", "ours"], "ours"),
     ],
@@ -59,23 +50,6 @@ def test_card_describes_the_model_that_was_trained(
     assert ("World English Bible" in text) == ("the recipe `quickstart`" in text) == (title == "quickstart")
     folders = {"support": "runs/support", "ours": "outputs/ours"}
     assert run.recipe.output_dir == folders.get(title, "outputs/quickstart")
-
-
-def test_prompt_of_training_is_in_the_code() -> None:
-    (run,) = load_runs("quickstart", ["--data.prompt", "query: "])
-    text = render_card(run, METRICS, SETTINGS)
-    assert text.count('"query: The weather is lovely today."') == 2  # transformers alone, and JavaScript
-
-
-def test_plots_versions_javascript_and_comparison() -> None:
-    key = "pairs-tatoeba/en-de/dev/accuracy"
-    comparison = {key: {"before": 0.5, "after": 0.75, "difference": 0.25}}
-    settings = {**SETTINGS, "plots": ["loss.png"], "versions": {"torch": "9.9"}, "comparison": comparison}
-    text = render_card(load_runs("quickstart")[0], METRICS, settings)
-    assert "(loss.png)" in text and "tsne.png" not in text and "torch 9.9" in text
-    assert "sentence_embedding" in text.split("```js")[1]
-    assert f"| `{key}` | 50.0 | 75.0 | +25.0 |" in text
-    assert ".png" not in render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
 
 
 def run_of(name: str = "quickstart", **more: Any) -> Method:

@@ -10,8 +10,8 @@ import yaml
 from huggingface_hub import ModelCard
 
 from hf_xlsr.evaluation.results import Results, measured
-from hf_xlsr.export.card import code, code_block, one_line, prose, public_path, python_text, recipe_block
-from hf_xlsr.runs.card import card_for, render_card
+from hf_xlsr.export.card import code_block, one_line, public_path, python_text
+from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.access_tokens import HIDDEN, check_no_token, redact_tokens
@@ -116,13 +116,6 @@ def test_paths_of_this_machine_are_shortened() -> None:
     assert public_path("../../etc/passwd") == ".../etc/passwd" and public_path("opus-100") == "opus-100"
 
 
-def test_values_one_by_one() -> None:
-    assert prose("- item") == "\\- item" and prose("1. first") == "1\\. first" and prose("---") == "\\---"
-    assert code("a\nb") == "`a b`" and code("``") == "``` `` ```"
-    assert one_line("می\u200cخواهم\x07") == "می\u200cخواهم"
-    assert card_for('x("path/to/this/folder") path/to/this/folder', "a/b") == 'x("a/b") path/to/this/folder'
-
-
 def test_tokens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-token-of-another-form")
     assert redact_tokens(f"a-token-of-another-form and {TOKEN}.") == f"{HIDDEN} and {HIDDEN}."
@@ -134,7 +127,3 @@ def test_tokens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
             check_no_token(value, "recipe 'x'")
         assert TOKEN not in str(told.value)
     check_no_token({"a": "hf_short", "b": None, "c": 1.5}, "recipe 'x'")
-
-
-def test_prompts_keep_their_space() -> None:
-    assert "'query: '" in recipe_block({"data": {"prompt": "query: "}})

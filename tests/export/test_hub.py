@@ -1,4 +1,4 @@
-"""`hf-xlsr push`, end to end, to a Hub in memory."""
+"""`hf-xlsr card` and `hf-xlsr push`, end to end, to a Hub in memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import pytest
 import torch
 from cli_helpers import failing
 from hub_helpers import READER, TOKEN, Hub, Repo, train, write_recipe
-from safetensors.torch import load, load_file, save_file
+from safetensors.torch import load, load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from hf_xlsr.cli import main
-from hf_xlsr.runs.publish import write_encoder_adapters
 
 DUAL = """
 model: {{encoders: {{en: {encoder}, fr: {encoder}}}, queue_size: 64}}
@@ -43,14 +42,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-@pytest.fixture(scope="module")
-def dual(tiny_encoder_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of dual momentum contrast with adapters: queues, momentum encoders."""
-    folder = tmp_path_factory.mktemp("dual")
-    recipe = write_recipe(folder, "dual_momentum", DUAL.format(encoder=tiny_encoder_folder))
-    return train(recipe, folder / "run")
 
 
 def push(run: Path, *words: str, repo: str = "me/toy") -> None:
@@ -141,23 +132,6 @@ def test_adapters_alone(
     assert "adapters" in failing(capsys, "push", str(finished), "--repo=me/x", "--adapters")
 
 
-def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
-    layer = "encoder.layer.0.attention.self.query"
-    kept = [f"encoder.{layer}.lora_{side}.weight" for side in "AB"]
-    gone = ["lm_head.dense.weight", f"momentum_encoders.en.{layer}.lora_A.weight"]
-    weights = {f"base_model.model.{name}": torch.ones(2, 2) for name in (*kept, *gone)}
-    save_file(weights, tmp_path / "adapter_model.safetensors")
-    config = {"r": 2, "target_modules": "a pattern", "modules_to_save": ["lm_head"], "base_model_name_or_path": "/me"}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config), "utf-8")
-    written = write_encoder_adapters(tmp_path, tmp_path / "out", {"": "intfloat/e5"})
-    assert set(written) == {"adapter_config.json", "adapter_model.safetensors"}
-    names = {f"base_model.model.{layer}.lora_{side}.weight" for side in "AB"}
-    assert set(load_file(written["adapter_model.safetensors"])) == names
-    config = json.loads(written["adapter_config.json"].read_text("utf-8"))
-    assert (config["target_modules"], config["modules_to_save"]) == ([layer], None)
-    assert config["base_model_name_or_path"] == "intfloat/e5"
-
-
 def test_existing_repositories(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("push", str(run), "--repo=me/toy")
     hub.repos["me/toy"] = Repo(files={".gitattributes": b"", "README.md": b"# mine"})
@@ -170,11 +144,6 @@ def test_existing_repositories(hub: Hub, run: Path, capsys: pytest.CaptureFixtur
     hub.repos["me/toy-training"] = Repo()
     assert "me/toy-training" in failing(capsys, *words, "--what", "training", "--exist-ok")
     assert not hub.repos["me/toy-training"].files
-    # The encoder waits until its training may go, too.
-    before = dict(hub.repos["me/toy"].files)
-    (run / "model" / "note.txt").write_text("new", "utf-8")
-    assert "me/toy-training" in failing(capsys, *words, "--what", "all", "--exist-ok")
-    assert hub.repos["me/toy"].files == before
 
 
 @pytest.mark.parametrize(
@@ -184,11 +153,7 @@ def test_existing_repositories(hub: Hub, run: Path, capsys: pytest.CaptureFixtur
         ("--repo=me/toy", "hf_" + "Wrong" * 7, "", "401"),
         ("--repo=me/toy", READER, "", "me/toy"),
         ("--repo=you/toy", TOKEN, "", "you/toy"),
-        ("--repo=toy", TOKEN, "", "OWNER/NAME"),
         ("--repo=../toy", TOKEN, "", "OWNER/NAME"),
-        ("--repo=me/toy/more", TOKEN, "", "OWNER/NAME"),
-        ("--repo=me/--toy", TOKEN, "", "OWNER/NAME"),
-        ("--repo=me/toy --what trainin", TOKEN, "", "training"),
         ("--repo=me/toy", TOKEN, "language is no ISO code", "language is no ISO code"),
     ],
 )
@@ -211,9 +176,6 @@ def test_invalid_run_is_not_sent(hub: Hub, run: Path, tmp_path: Path, capsys: py
     (run / "model" / "key").unlink()
     shutil.rmtree(run / "model")
     assert "has not finished" in failing(capsys, *words)
-    shutil.rmtree(run / "training" / "checkpoint-4")
-    (run / "training" / "checkpoint-6" / "trainer_state.json").unlink()
-    assert "checkpoint" in failing(capsys, *words, "--what", "training")
     assert not hub.sent
 
 
@@ -240,6 +202,16 @@ def test_tokens_are_never_sent(hub: Hub, run: Path, tmp_path: Path, capsys: pyte
     files = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
     for content in [*hub.sent, *files, written.out.encode(), written.err.encode()]:
         assert TOKEN.encode() not in content and other.encode() not in content
+
+
+def test_card_is_written_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "README.md").read_text("utf-8")
+    for name in ("README.md", "model/README.md"):
+        (run / name).unlink()
+    assert main(["card", str(run)]) == 0
+    assert (run / "README.md").read_text("utf-8") == before == (run / "model" / "README.md").read_text("utf-8")
+    assert capsys.readouterr().out.split() == [str(run / "README.md"), str(run / "model" / "README.md")]
+    assert "62.5 %" in before or "test-tatoeba/en-fr/test/accuracy" in before
 
 
 @pytest.mark.slow

@@ -86,12 +86,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
-@pytest.mark.parametrize(("options", "named"), [({"layers": [4]}, "layers"), ({"vocab_size": 3}, "vocab_size")])
-def test_refusals(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(XlsrError, match=named):
-        prune(make_encoder(), ENGLISH, **options)
-
-
 def test_layer_that_cannot_be_first_is_refused() -> None:
     with pytest.raises(XlsrError, match="layer 0"):  # ModernBERT's first layer has one normalisation less
         prune(make_encoder("modernbert"), ENGLISH, layers=[1, 3])

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -16,7 +15,7 @@ from torch import nn
 
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.encoding import embed, routes_of
-from hf_xlsr.export import export_routed_sentence_transformer, to_routed_sentence_transformer
+from hf_xlsr.export import export_routed_sentence_transformer
 
 
 @pytest.fixture(scope="module")
@@ -55,43 +54,6 @@ def test_vectors_of_each_encoder(model: SentenceTransformer, parts: Parts):
     assert not np.allclose(model.encode(ENGLISH, task="zh"), parts.by_hand(ENGLISH, "en"), atol=0.1)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
-def test_every_pooling(parts: Parts, pooling: str):
-    # Only the wider encoder is projected: onto the width of the other one.
-    onto = {"en": nn.Linear(16, 12)}
-    mixed = to_routed_sentence_transformer(
-        parts.encoders, parts.tokenizers, onto, pooling=pooling, normalize=False, max_length=MAX_LENGTH
-    )
-    expected = parts.by_hand(CHINESE, "zh", pooling, projected=False, normalized=False)
-    assert close(mixed.encode(CHINESE, task="zh"), expected)
-    plain = parts.by_hand(ENGLISH, "en", pooling, projected=False, normalized=False)
-    weight, bias = (part.detach().double().numpy() for part in (onto["en"].weight, onto["en"].bias))
-    assert close(mixed.encode(ENGLISH, task="en"), plain @ weight.T + bias)
-
-
-def test_folder_holds_stock_modules(folder: Path, model: SentenceTransformer, parts: Parts):
-    types = [module["type"] for module in json.loads((folder / "modules.json").read_text("utf-8"))]
-    types += json.loads((folder / "router_config.json").read_text("utf-8"))["types"].values()
-    assert len(types) == 8 and all(name.startswith("sentence_transformers.") for name in types)
-    assert not list(folder.rglob("*.py")) and not list(folder.rglob("*.bin"))
-    encoders = sum(encoder.num_parameters() for encoder in parts.encoders.values())
-    assert number_of_weights(folder) == encoders + (16 * 8 + 8) + 12 * 8
-    assert sum(weight.numel() for weight in model.parameters()) == number_of_weights(folder)  # none made up on loading
-
-
-def test_weights_are_float32_copies(parts: Parts):
-    encoders = {name: encoder.to(torch.bfloat16) for name, encoder in Parts().encoders.items()}
-    projections = {name: layer.to(torch.bfloat16) for name, layer in Parts().projections.items()}
-    made = to_routed_sentence_transformer(encoders, parts.tokenizers, projections)
-    assert {weight.dtype for weight in made.parameters()} == {torch.float32}
-    before = made.encode(ENGLISH, task="en")
-    with torch.no_grad():
-        for module in (*encoders.values(), *projections.values()):
-            for weight in module.parameters():
-                weight.zero_()
-    assert (made.encode(ENGLISH, task="en") == before).all()
-
-
 def test_shared_encoder_needs_no_router(parts: Parts, tmp_path: Path):
     one = dict.fromkeys(("en", "fr", "de"), parts.encoders["en"])
     shared = export_routed_sentence_transformer(
@@ -123,22 +85,6 @@ def test_shared_parts_are_stored_once(parts: Parts, tmp_path: Path):
     assert close(shared.encode(CHINESE, task="zh"), parts.by_hand(CHINESE, "zh"))
     assert (shared.encode(ENGLISH, task="fr") == shared.encode(ENGLISH, task="en")).all()
     assert number_of_weights(tmp_path / "model") == sum(weight.numel() for weight in shared.parameters())
-
-
-@pytest.mark.parametrize(
-    ("changed", "key"),
-    [
-        ({"encoders": {}}, "encoders"),
-        ({"tokenizers": {"en": None}}, "tokenizers"),
-        ({"tokenizers": {"en": None, "zh": None, "en-GB": None}}, "en-GB"),
-        ({"projections": {"hz": None}}, "projections"),
-        ({"pooling": "men"}, "pooling"),
-    ],
-)
-def test_invalid_parts(parts: Parts, changed: Any, key: str):
-    whole = {"encoders": parts.encoders, "tokenizers": parts.tokenizers, "projections": parts.projections}
-    with pytest.raises(ValueError, match=key):
-        to_routed_sentence_transformer(**{**whole, **changed})
 
 
 @pytest.mark.parametrize("route", ["en", "zh"])
