@@ -1,9 +1,8 @@
-"""Evaluators and removal of language bias: the protocols' values, routes, CSV, model selection."""
+"""Evaluators and removal of language bias: the protocols' values, routes, CSV."""
 
 from __future__ import annotations
 
 import csv
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sentence_transformers.evaluation import SequentialEvaluator
-from st_helpers import queue_loss, routed_model, rows, shared_model, trainer_of
+from st_helpers import routed_model, rows, shared_model
 
 from hf_xlsr.encoders.debias import fit_debias
 from hf_xlsr.evaluation import BuccData, bucc, language_bias, tatoeba, xsim
@@ -46,48 +44,17 @@ def test_values_are_those_of_the_protocols(routed: bool, name: str, tmp_path: Pa
         assert evaluator.primary_metric == prefix + metric
         of_tests = [value for key, value in expected.items() if key.endswith(f"/test/{metric}")]
         assert found[evaluator.primary_metric] == pytest.approx(of_tests[-1])
-        assert evaluator.greater_is_better == (metric in ("accuracy", "f1"))
         with (tmp_path / "eval" / evaluator.csv_file).open() as file:
             header, first, second = csv.reader(file)
         assert [first[:2], second[:2]] == [["1", "5"], ["2", "9"]]
         assert float(first[header.index(metric)]) == pytest.approx(of_tests[-1])
-        assert json.dumps(evaluator.get_config_dict()) and evaluator.description
 
 
-def test_routes_of_query_and_document(tmp_path: Path) -> None:
-    model, texts = routed_model(tmp_path), rows(32).to_dict()
-    by_route = TatoebaEvaluator(texts["en"], texts["fr"], routes={"source": "en", "target": "fr"})(model)
-    assert by_route == TatoebaEvaluator(texts["en"], texts["fr"], languages=("en", "fr"))(model)
-
-
-def test_best_checkpoint_is_chosen_by_an_evaluator(tmp_path: Path) -> None:
-    """Evaluators run on the live model in training, one after the other."""
-    loss, texts = queue_loss(model := shared_model(tmp_path)), rows(24, 5).to_dict()
-    evaluators = [
-        XsimEvaluator(texts["en"], texts["fr"], "dev"),
-        LanguageBiasEvaluator(texts),
-        TatoebaEvaluator(texts["en"], texts["fr"], "dev"),
-    ]
-    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    options |= {"load_best_model_at_end": True, "metric_for_best_model": "dev_accuracy"}
-    trainer = trainer_of(model, loss, tmp_path / "run", evaluator=SequentialEvaluator(evaluators), **options)
-    trainer.train()
-    measured = [entry for entry in trainer.state.log_history if "eval_dev_accuracy" in entry]
-    assert len(measured) == 2 and {"eval_dev_error", "eval_en_bias"} <= set(measured[0])
-    assert trainer.state.best_metric == max(entry["eval_dev_accuracy"] for entry in measured)
-
-
-@pytest.mark.parametrize("routed", [False, True], ids=["shared", "router"])
-def test_debias_gives_a_stock_model(routed: bool, tmp_path: Path) -> None:
-    model, texts = (routed_model if routed else shared_model)(tmp_path), rows(40).to_dict()
+def test_debias_gives_a_stock_model(tmp_path: Path) -> None:
+    model, texts = routed_model(tmp_path), rows(40).to_dict()
     plain = debias(model, texts, components=2)
-    vectors = plain.encode(texts["fr"][:5], task="fr")
-    expected = fit_debias(model, texts, components=2).apply(
-        model.encode(texts["fr"][:5], **({"task": "fr"} if routed else {})), "fr"
-    )
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    lengths = np.linalg.norm(debias(model, texts, normalize=True).encode(texts["en"][:5], task="en"), axis=1)
-    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+    expected = fit_debias(model, texts, components=2).apply(model.encode(texts["fr"][:5], task="fr"), "fr")
+    np.testing.assert_allclose(plain.encode(texts["fr"][:5], task="fr"), expected, atol=1e-5)
     assert all(type(module).__module__.startswith("sentence_transformers.") for module in plain)
 
 

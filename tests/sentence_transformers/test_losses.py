@@ -58,8 +58,8 @@ def test_stateless_loss_is_the_function_of_embeddings(name: str, columns: tuple[
     torch.testing.assert_close(twins[1], twins[0])
 
 
-@pytest.mark.parametrize("name", STATELESS)
-def test_matryoshka_loss_around_stateless_loss(name: str, tmp_path: Path) -> None:
+def test_matryoshka_loss_around_stateless_loss(tmp_path: Path) -> None:
+    name = "margin"
     model = shared_model(tmp_path)
     features = features_of(model, rows(8))
     source, target = (model(dict(batch))["sentence_embedding"] for batch in features)

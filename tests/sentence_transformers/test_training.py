@@ -11,17 +11,11 @@ import pytest
 import torch
 from datasets import DatasetDict
 from forked_command import SERVER
-from sentence_transformers.losses import MultipleNegativesRankingLoss
 from st_helpers import QUEUE, features_of, queue_loss, routed_model, rows, shared_model, trainer_of
 from transformers import TrainerCallback
 from two_processes import run_on_two_processes
 
-from hf_xlsr.sentence_transformers import (
-    AdditiveMarginLoss,
-    AlignmentSimilarityLoss,
-    DualMomentumCallback,
-    SentenceContrastLoss,
-)
+from hf_xlsr.sentence_transformers import AdditiveMarginLoss, AlignmentSimilarityLoss, DualMomentumCallback
 from hf_xlsr.utils.errors import XlsrError
 
 SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -55,8 +49,7 @@ def test_evaluation_leaves_the_queues_alone(tmp_path: Path) -> None:
     trainer = trainer_of(model, loss, tmp_path, max_steps=2)
     trainer.train()
     before = state_of(loss)
-    metrics = trainer.evaluate(rows(16, 5))
-    assert metrics["eval_loss"] > 0 and not loss.waiting
+    assert trainer.evaluate(rows(16, 5))["eval_loss"] > 0
     assert all(torch.equal(value, before[name]) for name, value in state_of(loss).items())
 
 
@@ -120,36 +113,6 @@ def test_adapters(tmp_path: Path) -> None:
     averages = {name for name in moved if name.startswith("momentum_model.")}
     assert averages and all("lora" in name for name in averages)
     assert all("lora" in name for name in loss.training_state() if not name.startswith("queues."))
-    with pytest.raises(XlsrError, match="counterpart"):
-        late = queue_loss(plain := shared_model(tmp_path))
-        plain.add_adapter(peft.LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=["query"]))
-        late.finish_step()
-
-
-def losses_of(model: Any) -> dict[str, Any]:
-    """A loss per dataset."""
-    return {
-        "queue": queue_loss(model),
-        "margin": AdditiveMarginLoss(model, normalize=True, scale=20),
-        "contrast": SentenceContrastLoss(model, temperature=0.1),
-        "structure": AlignmentSimilarityLoss(model, normalize=True),
-        "ranking": MultipleNegativesRankingLoss(model),
-    }
-
-
-def test_loss_per_dataset_and_plain_result(tmp_path: Path) -> None:
-    """Several losses train one model of stock modules, and its card names papers and parts."""
-    losses = losses_of(model := shared_model(tmp_path))
-    data = DatasetDict({name: rows(32, seed) for seed, name in enumerate(losses)})
-    trainer = trainer_of(model, losses, tmp_path, data, max_steps=10, eval_strategy="no")
-    trainer.train()
-    logged = {name for entry in trainer.state.log_history for name in entry}
-    assert {"source_to_target", "similarity"} <= logged
-    assert losses["queue"].queues["target"].count > 0
-    model.save_pretrained(str(tmp_path / "saved"))
-    card = (tmp_path / "saved" / "README.md").read_text("utf-8")
-    assert "wang2021aligning" in card and "queue_size" in card and "yang2021universal" in card
-    assert "hf_xlsr" not in (tmp_path / "saved" / "modules.json").read_text("utf-8")
 
 
 def two_datasets(model: Any) -> tuple[dict[str, Any], DatasetDict]:
@@ -166,10 +129,8 @@ def train_in_two(folder: Path, kind: str) -> None:
     elif kind == "queue" or kind == "router":
         loss = queue_loss(model, in_batch_negatives=kind == "queue", gather_across_devices=True)
     else:
-        loss = {
-            "margin": AdditiveMarginLoss(model, gather_across_devices=True),
-            "structure": AlignmentSimilarityLoss(model, gather_across_devices=True),
-        }[kind]
+        kinds = {"margin": AdditiveMarginLoss, "structure": AlignmentSimilarityLoss}
+        loss = kinds[kind](model, gather_across_devices=True)
     # Adam after a warm-up: differences of single gradients would be visible.
     size = 8 // int(os.environ.get("WORLD_SIZE", "1"))
     options: dict[str, Any] = {"router_mapping": {"en": "en", "fr": "fr"}} if kind == "router" else {}
