@@ -53,13 +53,6 @@ def test_equals_the_dense_twin(chunk_size: int) -> None:
     torch.testing.assert_close(found, value_and_gradients(naive, parameters, *labels), **CLOSE)
 
 
-def test_large_logits_do_not_overflow() -> None:
-    parameters, labels = problem(torch.float32)
-    inputs = [1e4 * parameters[0], *parameters[1:]]
-    found = value_and_gradients(sparse_target_cross_entropy, inputs, *labels, chunk_size=4)
-    assert all(tensor.isfinite().all() for tensor in found)
-
-
 @pytest.mark.parametrize(
     ("dtype", "autocast", "tolerance"),
     [(torch.bfloat16, True, 2e-2), (torch.float16, True, 2e-3), (torch.bfloat16, False, 2e-2)],

@@ -84,23 +84,6 @@ def released_labels(batch: Batch) -> torch.Tensor:
 T, A, B, C = 5, 6, 7, 8
 
 
-HAND_WORKED = [  # [c, t] against [t, a, a, b], t hidden on the first side; mass of some tokens on each side
-    # Set: t loses its half, a counts once; the other side is asked for the masked sentence.
-    ("ugt", "set", {T: 0.125, A: 0.125, B: 0.125}, {C: 0.5, MASK: 0.5, T: 0.0}),
-    ("ugt", "accumulate", {T: 0.625, A: 0.25, B: 0.125}, {C: 0.5, T: 0.5, MASK: 0.0}),
-    ("xtr", "set", {T: 0.25, A: 0.25, B: 0.25}, {C: 0.5, T: 0.5}),
-    ("xtr", "accumulate", {T: 0.25, A: 0.5, B: 0.25}, {C: 0.5, T: 0.5}),
-]
-
-
-@pytest.mark.parametrize(("task", "mode", "first", "second"), HAND_WORKED)
-def test_hand_worked(task: str, mode: str, first: dict[int, float], second: dict[int, float]) -> None:
-    labels = Batch([([C, T], [T, A, A, B])], [(0, 1)]).labels(task=task, label_mode=mode)
-    for row, masses in zip(labels, (first, second), strict=True):
-        assert {token: row[token].item() for token in masses} == masses
-        assert row.sum().item() == sum(masses.values())
-
-
 # <mask> is never a token of a sentence; 0 is both padding and a real token, as in a vocabulary without padding.
 sentences = st.lists(st.integers(0, MASK - 1), min_size=1, max_size=6)
 
@@ -128,33 +111,6 @@ def test_accumulate_equals_the_equations(batch: Batch, task: str) -> None:
 @given(batch=batches())
 def test_set_equals_the_released_code(batch: Batch) -> None:
     torch.testing.assert_close(batch.labels(label_mode="set"), released_labels(batch), rtol=1e-6, atol=1e-7)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    batch=batches(),
-    task=st.sampled_from(["ugt", "xtr", "smlm"]),
-    mode=st.sampled_from(["accumulate", "set"]),
-    seed=st.integers(0, 1000),
-)
-def test_padding_does_not_matter(batch: Batch, task: str, mode: str, seed: int) -> None:
-    before = batch.labels(task=task, label_mode=mode)
-    noise = torch.randint(0, VOCABULARY, batch.original.shape, generator=torch.Generator().manual_seed(seed))
-    batch.original = torch.where(batch.attention == 1, batch.original, noise)
-    assert torch.equal(batch.labels(task=task, label_mode=mode), before)
-
-
-def test_rows_without_a_masked_token() -> None:
-    batch = Batch([([T, A], [B, C])], [])
-    assert torch.equal(batch.labels(task="ugt"), batch.labels(task="xtr"))
-    assert (batch.labels(task="smlm") == 0).all()
-
-
-def test_empty_translation() -> None:
-    batch = Batch([([T, A], [])], [(0, 0)])
-    labels = batch.labels(task="ugt")
-    assert labels[0, T].item() == 0.5 and labels[0].sum().item() == 0.5
-    assert labels.isfinite().all()
 
 
 def parameters(rows: int, width: int = 4) -> list[torch.Tensor]:

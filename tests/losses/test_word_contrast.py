@@ -94,31 +94,6 @@ def chi_square(found: Counter, expected: dict, draws: int) -> float:
     return sum((found[key] - draws * share) ** 2 / (draws * share) for key, share in expected.items())
 
 
-@pytest.mark.parametrize(("temperature", "chunk_size"), [(1.0, 3), (0.25, 1000), (4.0, 1)])
-def test_one_draw_follows_the_similarities(temperature: float, chunk_size: int) -> None:
-    draws = 40_000
-    queries, embeddings = vectors(seed=2)
-    embeddings = embeddings[:9] * torch.arange(1, 10).unsqueeze(1)  # lengths must not matter
-    bags = torch.arange(draws), torch.full((draws,), 4)
-    allowed = [1, 2, 3, 5, 6, 7]
-    drawn = draw(
-        queries[:1].expand(draws, -1).contiguous(),
-        embeddings,
-        bags=bags,
-        special_ids=[0, 8],
-        count=1,
-        temperature=temperature,
-        chunk_size=chunk_size,
-    )
-    found = Counter(drawn.flatten().tolist())
-    assert set(found) <= set(allowed)
-    expected = exact_probabilities(queries[0], embeddings, allowed, temperature)
-    # 20.5 is passed by one right sampler in a thousand, with 5 degrees of freedom.
-    assert chi_square(found, expected, draws) < 20.5
-    uniform = dict.fromkeys(allowed, 1 / len(allowed))
-    assert chi_square(found, uniform, draws) > 200
-
-
 def test_several_draws_are_without_replacement() -> None:
     """Sets of two, drawn one after the other, the second among what is left."""
     draws, temperature = 40_000, 0.5
@@ -165,15 +140,6 @@ def test_draws_are_different_allowed_pieces(data: st.DataObject) -> None:
         assert set(row) <= set(range(vocabulary)) - special - bag
 
 
-def test_low_temperatures_draw_the_nearest_words() -> None:
-    queries, embeddings = vectors(torch.float32)
-    similarities = torch.cosine_similarity(queries.unsqueeze(1), embeddings.unsqueeze(0), dim=2)
-    similarities[:, SPECIAL] = -2
-    similarities[own_words()] = -2
-    nearest = similarities.topk(COUNT).indices.sort().values
-    assert torch.equal(draw(queries, embeddings, temperature=1e-6).sort().values, nearest)
-
-
 def test_share_of_hard_words() -> None:
     """A naive count; near the top share at temperature 1, where draws are nearly uniform, and far above it at 0.02."""
     generator = torch.Generator().manual_seed(3)
@@ -194,21 +160,6 @@ def test_share_of_hard_words() -> None:
     assert shares[0] < 0.03 < 0.15 < shares[1]
 
 
-def test_generator_decides_the_draw() -> None:
-    queries, embeddings = vectors(torch.float32)
-    assert torch.equal(draw(queries, embeddings, seed=3), draw(queries, embeddings, seed=3))
-    assert not torch.equal(draw(queries, embeddings, seed=3), draw(queries, embeddings, seed=4))
-    options: dict[str, Any] = {"special_ids": SPECIAL, "count": COUNT, "chunk_size": 11}
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    first = draw_negative_words(queries, embeddings, own_words(), **options)
-    second = draw_negative_words(queries, embeddings, own_words(), **options)
-    torch.set_rng_state(state)
-    assert torch.equal(first, draw(queries, embeddings, seed=3))
-    assert torch.equal(first, draw_negative_words(queries, embeddings, own_words(), **options))
-    assert torch.equal(second, draw_negative_words(queries, embeddings, own_words(), **options))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_draws_are_computed_in_float32(dtype: torch.dtype) -> None:
     queries = vectors(dtype)[0]
@@ -217,17 +168,6 @@ def test_draws_are_computed_in_float32(dtype: torch.dtype) -> None:
     expected = draw(queries.float(), embeddings.float(), **options)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(draw(queries, embeddings, **options), expected)
-
-
-def test_drawing_memory() -> None:
-    inputs, bags = large_problem()
-    with Largest() as largest:
-        draw_negative_words(*inputs, bags, special_ids=[0, 1, 2], count=20, chunk_size=100)
-    assert largest.numel == HELD * (100 + 20)
-    table = inputs[1].bfloat16()
-    with Largest() as largest:  # a table in lower precision is converted chunk by chunk
-        draw_negative_words(inputs[0], table, bags, special_ids=[0, 1, 2], count=20, chunk_size=100)
-    assert largest.numel == 100 * WIDE
 
 
 def naive(
@@ -267,55 +207,6 @@ def test_equals_the_naive_twin(temperature: float, chunk_size: int) -> None:
     for one, twin in zip(found, expected, strict=True):
         assert one.dtype == torch.float64 and twin.norm() > 1e-3
         torch.testing.assert_close(one, twin, rtol=1e-10, atol=1e-12)
-
-
-def test_hand_worked() -> None:
-    queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    embeddings = torch.tensor([[0.0, 3.0], [1.0, 0.0], [0.0, 1.0], [-4.0, 0.0], [3.0, 4.0]])
-    bags, negatives = (torch.tensor([0, 0, 1]), torch.tensor([1, 4, 2])), torch.tensor([[0, 3], [1, 3]])
-    # Row 0: cosines 1 and 0.6 against 0 and -1: log(1 + 1.3678794 / e) and log(1 + 1.3678794 / 1.8221188), averaged.
-    # Row 1: cosine 1 against 0 and 0: log(1 + 2 / e).
-    expected = ((0.4076060 + 0.5600205) / 2 + 0.5514447) / 2
-    value, slope, word_slope = value_and_gradients(word_contrast_loss, [queries, embeddings], bags, negatives)
-    assert float(value) == pytest.approx(expected)
-    # Row 1: the positive's cosine has a slope of -(1 - 0.5761169) / 2; nothing else turns the query up or down.
-    assert float(slope[1, 1]) == pytest.approx(0.0, abs=1e-7)
-    # Tokens 1 and 3 are opposite, with equal weights: their pulls on the query cancel each other.
-    assert float(slope[1, 0]) == pytest.approx(0.0, abs=1e-7)
-    # Token 1 as row 1's negative has a slope of 0.5 * 0.4238831 / 2 in its cosine; as row 0's word it lies along it.
-    torch.testing.assert_close(word_slope[1], torch.tensor([0.0, 0.1059708]))
-    # Token 3 likewise, four times as long; it lies along row 0's query.
-    torch.testing.assert_close(word_slope[3], torch.tensor([0.0, 0.1059708 / 4]))
-
-
-def test_no_words_give_zero_with_a_graph() -> None:
-    inputs = vectors(torch.float32)
-    empty = torch.zeros(0, dtype=torch.long)
-    found = value_and_gradients(word_contrast_loss, inputs, (empty, empty), draw(*inputs))
-    assert all(tensor.eq(0).all() for tensor in found)
-    none = torch.zeros(0, COUNT, dtype=torch.long)
-    found = value_and_gradients(word_contrast_loss, [inputs[0][:0], inputs[1]], (empty, empty), none)
-    assert found[0] == 0 and found[1].shape == (0, WIDTH) and found[2].eq(0).all()
-
-
-@pytest.mark.parametrize("temperature", [1e-30, 1e-4, 1e30])
-def test_extreme_temperatures_stay_finite(temperature: float) -> None:
-    inputs, bags = vectors(torch.float32), own_words()
-    negatives = draw(*inputs)
-    inputs[0][0], inputs[1][bags[1][3]], inputs[1][negatives[1, 0]] = 0, 0, 0
-    found = value_and_gradients(word_contrast_loss, inputs, bags, negatives, temperature=temperature)
-    assert all(tensor.isfinite().all() for tensor in found)
-    if temperature > 1:
-        assert float(found[0]) == pytest.approx(math.log(1 + COUNT) * 4 / 5)
-
-
-def test_sure_positive_keeps_its_digits() -> None:
-    queries, embeddings = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    bags = torch.tensor([0]), torch.tensor([0])
-    loss = word_contrast_loss(queries, embeddings, bags, torch.tensor([[1]]), temperature=0.05)
-    assert float(loss) == pytest.approx(math.log1p(math.exp(-20)), rel=1e-4)
-    loss = word_contrast_loss(-queries.double(), embeddings.double(), bags, torch.tensor([[1]]), temperature=0.048)
-    assert float(loss) == pytest.approx(1 / 0.048 + math.log1p(math.exp(-1 / 0.048)), rel=1e-14)
 
 
 def test_embeddings_of_all_negatives_are_never_held() -> None:
