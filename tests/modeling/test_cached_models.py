@@ -50,14 +50,6 @@ def test_same_losses_and_gradients(name: str, size: int) -> None:
     torch.testing.assert_close(cached, whole, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_bfloat16(name: str) -> None:
-    cached = step(CACHED[name], dtype=torch.bfloat16, cache_batch_size=3)
-    whole = step(CACHED[name], dtype=torch.bfloat16)
-    for key, value in whole.items():  # products of bfloat16 round differently in each shape
-        assert (cached[key] - value).norm() <= 0.05 * value.norm() + 1e-4, key
-
-
 def saved_bytes(case: Case, batch: dict[str, Any]) -> int:
     """Bytes of activations that the forward pass keeps for the backward pass."""
     kept: dict[int, int] = {}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from cmlm_helpers import tiny_batch, tiny_cmlm, tiny_nli_batch, tiny_pairs_batch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.modeling.cmlm.modeling_cmlm import SentenceProjections
 
 ROBERTA = {"model_type": "xlm-roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 42}
 
@@ -47,15 +45,6 @@ def naive_cmlm(model: CmlmModel, batch: dict[str, torch.Tensor]) -> torch.Tensor
         nll.append(F.cross_entropy(logits[chosen], labels[chosen], reduction="sum"))
         count += int(chosen.sum())
     return torch.stack(nll).sum() / count
-
-
-@pytest.mark.parametrize(("layers", "hidden", "shapes"), [(1, 7, [(4, 4)]), (2, 7, [(4, 7), (7, 4)]), (3, None, [])])
-def test_depth_and_width_of_projections(layers: int, hidden: int | None, shapes: list[tuple[int, int]]) -> None:
-    projections = SentenceProjections(4, 3, layers=layers, hidden=hidden).double()
-    assert [weight.shape[1:] for weight in projections.weights] == (shapes or [(4, 8), (8, 8), (8, 4)])
-    model = SimpleNamespace(config=SimpleNamespace(projections=3), projections=projections)
-    vectors = torch.randn(5, 4, dtype=torch.float64)
-    torch.testing.assert_close(projections(vectors), torch.stack([naive_projection(model, row) for row in vectors]))
 
 
 @pytest.mark.parametrize("conditioning", ["input", "skip"])
@@ -113,9 +102,9 @@ def test_next_sentence_equals_a_masked_lm_on_both_sentences(tokenizer: Any) -> N
     torch.testing.assert_close(found["next_sentence"], expected)
 
 
-@pytest.mark.parametrize("encoder", [{}, ROBERTA], ids=["bert", "xlm-roberta"])
-def test_padding_changes_nothing(encoder: dict[str, Any], tokenizer: Any) -> None:
-    model, batch = tiny_cmlm(len(tokenizer), encoder=encoder).double(), tiny_batch(tokenizer)
+def test_padding_changes_nothing_for_xlm_roberta(tokenizer: Any) -> None:
+    """Others are covered by the naive loss; here positions depend on the padding."""
+    model, batch = tiny_cmlm(len(tokenizer), encoder=ROBERTA).double(), tiny_batch(tokenizer)
     wider = {
         name: F.pad(value, (0, 5), value=-100 if name == "labels" else 0 if "mask" in name else tokenizer.pad_token_id)
         for name, value in batch.items()
@@ -133,17 +122,6 @@ def test_masked_prefix_changes_nothing(tokenizer: Any) -> None:
     torch.testing.assert_close(losses[0], losses[2], rtol=1e-10, atol=1e-12)
     counted = tiny_cmlm(len(tokenizer), prefix_length=8).double()(**batch).loss
     assert abs(counted.item() - losses[0].item()) > 1e-6  # the sentence is numbered from 8
-
-
-def test_positions_of_xlm_roberta(tokenizer: Any) -> None:
-    model = tiny_cmlm(len(tokenizer), encoder=ROBERTA)  # 42 rows, of which two stand before the first position
-    ids = torch.full((2, 37), 7)
-    views = torch.zeros(2, 3, 16)
-    assert model.conditioned_states(views, ids).shape == (2, 37, 16)
-    with pytest.raises((IndexError, RuntimeError)):
-        model.conditioned_states(views, torch.full((2, 38), 7))
-    model.config.prefix_positions = "first"
-    assert model.conditioned_states(views, torch.full((2, 40), 7)).shape == (2, 40, 16)
 
 
 @pytest.mark.parametrize("sentence_vector", ["pooled", "projected"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_cases import PLAIN, ROBERTA, dual, dual_batch, enqueue_keys
+from model_cases import PLAIN, dual, dual_batch, enqueue_keys
 from transformers import AutoModel
 from translation_helpers import small_encoder
 
@@ -31,47 +31,6 @@ def naive_info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor
     return F.cross_entropy(logits, torch.zeros(len(queries), dtype=torch.long))
 
 
-def test_loss_equals_equation_3() -> None:
-    model = dual(momentum=0.5).eval()
-    for seed in (1, 2):
-        enqueue_keys(model, dual_batch(5, seed))
-    with torch.no_grad():
-        for parameter in model.encoders.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))
-    batch = dual_batch(4, 3)
-    output = model(**batch)
-    queries = {side: naive_vectors(model, batch, side) for side in ("source", "target")}
-    with torch.no_grad():
-        keys = {side: naive_vectors(model, batch, side, keys=True) for side in ("source", "target")}
-    banks = {language: model.queues[language].keys() for language in ("en", "fr")}
-    assert len(banks["en"]) == len(banks["fr"]) == 10
-    expected = naive_info_nce(queries["source"], keys["target"], banks["fr"], 0.04)
-    expected = expected + naive_info_nce(queries["target"], keys["source"], banks["en"], 0.04)
-    torch.testing.assert_close(output.loss, expected)
-    parameters = list(model.encoders.parameters())
-    ours = torch.autograd.grad(output.loss, parameters)
-    theirs = torch.autograd.grad(expected, parameters)
-    assert max(float(gradient.abs().max()) for gradient in theirs) > 1e-3
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-    assert not any(parameter.grad is not None for parameter in model.momentum_encoders.parameters())
-
-
-def test_momentum_update_is_equation_1() -> None:
-    model = dual(momentum=0.9)
-    old = {name: value.clone() for name, value in model.momentum_encoders.named_parameters()}
-    with torch.no_grad():
-        for parameter in model.encoders.parameters():
-            parameter.add_(1.0)
-    model.momentum_update()
-    base = dict(model.encoders.named_parameters())
-    for name, value in model.momentum_encoders.named_parameters():
-        torch.testing.assert_close(value, 0.9 * old[name] + 0.1 * base[name])
-    after = {name: value.clone() for name, value in model.momentum_encoders.named_parameters()}
-    model.momentum_update(1.0)
-    assert all(torch.equal(value, after[name]) for name, value in model.momentum_encoders.named_parameters())
-
-
 def test_queue_is_a_ring() -> None:
     queue = MemoryQueue(5, 1)
     for start, count in ((0, 3), (3, 3), (6, 4)):
@@ -81,17 +40,6 @@ def test_queue_is_a_ring() -> None:
     assert queue.values.ravel().tolist() == [5.0, 6.0, 7.0, 8.0, 9.0]
     assert queue.texts.tolist() == [105, 106, 107, 108, 109] and queue.examples.tolist() == [5, 6, 7, 8, 9]
     assert (queue.count, int(queue.pointer)) == (5, 0)
-
-
-@pytest.mark.parametrize(("storage", "tolerance"), [("bfloat16", 2**-8), ("int8", 1 / 127)])
-def test_storage(storage: str, tolerance: float) -> None:
-    queue = MemoryQueue(8, 16, storage)
-    keys = F.normalize(torch.randn(6, 16), dim=-1)
-    queue.enqueue(keys, torch.arange(6), torch.arange(6))
-    kept: Any = queue.keys()
-    kept = kept.dequantize() if storage == "int8" else kept.float()
-    assert 0 < float((kept - keys).abs().max()) <= tolerance
-    assert queue.values.element_size() == (1 if storage == "int8" else 2)
 
 
 @pytest.mark.parametrize("masks", [(), ("mask_stale_keys",), ("mask_stale_keys", "mask_duplicates")])
@@ -116,23 +64,6 @@ def test_stale_keys_and_duplicates(masks: tuple[str, ...]) -> None:
     # One of four queries has a duplicate, in one of two directions.
     shares = {"queue/stale": 1.0, "queue/duplicates": 1 / 8, "queue/filled": 14 / 32}
     assert {name: float(value) for name, value in output.statistics.items()} == pytest.approx(shares)
-
-
-def test_without_momentum_keys_are_queries() -> None:
-    model = dual(use_momentum=False)
-    output = model(**dual_batch())
-    assert torch.equal(output.source_keys, output.source_embeds) and not output.source_keys.requires_grad
-    assert not list(model.momentum_encoders.parameters())
-    model.momentum_update()  # nothing to move
-
-
-def test_projection() -> None:
-    encoders = {"en": PLAIN, "fr": {**ROBERTA, "hidden_size": 8}}
-    model = dual(encoders, projection_dim=12)
-    output = model(**dual_batch())
-    assert output.source_embeds.shape == output.target_keys.shape == (4, 12) and model.config.hidden_size == 12
-    assert torch.equal(model.projections["fr"].weight, model.momentum_projections["fr"].weight)
-    assert not model.momentum_projections["fr"].weight.requires_grad
 
 
 def test_dropout_of_key_encoders() -> None:

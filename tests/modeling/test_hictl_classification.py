@@ -67,31 +67,6 @@ def test_regression() -> None:
     assert torch.equal(model(IDS, MASK, labels=gold.unsqueeze(1)).loss, output.loss)
 
 
-def test_padding_and_ignored_rows() -> None:
-    model = build(num_labels=3).eval()
-    alone = model(IDS[1:2, :4], MASK[1:2, :4], labels=torch.tensor([1]))
-    together = model(IDS, MASK, labels=torch.tensor([-100, 1, -100]))
-    torch.testing.assert_close(together.logits[1], alone.logits[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(together.loss, alone.loss, rtol=1e-5, atol=1e-6)
-    assert torch.equal(model(IDS[:1]).logits, model(IDS[:1], MASK[:1]).logits)
-
-
-def test_token_types() -> None:
-    types = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1]])
-    typed, untyped = build({**BERT, "type_vocab_size": 2}).eval(), build().eval()
-    assert not torch.allclose(typed(IDS, MASK, types).logits, typed(IDS, MASK).logits)
-    assert torch.equal(untyped(IDS, MASK, types).logits, untyped(IDS, MASK).logits)
-
-
-def test_dropout() -> None:
-    assert build({**BERT, "hidden_dropout_prob": 0.3}).dropout.p == 0.3
-    assert build(classifier_dropout=0.0).dropout.p == 0.0
-    model = build(classifier_dropout=0.5).train()
-    rows = torch.stack([model(IDS[:1], MASK[:1]).logits[0] for _ in range(20)])
-    assert len(rows.unique(dim=0)) > 1
-    assert len(torch.stack([model.eval()(IDS[:1], MASK[:1]).logits[0] for _ in range(2)]).unique(dim=0)) == 1
-
-
 # Where the encoder comes from.
 
 

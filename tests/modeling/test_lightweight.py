@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import MASK, PLAIN, VOCABULARY, lightweight, lightweight_batch
+from model_cases import PLAIN, VOCABULARY, lightweight, lightweight_batch
 from translation_helpers import ENCODERS, small_encoder
 
 from hf_xlsr import LightweightDualTransformer
@@ -80,21 +80,6 @@ def test_mlm_and_reconstruction_are_halved() -> None:
     torch.testing.assert_close(both, (mlm + xtr) / 2)
 
 
-def test_padding_changes_nothing() -> None:
-    model, batch = lightweight(), lightweight_batch()
-    row = int(batch["attention_mask"].sum(1).argmin())
-    length = int(batch["attention_mask"][row].sum())
-    alone = model.encode_sentences(batch["input_ids"][row : row + 1, :length])
-    together = model.encode_sentences(batch["input_ids"], batch["attention_mask"])[row : row + 1]
-    torch.testing.assert_close(alone, together)
-
-
-def test_empty_sentence() -> None:
-    model, batch = lightweight(), lightweight_batch()
-    batch["attention_mask"][4], batch["masked_ids"][4] = 0, -100
-    gradients(model, batch)
-
-
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gradients_of_every_encoder(name: str) -> None:
     gradients(lightweight(small_encoder(name, VOCABULARY)).train(), lightweight_batch())
@@ -117,23 +102,6 @@ def test_gradients_in_every_task(task: str, pooling: str) -> None:
         for side in ((parameter.grad for parameter in model.parameters()), exact.values())
     )
     assert (near - truth).norm() < 0.1 * truth.norm()
-
-
-def test_gradients_without_masked_tokens() -> None:
-    batch, model = lightweight_batch(task="mlm"), lightweight(generative_task="mlm")
-    batch["mlm_labels"][:] = -100
-    assert model(**batch).losses["generative"].item() == 0
-    gradients(model, batch)
-
-
-def test_decoder_is_tied() -> None:
-    model, batch = lightweight(generative_task="xtr"), lightweight_batch(task="xtr")
-    assert sum(parameter.shape == (VOCABULARY, 16) for parameter in model.parameters()) == 1
-    table = torch.nn.Embedding(VOCABULARY, 16)
-    model.set_input_embeddings(table)
-    gradients(model, batch)
-    assert MASK not in batch["input_ids"]
-    assert table.weight.grad[MASK].norm() > 0  # from the decoder alone
 
 
 def test_head_is_one_layer_unless_released() -> None:
