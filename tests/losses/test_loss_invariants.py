@@ -65,6 +65,7 @@ def test_only_what_is_trained_gets_a_gradient(name: str) -> None:
     for trained, slope in enumerate(expected):
         leaves = [tensor.requires_grad_(index == trained) for index, tensor in enumerate(inputs_of(name))]
         LOSSES[name][1](*leaves).backward()
+        assert_close([leaf.detach() for leaf in leaves], inputs_of(name))  # and no input is changed
         assert [leaf.grad is not None for leaf in leaves] == [leaf.requires_grad for leaf in leaves]
         assert_close([leaves[trained].grad], [slope])
 

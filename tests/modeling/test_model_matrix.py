@@ -14,6 +14,8 @@ from hf_xlsr import CmlmModel, DualMomentumModel, HictlForPreTraining, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_pretrained
 from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
 
+ONE_OF_EACH = {case.model_class: name for name, case in reversed(CASES.items())}.values()
+
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
@@ -110,6 +112,28 @@ def test_gradient_checkpointing(case: Case) -> None:
     assert model.is_gradient_checkpointing and plain[1].keys() == again[1].keys()
     assert torch.equal(plain[0], again[0])  # dropout included
     torch.testing.assert_close(again[1], plain[1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "lightweight" else pytest.mark.slow) for name in ONE_OF_EACH],
+)
+def test_compiled_model_gives_the_same(name: str) -> None:
+    case = CASES[name]
+    model, batch = build(case), case.batch(VOCABULARY)
+    batch = {name: value for name, value in batch.items() if name not in ("nli", "retrieval")}  # more of the same
+
+    def step(callable_model: Any) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        model.zero_grad()
+        torch.manual_seed(1)
+        loss = callable_model(**batch).loss
+        loss.backward()
+        return loss.detach(), [parameter.grad for parameter in model.parameters()]
+
+    expected = step(model)
+    torch.compiler.reset()
+    found = step(torch.compile(model, backend="eager"))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [VOCABULARY + 14, VOCABULARY - 16])

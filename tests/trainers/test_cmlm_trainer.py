@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,24 +11,16 @@ from typing import Any
 import pytest
 import torch
 import two_process_recipes
-from cmlm_helpers import tiny_cmlm, tiny_text
-from hictl_helpers import framed_tokenizer
-from lightweight_trainers import TINY
-from pytorch_optimizer import Lamb
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from hf_xlsr.cli import main
-from hf_xlsr.data.prepared import PreparedRunningText
-from hf_xlsr.data.running_text import prepare_running_text
-from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
-from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
+from hf_xlsr.trainers import CmlmTrainingArguments
 from hf_xlsr.trainers.cmlm import lamb_options
-from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture
@@ -103,48 +93,6 @@ def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -
         torch.testing.assert_close(row, vector / vector.norm(), rtol=1e-4, atol=1e-5)
 
 
-def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
-    values = {**TINY, "per_device_train_batch_size": 4, "max_steps": 1, "save_strategy": "steps"}
-    return CmlmTrainingArguments(str(tmp_path / "out"), **{**values, **options})
-
-
-def running_text(tmp_path: Path) -> tuple[Any, PreparedRunningText]:
-    tokenizer = framed_tokenizer()
-    path = tmp_path / "text.tsv"
-    sentences = [tokenizer.decode(row["first_ids"], skip_special_tokens=True) for row in tiny_text(tokenizer, 12)]
-    path.write_text("text\tdocument\n" + "".join(f"{text}\td\n" for text in sentences), "utf-8")
-    source = {"path": str(path), "columns": "text=text,document=document", "languages": ["en"]}
-    text = prepare_running_text(
-        source, languages=["en"], tokenizers=tokenizer, folder=tmp_path / "data", evaluation_texts=[], cleaning=None
-    )
-    return tokenizer, text
-
-
-def test_lamb_keeps_groups_of_weight_decay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tokenizer, text = running_text(tmp_path)
-
-    def optimizer(**resume: Any) -> Any:
-        options = {"weight_decay": 0.01, "adam_beta2": 0.99, "adam_epsilon": 1e-6, "save_steps": 1, "max_steps": 2}
-        args = arguments(tmp_path, optimizer="lamb", **options)
-        trainer = CmlmTrainer(tiny_cmlm(len(tokenizer)), args, train_dataset=text, processing_class=tokenizer)
-        trainer.train(**resume)
-        return trainer.optimizer.optimizer
-
-    lamb = optimizer()
-    assert isinstance(lamb, Lamb)
-    assert {group["weight_decay"] for group in lamb.param_groups} == {0.0, 0.01}
-    assert lamb.param_groups[0]["betas"] == (0.9, 0.99) and lamb.param_groups[0]["eps"] == 1e-6
-    checkpoint = tmp_path / "out" / "checkpoint-1"
-    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(XlsrError, match="pytorch-optimizer"):
-        optimizer(resume_from_checkpoint=str(checkpoint))
-    with caplog.at_level(logging.WARNING):
-        assert isinstance(optimizer(), torch.optim.AdamW)
-    assert "hf-xlsr[lamb]" in caplog.text
-
-
 def test_lamb_equals_algorithm_2() -> None:
     """Algorithm 2 of You et al.: every step is as long as the learning rate times the weights, however long those are."""
     args = CmlmTrainingArguments(output_dir="unused", optimizer="lamb", learning_rate=0.01, adam_epsilon=1e-12)
@@ -177,25 +125,3 @@ def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_o
     _, sampler = trainer.train_batches()
     tasks = Counter(key.task for key in next(iter(sampler)))
     assert tasks == ({"main": 16, "retrieval": 12} if weights[0] else {"main": rows})
-
-
-def test_packed_sentences_are_trained_on(tmp_path: Path) -> None:
-    tokenizer, text = running_text(tmp_path)
-    options: dict[str, Any] = {"processing_class": tokenizer, "train_dataset": text}
-    plain, packed = (
-        CmlmTrainer(tiny_cmlm(len(tokenizer)), arguments(tmp_path, pack_sentences=pack, max_steps=1), **options)
-        for pack in (False, True)
-    )
-    lengths = [trainer.datasets["text"].lengths.max() for trainer in (plain, packed)]
-    assert lengths[0] < lengths[1] <= 32
-    assert packed.train().training_loss > 0
-
-
-def test_data_of_another_vocabulary(recipe_of: Any, tmp_path: Path) -> None:
-    """As when the stage before is trained anew, with another tokenizer, while this one is half-way."""
-    (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"])
-    train_recipe(recipe)
-    words = [f"word{number}" for number in range(40)]
-    train_tokenizer(words, vocab_size=60, algorithm="bpe", frame=True).save_pretrained(tmp_path / "tokenizer")
-    with pytest.raises(XlsrError, match="tokenizers"):
-        train_recipe(recipe)

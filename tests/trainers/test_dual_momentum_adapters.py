@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from dual_momentum_runs import tiny_dual, trainer_of
 from safetensors.torch import load_file
 
-from hf_xlsr import XlsrError
 from hf_xlsr.trainers import add_adapters
 
 peft = pytest.importorskip("peft")
@@ -53,23 +50,3 @@ def test_best_checkpoint_is_loaded_whole(tmp_path: Path) -> None:
     assert all(torch.equal(now[name], value) for name, value in kept.items())
     trained = "projections.en.modules_to_save.default.weight"
     assert not torch.equal(kept[trained], last[trained])
-
-
-@pytest.mark.parametrize("adapt", [partial(add_adapters, rank=4), lambda model: model], ids=["adapters", "whole"])
-def test_checkpoint_of_other_settings(adapt: Any, tmp_path: Path) -> None:
-    trainer_of(tmp_path, model=adapt(tiny_dual()), max_steps=2, save_steps=2).train()
-    for name, value in (("queue_storage", "int8"), ("queue_size", 128), ("projection_dim", 8)):
-        other = trainer_of(tmp_path, model=adapt(tiny_dual(**{name: value})), max_steps=4)
-        with pytest.raises(XlsrError, match=name):
-            other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-
-
-def test_own_adapters_on_both_sides(tmp_path: Path) -> None:
-    """A list of names hits the momentum encoders too, and trainable: the trainer freezes and equals them."""
-    model = peft.get_peft_model(tiny_dual(), peft.LoraConfig(r=4, target_modules=["query", "value"]))
-    assert any(value.requires_grad for name, value in model.named_parameters() if "momentum_encoders" in name)
-    trainer_of(tmp_path, model=model)
-    for name, value in model.named_parameters():
-        if "momentum_encoders" in name:
-            assert not value.requires_grad
-            assert torch.equal(value, dict(model.named_parameters())[name.replace("momentum_encoders", "encoders")])

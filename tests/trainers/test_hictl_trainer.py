@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ import pytest
 import torch
 import two_process_recipes
 from conftest import make_pairs
-from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
+from hictl_helpers import framed_tokenizer, tiny_hictl
 
 from hf_xlsr.losses import sentence_contrast_loss
-from hf_xlsr.losses.word_contrast import draw_negative_words
 from hf_xlsr.modeling.hictl import modeling_hictl
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
@@ -57,29 +55,6 @@ def test_monolingual_data_alone(recipe_of: Any, tmp_path: Path) -> None:
     other = ("--output_dir", str(tmp_path / "other"), "--tokenizer.path", "null")
     with pytest.raises(XlsrError, match="tokenizer.path"):
         train_recipe(recipe_of("--data.train", "null", *other))
-
-
-def test_unused_rows_are_no_negative_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, drawn = framed_tokenizer(), []
-    model = tiny_hictl(len(tokenizer) + 64)
-    data = SimpleNamespace(lengths=np.array([5] * 8), groups=np.zeros(8, int))
-    arguments = HictlTrainingArguments(
-        output_dir=str(tmp_path), use_cpu=True, precision="float32", max_steps=1, max_length=32
-    )
-    trainer = HictlTrainer(model, arguments, train_dataset=data, processing_class=tokenizer)
-
-    def noted(*inputs: Any, **options: Any) -> torch.Tensor:
-        drawn.append(draw_negative_words(*inputs, **options))
-        return drawn[-1]
-
-    monkeypatch.setattr(modeling_hictl, "draw_negative_words", noted)
-    batch = tiny_batch(tokenizer)
-    del batch["special_ids"]
-    for _ in range(5):
-        _, outputs = trainer.compute_loss(model, batch, True)
-        assert 0 <= outputs.statistics["hard_words"] <= 1
-    tokens = torch.cat(drawn)
-    assert tokens.numel() and int(tokens.max()) < len(tokenizer)
 
 
 def test_negatives_harden_with_the_contrast_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

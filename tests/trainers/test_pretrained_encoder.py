@@ -69,11 +69,8 @@ def test_same_values_are_accepted(method: str, encoder_folder: str, recipe_of: A
     ("method", "beside", "key"),
     [
         ("lightweight", "num_hidden_layers: 4", "num_hidden_layers"),
-        ("hictl", "num_hidden_layers: 1", "num_hidden_layers"),
         ("cmlm", "hidden_act: relu", "hidden_act"),
-        ("lightweight", "hidden_size: 32, intermediate_size: 8", "hidden_size"),
         ("hictl", "model_type: distilbert, dim: 16", "model_type"),
-        ("hictl", "hidden_dropout_prob: 0.3", "dropout"),
         ("cmlm", "hidden_dropout_prob: 0.3", "dropout"),
     ],
 )

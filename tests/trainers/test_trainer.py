@@ -3,15 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from conftest import make_pairs
 from lightweight_trainers import trainer_of
 
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.export import to_sentence_transformer
-from hf_xlsr.trainers.base import attention_for
 
 
 def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
@@ -22,18 +18,6 @@ def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPair
     for entry in logs:
         total = entry["loss/generative"] + 2 * entry["loss/alignment"] + 2 * entry["loss/similarity"]
         assert entry["loss"] == pytest.approx(total, rel=1e-4)
-
-
-def test_live_encoder_equals_the_export(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    trainer.train()
-    texts = [pair["source"] for pair in make_pairs(30, seed=5)] + ["one " * 60]
-    live = trainer.live_encoder().encode(texts, batch_size=7, normalize_embeddings=True)
-    exported = to_sentence_transformer(trainer.model.encoder, tokenizer, max_length=32)
-    np.testing.assert_allclose(live, exported.encode(texts, show_progress_bar=False), atol=1e-5)
-    assert trainer.live_encoder().encode([]).shape == (0, 16)
-    one = trainer.live_encoder().encode(texts[0], normalize_embeddings=True)
-    np.testing.assert_allclose(one, live[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -53,22 +37,6 @@ def test_workers_change_nothing(
     assert all(torch.equal(states[0][name], other[name]) for other in states[1:] for name in states[0])
 
 
-def test_second_epoch_has_other_masks_and_batches(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    trainer = trainer_of(tokenizer, prepared, tmp_path, max_steps=26)
-    seen: list[list[tuple[int, int]]] = []
-    collate = trainer.data_collator
-
-    def spy(features: list[dict[str, Any]]) -> Any:
-        seen.append([(feature["epoch"], feature["index"]) for feature in features])
-        return collate(features)
-
-    trainer.data_collator = spy
-    trainer.train()
-    assert {epoch for batch in seen[:12] for epoch, _ in batch} == {0}
-    assert {epoch for batch in seen[12:24] for epoch, _ in batch} == {1}
-    assert [[i for _, i in b] for b in seen[:12]] != [[i for _, i in b] for b in seen[12:24]]
-
-
 def test_released_optimisation(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     trainer = trainer_of(tokenizer, prepared, tmp_path, optimization="released", weight_decay=1e-5, logging_steps=1)
     trainer.train()
@@ -78,10 +46,3 @@ def test_released_optimisation(tokenizer: Any, prepared: PreparedPairs, tmp_path
     assert "max_exp_avg_sq" in next(iter(optimizer.state.values()))
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     assert rates[0] < rates[3] and rates[1] / rates[0] == pytest.approx(2, rel=0.01)
-
-
-def test_attention_for() -> None:
-    assert attention_for("sdpa", "cpu", torch.bfloat16, 128) == "eager"
-    bfloat16 = torch.bfloat16
-    for other in (("sdpa", "cpu", bfloat16, 512), ("sdpa", "cuda", bfloat16, 128), ("sdpa", "cpu", None, 128)):
-        assert attention_for(*other) == "sdpa"
