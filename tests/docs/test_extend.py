@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.runs import methods
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
@@ -80,15 +79,6 @@ def test_method_trains_and_exports(page_folder: Path) -> None:
     assert main([*command, "--output_dir", "whole"]) == 0
     after = load_file("whole/model/model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-def test_method_is_found_by_its_file(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(METHODS)
-    (page_folder / "more").mkdir()
-    shutil.copy(page_folder / "contrast" / "method.py", page_folder / "more" / "contrast.py")
-    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(page_folder / "more")])
-    assert set(methods.find_methods()) == {*before, "contrast"}
-    del sys.modules["hf_xlsr.runs.methods.contrast"]
 
 
 def test_page_has_five_files_and_commands(page_folder: Path) -> None:

@@ -86,16 +86,3 @@ def test_notebook_runs(name: str, small: list[int]) -> None:
         assert (Path.cwd() / "mined.tsv").read_text("utf-8").startswith("source\ttarget\n")
         # Recall counts every right pair once.
         assert names["curve"]["recall"].iloc[-1] == names["found"]["right"].sum() / len(names["common"])
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_notebooks_keep_outputs(name: str) -> None:
-    content = notebook(name)
-    assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
-    assert any(cell.get("outputs") for cell in content["cells"])
-    assert "/tmp/" not in json.dumps(content)
-    assert len({cell["id"] for cell in content["cells"]}) == len(content["cells"])
-    for cell in content["cells"]:
-        assert not any(output["output_type"] == "error" for output in cell.get("outputs", ()))
-        for target in re.findall(r"\]\((\.\./[^)]+)\)", "".join(cell["source"])):
-            assert (ROOT / "notebooks" / target).is_file(), target

@@ -160,16 +160,6 @@ def test_share_of_hard_words() -> None:
     assert shares[0] < 0.03 < 0.15 < shares[1]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_draws_are_computed_in_float32(dtype: torch.dtype) -> None:
-    queries = vectors(dtype)[0]
-    embeddings = torch.randn(2000, WIDTH, generator=torch.Generator().manual_seed(5)).to(dtype)
-    options = {"count": 300, "temperature": 0.01, "chunk_size": 600}
-    expected = draw(queries.float(), embeddings.float(), **options)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(draw(queries, embeddings, **options), expected)
-
-
 def naive(
     queries: torch.Tensor,
     embeddings: torch.Tensor,

@@ -10,14 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from model_cases import CASES, VOCABULARY, Case, build, lightweight_batch, sentences
-from torch.autograd.graph import saved_tensors_hooks
+from model_cases import CASES, VOCABULARY, Case, build, lightweight_batch
 
 from hf_xlsr.modeling import encoding
 from hf_xlsr.modeling.encoding import in_order, length_chunks
 
 NAMES = ["dual_momentum", "dual_momentum_shared", "hictl", "cmlm", "lightweight"]
-SENTENCES = ("hictl", "lightweight")
 CACHED = {name: CASES[name] for name in NAMES} | {
     f"lightweight-{task}": replace(
         CASES["lightweight"],
@@ -48,31 +46,6 @@ def step(case: Case, *, dtype: torch.dtype = torch.float32, **options: Any) -> d
 def test_same_losses_and_gradients(name: str, size: int) -> None:
     cached, whole = step(CACHED[name], cache_batch_size=size), step(CACHED[name])
     torch.testing.assert_close(cached, whole, rtol=1e-5, atol=1e-5)
-
-
-def saved_bytes(case: Case, batch: dict[str, Any]) -> int:
-    """Bytes of activations that the forward pass keeps for the backward pass."""
-    kept: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    model = build(case)
-    weights = {part.untyped_storage().data_ptr() for part in model.parameters()}
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        held = model(**batch)  # the graph, until the count
-    assert held.loss.requires_grad
-    return sum(size for place, size in kept.items() if place not in weights)
-
-
-@pytest.mark.parametrize("name", SENTENCES)
-def test_chunks_keep_no_activations(name: str) -> None:
-    ids, mask = sentences(64, 30, VOCABULARY, 0)
-    alone = {"hictl": {"lm_weight": 0.0, "word_weight": 0.0}, "lightweight": {"generative_weight": 0.0}}
-    case = replace(CASES[name], options={**CASES[name].options, **alone[name]})
-    batch = {"input_ids": ids, "attention_mask": mask}
-    assert saved_bytes(case, {**batch, "cache_batch_size": 4}) < saved_bytes(case, batch) / 20
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))

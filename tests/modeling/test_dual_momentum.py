@@ -95,16 +95,6 @@ def test_inference_task() -> None:
     torch.testing.assert_close(output.loss, model(**batch).loss + 0.1 * expected)
 
 
-def test_int8_scales_stay_float32(tmp_path: Path) -> None:
-    model = dual(queue_storage="int8")
-    enqueue_keys(model, dual_batch(6, 1))
-    model.save_pretrained(tmp_path)
-    loaded = DualMomentumModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    for language, queue in model.queues.items():
-        assert loaded.queues[language].scales.dtype == torch.float32
-        assert torch.equal(loaded.queues[language].scales, queue.scales)
-
-
 def test_checkpoint_without_training_state(tmp_path: Path) -> None:
     model = dual()
     enqueue_keys(model, dual_batch(6, 1))

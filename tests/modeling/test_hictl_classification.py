@@ -11,7 +11,7 @@ import torch
 from model_cases import PLAIN, lightweight
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
-from hf_xlsr import HictlConfig, HictlForPreTraining, XlsrError
+from hf_xlsr import HictlConfig, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.modeling_classification import (
     HictlForSequenceClassification,
@@ -83,23 +83,6 @@ def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
     lm.save_pretrained(tmp_path / "lm")
     loaded = HictlForSequenceClassification.from_encoder(tmp_path / "lm", num_labels=1)
     assert equal(loaded.encoder, lm.bert) and loaded.config.problem_type == "regression"
-
-
-def test_from_hictl_models(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    pretrained = HictlForPreTraining(HictlConfig(text_config=dict(BERT)))
-    pretrained.save_pretrained(tmp_path / "pretrained")
-    classifier = build(num_labels=3)
-    classifier.save_pretrained(tmp_path / "classifier")
-    for name, model in (("pretrained", pretrained), ("classifier", classifier)):
-        for labels in (2, 3):
-            started = HictlForSequenceClassification.from_encoder(tmp_path / name, num_labels=labels, dropout=0.25)
-            assert equal(started.encoder, model.encoder)
-            assert started.classifier.out_features == labels
-            assert started.config.get_text_config().hidden_dropout_prob == 0.25
-            assert started.encoder.embeddings.dropout.p == started.dropout.p == 0.25
-    # A new task gets a new layer, even where the old one would fit.
-    assert not torch.equal(started.classifier.weight, classifier.classifier.weight)
 
 
 def test_from_exports_and_runs(plain: tuple[Path, Any], tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,16 +107,6 @@ def test_from_encoder(folder: str) -> None:
     assert model.encoder.config.hidden_dropout_prob == model.decoder.config.hidden_dropout_prob == 0.2
     assert len(model.decoder.encoder.layer) == 1 and (model.output_bias.bias == 0).all()
     assert model.encoder.config._attn_implementation == model.decoder.config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
-def test_dropout_of_both_sides(model_type: str, tmp_path: Path) -> None:
-    folder = encoder_folder(tmp_path, model_type=model_type, dropout=0.1)
-    model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.3)
-    layers = {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
-    assert layers and set(layers.values()) == {0.3}
-    own = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1).decoder
-    assert {module.p for module in own.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
 
 
 def test_smaller_vocabulary(folder: str) -> None:

@@ -71,16 +71,6 @@ def test_run_is_replaced_until_its_first_checkpoint(tmp_path: Path) -> None:
     assert folder.reserve({**other, "overwrite": True}) == folder.preparing
 
 
-@pytest.mark.parametrize("name", ["model", "README.md", "training/notes.txt"])
-def test_other_files_are_kept(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "run" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()
-    with pytest.raises(XlsrError, match="output folder"):
-        train_recipe(resolve(recipe(tmp_path)))
-    assert file.is_file()
-
-
 def test_lock_of_two_starts(tmp_path: Path) -> None:
     code = "import sys, time; from hf_xlsr.runs.folder import RunFolder\n"
     code += "with RunFolder(sys.argv[1]).locked(): print(flush=True); time.sleep(600)"

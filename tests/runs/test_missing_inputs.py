@@ -52,8 +52,6 @@ def test_missing_inputs_are_named_together(
         ),
         ("evaluate ./m --protocol xsr --data a.tsv --pool b.tsv", "./m a.tsv b.tsv"),
         ("mine a.txt b.txt --model $HOMES/m --gold d.tsv --output c.tsv", "a.txt b.txt HOMES d.tsv"),
-        ("score a.tsv --model ./m --source-pool b.txt --output c.tsv", "./m a.tsv b.txt"),
-        ("debias fit ./m --texts en=a.txt de=b.txt --output c", "./m a.txt b.txt"),
     ],
 )
 def test_missing_inputs_of_options(words: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:

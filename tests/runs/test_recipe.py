@@ -39,10 +39,9 @@ def test_overrides_by_full_and_short_name() -> None:
     assert run.recipe.model["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
 
 
-@pytest.mark.parametrize("language", ["fr", "de"])
-def test_sources_of_open_recipes_open(language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_an_open_recipe_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
-    (run,) = load_runs(f"lightweight_en_{language}_open")
+    (run,) = load_runs("lightweight_en_fr_open")
     data = run.recipe.data
     columns = ["en", "xx", "fr", "de", "md5", "doc", "surah", "lang", "set", "src_lang", "english", "text", "book"]
     for source in [*data.train, data.dev, data.test]:
@@ -58,24 +57,6 @@ def test_sources_of_open_recipes_open(language: str, tmp_path: Path, monkeypatch
         assert len(read) < 50 if source.get("hash_split") == "held" else len(read) > 250
 
 
-def test_data_from_another_method() -> None:
-    french, german, lightweight = (
-        load_runs(name)[0].recipe for name in ("moco_en_fr_open", "moco_en_de_open", "lightweight_en_fr_open")
-    )
-    assert french.data.test == lightweight.data.test != german.data.test
-    assert german.data.held_out == french.data.held_out == lightweight.data.held_out
-    assert french.method == "dual_momentum" and german.data.max_length == 64
-    assert german.model["queue_size"] == french.model["queue_size"]
-    assert sorted(german.model["encoders"]) == ["de", "en"]  # the French one is gone
-
-
-def test_runs_have_their_own_folders() -> None:
-    runs = load_runs("lightweight_ablation_layers", ["--seed", "3"], only=["layers-1", "layers-6"])
-    assert [run.recipe.model["encoder"]["num_hidden_layers"] for run in runs] == [1, 6]
-    assert [run.recipe.seed for run in runs] == [3, 3]
-    assert [Path(run.recipe.output_dir).name for run in runs] == ["layers-1", "layers-6"]
-
-
 def test_stages_start_from_the_stage_before(tmp_path: Path) -> None:
     stages = "stages: [{name: a}, {name: b}, {name: c, set: {start_from: other}}]"
     runs = load_runs(write(tmp_path, f"base: quickstart\n{stages}"), only=["b", "c"])
@@ -88,9 +69,6 @@ def test_stages_start_from_the_stage_before(tmp_path: Path) -> None:
         (["--learning_rte", "1"], "did you mean 'training.learning_rate'"),
         (["--temperature", "1"], "temperature"),
         (["--seed"], "--seed"),
-        (["seed", "1"], "'seed'"),
-        (["--seed", "[1"], "--seed line 1, column 3"),
-        (["--languages", "[en]"], "languages"),
         (["--seed", "x"], "seed is 'x'"),
     ],
 )
@@ -106,54 +84,22 @@ def test_override_refusals(words: list[str], key: str) -> None:
         ("modle: {}", "unknown key 'modle'; did you mean 'model'"),
         ("model: {poling: mean}", "unknown key 'model.poling'; did you mean 'pooling'"),
         ("model: {encoder: {hiden_size: 8}}", "'model.encoder.hiden_size'; did you mean 'hidden_size'"),
-        ("model: {encoder: {model_type: brt}}", "'brt'; did you mean 'bert'"),
-        ("model: {encoder: bert}", "model.encoder"),
         ("data: {train: {pth: x}}", "data.train: unknown key 'pth'; did you mean 'path'"),
-        ("data: {train: [{path: a}, 3]}", "data.train"),
-        ("data: {train: {corpus: bible, columns: 'a=b'}}", "'columns'"),
-        ("data: {cleaning: normalize}", "data.cleaning"),
-        ("overwrite: no", "overwrite"),
         ("training: {max_steps: -5}", "training.max_steps"),
-        ("training: {mixing: equl}", "training.mixing"),
         ("training: {hub_token: hf_secret}", "training.hub_token"),
-        ("training: {fp16: true}", "training.fp16"),
-        ("training: {per_device_eval_batch_size: 4}", "training.per_device_eval_batch_size"),
-        ("card: {licence: mit}", "card.licence"),
         ("method: lightwight", "did you mean 'lightweight'"),
         ("languages: [en, fr]", "`method`"),
-        ("a: [1", "line 1"),
-        ("- 1", "mapping"),
         ("base: quikstart", "did you mean 'quickstart'"),
-        ("base: [quickstart, moco_en_de_open]", "was not found"),
-        ("data_from: 5\nmethod: lightweight", "'5'"),
-        ("base: quickstart\nruns: [{name: a, sett: {seed: 5}}]", "sett"),
-        ("base: quickstart\nruns: [{name: 1}, {name: '1'}]", "'1'"),
         ("base: quickstart\nruns: [{name: a}]\nstages: [{name: a}]", "runs and stages"),
         ("base: quickstart\nseed: 3\nseed: 4", "line 3, column 1"),
         ("base: quickstart\nname: ../out", "../out"),
     ],
 )
 def test_recipe_refusals(text: str, key: str, tmp_path: Path) -> None:
-    section = text.split(":")[0] in ("modle", "model", "data", "overwrite", "training", "card")
+    section = text.split(":")[0] in ("modle", "model", "data", "training")
     with pytest.raises(XlsrError) as caught:
         load_runs(write(tmp_path, f"method: lightweight\nlanguages: [en, fr]\n{text}" if section else text))
     assert key in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_base_cycle_and_missing_recipes(tmp_path: Path) -> None:
-    other = write(tmp_path, f"method: lightweight\ndata_from: {tmp_path}/one.yaml\n", "other")
-    one = write(tmp_path, f"base: {other}\n", "one")
-    (tmp_path / "latin.yaml").write_bytes("description: \xdcbung".encode("latin-1"))
-    for name, only, key in [
-        (one, None, "other.yaml"),
-        (str(tmp_path / "latin.yaml"), None, "latin"),
-        ("quikstart", None, "quickstart"),
-        ("gone.yaml", None, "gone.yaml"),
-        ("lightweight_ablation_layers", ["layer-1"], "layers-1"),
-        ("quickstart", ["x"], "--only"),
-    ]:
-        with pytest.raises((XlsrError, FileNotFoundError), match=key):
-            load_runs(name, only=only)
 
 
 def test_yaml_reads_numbers_and_languages_as_meant() -> None:
@@ -163,34 +109,11 @@ def test_yaml_reads_numbers_and_languages_as_meant() -> None:
     assert parse_yaml("a: &a {p: 1}\nb: &b {<<: *a, p: 2}\nc: {<<: *b, p: 3}", "x")["c"] == {"p": 3}
 
 
-def test_names_that_yaml_reads_as_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path, "base: quickstart\nruns: [{name: 1, set: {seed: 1}}, {name: 2024-05-01, set: {seed: 2}}]")
-    assert [run.recipe.name for run in load_runs(path)] == ["mine/1", "mine/2024-05-01"]
-    assert [run.recipe.seed for run in load_runs(path, only=["1"])] == [1]
-    (run,) = load_runs(write(tmp_path, "base: cmlm_base\nname: 7\nlanguages: en"))
-    assert run.recipe.languages == ["en"] and run.recipe.name == "7"
-
-
-def test_values_that_fit(tmp_path: Path) -> None:
-    text = """method: lightweight
-languages: [en, fr]
-training: {learning_rate: 1, warmup_steps: 0.1, eval_strategy: no, save_total_limit: null, report_to: [none],
-  lr_scheduler_kwargs: {a: 1}, fsdp: true, include_num_input_tokens_seen: all}
-data: {train: [a.tsv, {path: b.tsv, columns: {source: 0}}], cleaning: {normalize: null}, limit: null}
-model: {encoder: {hidden_size: 64, hidden_dropout_prob: 0}}
-evaluation:
-"""
-    (run,) = load_runs(write(tmp_path, text))
-    assert run.recipe.training["learning_rate"] == 1 and run.recipe.data.max_length == 200
-    assert set(run.recipe.card.model_dump().values()) == {None}
-
-
 @pytest.mark.parametrize(
     ("words", "key"),
     [
         (["--load_best_model_at_end", "true", "--eval_strategy", "steps", "--eval_steps", "0.5"], "training"),
         (["--model.alignment_weight", "-1"], "alignment_weight"),
-        (["--optim", "adamw_torc"], "training"),
     ],
 )
 def test_arguments_and_config_are_made_before_the_folder(
@@ -213,11 +136,3 @@ def test_every_key_has_a_meaning_and_a_valid_default() -> None:
             for name, field in getattr(section, "model_fields", {}).items():
                 explained = field.description or hasattr(field.annotation, "model_fields") or name == "method"
                 assert explained, (method, name)
-
-
-def test_defaults_of_methods_are_their_own() -> None:
-    lengths = {name: method.recipe_class.model_fields["data"].default.max_length for name, method in METHODS.items()}
-    assert lengths["lightweight"] == 200 and lengths["translation"] == lengths["classification"] == 128
-    first, second = (load_runs("quickstart")[0].recipe for _ in range(2))
-    first.data.held_out.append("x")
-    assert second.data.held_out == []

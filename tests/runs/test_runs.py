@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from conftest import make_pairs
-from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.results import load_results
@@ -15,7 +14,6 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, merge, read_run, resolve
 from hf_xlsr.runs.train import prepare_data, train_recipe
-from hf_xlsr.trainers.hub import export_trainer
 from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
@@ -44,7 +42,7 @@ def prepared(run: Method, folder: Path) -> Any:
     return prepare_data(run, folder, run.evaluation_sets())
 
 
-@pytest.mark.parametrize("run", ["lightweight", "hictl", "cmlm"], indirect=True)
+@pytest.mark.parametrize("run", ["lightweight", "cmlm"], indirect=True)
 def test_changed_test_set(run: Method, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     first = prepared(run, folder)
@@ -54,18 +52,6 @@ def test_changed_test_set(run: Method, tmp_path: Path) -> None:
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
     with pytest.raises(XlsrError, match="--overwrite"):
         prepared(run, folder)
-
-
-@pytest.mark.parametrize("run", ["lightweight", "hictl"], indirect=True)
-def test_tokenizer_without_mask(run: Method, tokenizer: Any, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path / "own")
-    maskless = type(tokenizer).from_pretrained(tmp_path / "own")
-    maskless.mask_token = None
-    maskless.save_pretrained(tmp_path / "own")
-    run.recipe.tokenizer.path = str(tmp_path / "own")
-    with pytest.raises(XlsrError, match="tokenizer.path"):
-        train_recipe(run)
-    assert not (tmp_path / "run" / "training").exists()
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
@@ -85,18 +71,6 @@ def test_run_with_another_export(run: Method, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
-@pytest.mark.parametrize("normalize", [False, True])
-def test_push_follows_the_recipe(run: Method, normalize: bool, tmp_path: Path) -> None:
-    run.recipe.export.normalize = normalize
-    folder = RunFolder(tmp_path / "run")
-    data = prepared(run, folder.training)
-    sets = run.evaluation_sets()
-    trainer = run.build_trainer(run.arguments(folder.training, sets), data, sets)
-    export_trainer(trainer, tmp_path / "pushed", "me/x")
-    assert len(list(SentenceTransformer(str(tmp_path / "pushed"), device="cpu").children())) == 2 + normalize
-
-
-@pytest.mark.parametrize("run", ["lightweight", "cmlm"], indirect=True)
 @pytest.mark.parametrize("saving", ["no", "steps"])
 def test_finished_run_is_not_trained_again(
     saving: str, run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

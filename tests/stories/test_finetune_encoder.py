@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_helpers import failing
 from conftest import loaded, make_pairs
 from forked_command import Command
 from safetensors.torch import load_file
@@ -93,51 +91,9 @@ def test_dev_set_is_drawn_and_removed_from_training(own: Path, tiny_encoder_fold
     assert report["pairs"] == len({(row["source"], row["target"]) for row in left}) < len(all_rows)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "keys"),
-    [
-        ("quickstart", {"encoder": {"path": "ID"}}),
-        ("moco_en_de_open", {"encoders": {"shared": "ID"}}),
-        ("hictl_open", {"encoder": {"path": "ID"}}),
-        ("cmlm_open", {"encoder": {"path": "ID"}}),
-        ("hictl_multi30k_en_de", {"start": "ID"}),
-    ],
-)
-def test_own_data_replace_those_of_a_recipe(own: Path, recipe: str, keys: dict[str, Any]) -> None:
-    options = ["--encoder", "ID", "--train", str(own / "pairs.tsv"), "--languages", "en,de"]
-    for run in loaded(recipe, options):
-        data = run["data"]
-        assert [source["columns"] for source in data["train"]] == [{"source": "en", "target": "de"}]
-        assert data["dev"][0]["hash_split"] == "held" and not data["test"] and not data.get("monolingual")
-        assert {key: run["model"][key] for key in keys} == keys and run["languages"] == ["en", "de"]
-
-
 def test_an_encoder_for_each_language_and_several_files(own: Path) -> None:
     files = f"[{own}/pairs.tsv, {own}/other.tsv]"
     encoders = ["--encoder", "en=A", "--encoder", "de=B", "--encoder", "fr=C"]
     (run,) = loaded("start_dual_momentum", [*encoders, "--train", files, "--languages", "en,de,fr", "--dev", "null"])
     assert run["model"]["encoders"] == {"en": "A", "de": "B", "fr": "C"} and not run["data"]["dev"]
     assert [source["languages"] for source in run["data"]["train"]] == [["en", "de"], ["en", "fr"]]
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("finetune --train pairs.tsv", "--languages"),
-        ("finetune --languages en,de", "--encoder"),
-        ("finetune --encoder ID", "--train"),
-        ("finetune --encoder ID --train missing.tsv --languages en,de", "missing.tsv"),
-        ("start_hictl --encoder en=A --encoder de=B", "--encoder"),
-    ],
-)
-def test_options_that_do_not_fit(
-    own: Path, words: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(own)
-    assert key in failing(capsys, "train", *words.split())
-
-
-def test_scale_of_starting_recipes() -> None:
-    for name in ("dual_momentum", "lightweight", "hictl", "cmlm", "classification", "translation"):
-        (run,) = loaded(f"start_{name}")
-        assert run["method"] == name and not run["data"]["train"]

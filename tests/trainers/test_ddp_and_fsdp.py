@@ -54,10 +54,6 @@ def weights(folder: Path, kind: str, name: str) -> dict[str, torch.Tensor]:
     return load_file(folder / kind / name / "training" / "final" / "model.safetensors")
 
 
-def test_every_trainer_has_its_recipe(folder: Path) -> None:
-    assert sorted(NAMES) == sorted(two_process_recipes.recipes(folder))
-
-
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 def test_same_losses_and_weights_as_one_process(kind: str, name: str, folder: Path) -> None:
     one, two = logged(folder, "one", name), logged(folder, kind, name)

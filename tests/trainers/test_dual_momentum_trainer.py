@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dual_momentum_runs import pairs_data, tiny_dual, trainer_of
+from dual_momentum_runs import tiny_dual, trainer_of
 from transformers import TrainerCallback
 
 
@@ -146,19 +146,3 @@ def test_prefilled_queues_hold_training_sentences(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = tiny_dual().encode_sentences(ids, language=language, keys=True)[0]
         torch.testing.assert_close(states[0][f"queues.{language}.values"][5], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_three_languages(tmp_path: Path) -> None:
-    languages = ("en", "fr", "de")
-    model = tiny_dual(languages=list(languages))
-    data = pairs_data([("en", "fr"), ("en", "de"), ("fr", "de")], count=96)
-    trainer = trainer_of(tmp_path, model=model, train_dataset=data, languages=languages, max_steps=12)
-    assert trainer.args.ddp_find_unused_parameters is True
-    trainer.train()
-    assert all(model.queues[language].count > 0 for language in languages)
-    pairs = [data.language_pairs[group] for group in data.groups]
-    for place, language in ((0, "en"), (1, "de")):
-        examples = model.queues[language].examples[: model.queues[language].count].tolist()
-        assert all(pairs[example][place] == language for example in examples)
-    encoder = trainer.live_encoder()
-    assert encoder.routes == languages and encoder.encode(["one two"], task="de").shape == (1, 16)

@@ -36,17 +36,6 @@ def recipe_of(tmp_path: Path) -> Any:
     return resolved
 
 
-def test_languages_are_drawn_alike(recipe_of: Any, tmp_path: Path) -> None:
-    """Of 96 French pairs and few English sentences, half of each epoch is English."""
-    run = recipe_of("--mixing", "equal")
-    data, sets = run.prepare(tmp_path / "data", iter(())), {"dev": [], "test": []}
-    trainer = run.build_trainer(run.arguments(tmp_path / "training", sets), data, sets)
-    _, sampler = trainer.train_batches()
-    drawn = [data.train.groups[index] for batch in sampler for _, index in batch]
-    shares = [drawn.count(group) / len(drawn) for group in range(2)]
-    assert data.train.languages == ["en", "fr"] and abs(shares[0] - 0.5) < 0.1
-
-
 def test_monolingual_data_alone(recipe_of: Any, tmp_path: Path) -> None:
     train_recipe(recipe_of("--data.train", "null", "--max_steps", "2"))
     data = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]

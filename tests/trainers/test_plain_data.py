@@ -21,7 +21,6 @@ from sklearn.metrics import accuracy_score
 from test_fine_tune import make_model
 from test_fine_tune import tokenizer as labelled_tokenizer
 from transformers import AutoConfig
-from translation_helpers import translation_tokenizer, words_model
 
 from hf_xlsr import trainers
 from hf_xlsr.encoders.stock import encoder_from_config
@@ -117,17 +116,6 @@ def test_hard_negatives_and_matryoshka_change_the_loss(kind: str, encoder: str, 
     assert losses[1] > losses[0] != losses[2]
 
 
-def test_prompts_are_trained_evaluated_and_exported(encoder: str, tmp_path: Path) -> None:
-    trainer = trainer_of("Lightweight", f"{encoder}/plain", tmp_path, prompts="one two ")
-    plain = trainer_of("Lightweight", trainer.model, tmp_path)
-    first, prompted = trainer.train_dataset[0, 0]["source_ids"], plain.processing_class("one two " + SOURCES[0])
-    assert first[:-1] == prompted["input_ids"][: len(first) - 1] and len(first) == min(len(prompted["input_ids"]), 24)
-    vectors = plain.live_encoder().encode(["one two " + text for text in SOURCES], normalize_embeddings=True)
-    assert np.array_equal(trainer.live_encoder().encode(SOURCES, normalize_embeddings=True), vectors)
-    trainer.save_sentence_transformer(tmp_path / "st")
-    assert np.allclose(SentenceTransformer(str(tmp_path / "st")).encode(SOURCES), vectors, atol=1e-5)
-
-
 def test_evaluation_draws_nothing_from_training(encoder: str, tmp_path: Path) -> None:
     kinds = []
     for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": PAIRS}):
@@ -150,12 +138,3 @@ def test_fine_tuning_of_plain_rows_with_compute_metrics(tmp_path: Path) -> None:
     trainer.train()
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_dev_accuracy"] <= 1 and np.isfinite(metrics["eval_dev_loss"])
-
-
-def test_translation_of_plain_pairs_with_a_loss(tmp_path: Path) -> None:
-    args = arguments("Translation", tmp_path)
-    options: dict[str, Any] = {"processing_class": translation_tokenizer(), "eval_dataset": ROWS[:10]}
-    trainer = trainers.TranslationTrainer(model=words_model(), args=args, train_dataset=ROWS, **options)
-    before = trainer.evaluate()
-    trainer.train()
-    assert trainer.evaluate()["eval_loss"] < before["eval_loss"] and "eval_accuracy" not in before

@@ -78,9 +78,3 @@ def test_other_values_are_refused(method: str, beside: str, key: str, recipe_of:
     with pytest.raises(XlsrError, match=key):
         train_recipe(recipe_of(method, beside))
     assert not (tmp_path / "run").exists()  # the corrected recipe may have the folder
-
-
-def test_dropout_next_to_path(recipe_of: Any, tmp_path: Path) -> None:
-    recipe = recipe_of("lightweight", "hidden_dropout_prob: 0.3, attention_probs_dropout_prob: 0.0")
-    config = recipe.build_model(recipe.prepare(tmp_path / "data", iter(()))).encoder.config
-    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.3, 0.0)
