@@ -37,12 +37,9 @@ class Batch:
             self.masked_sides[row][position] = MASK
 
     def labels(self, **kwargs: object) -> torch.Tensor:
-        """Dense labels; checks on the way that no token carries mass twice and no input changes."""
+        """Dense labels; checks on the way that no token carries mass twice."""
         inputs = self.original, self.attention, self.hidden
-        before = [tensor.clone() for tensor in inputs]
         ids, probs = generative_labels(*inputs, mask_token_id=MASK, **kwargs)  # type: ignore[arg-type]
-        assert all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
-        assert (probs >= 0).all()
         for row in range(len(ids)):
             carrying = ids[row][probs[row] > 0].tolist()
             assert len(carrying) == len(set(carrying))

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from model_cases import CASES, VOCABULARY, Case, build, lightweight_batch
 
 from hf_xlsr.modeling import encoding
-from hf_xlsr.modeling.encoding import in_order, length_chunks
 
 NAMES = ["dual_momentum", "dual_momentum_shared", "hictl", "cmlm", "lightweight"]
 CACHED = {name: CASES[name] for name in NAMES} | {
@@ -46,16 +43,6 @@ def step(case: Case, *, dtype: torch.dtype = torch.float32, **options: Any) -> d
 def test_same_losses_and_gradients(name: str, size: int) -> None:
     cached, whole = step(CACHED[name], cache_batch_size=size), step(CACHED[name])
     torch.testing.assert_close(cached, whole, rtol=1e-5, atol=1e-5)
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
-def test_chunks_hold_every_row_and_token(lengths: list[int]) -> None:
-    mask = (torch.arange(30) < torch.tensor(lengths)[:, None]).long()
-    chunks = length_chunks(mask)
-    assert torch.equal(in_order([mask[chunk.rows] for chunk in chunks], chunks), mask)
-    assert all(chunk(mask)[0].sum() == mask[chunk.rows].sum() for chunk in chunks)
-    assert len(chunks) <= 4 and (len(chunks) == 1 or min(len(chunk.rows) for chunk in chunks[:-1]) >= 32)
-    assert length_chunks(mask.flip(1))[-1].length == 30  # padding on the left stays
 
 
 @pytest.mark.parametrize(

@@ -112,18 +112,6 @@ def test_padding_changes_nothing_for_xlm_roberta(tokenizer: Any) -> None:
     torch.testing.assert_close(model(**batch).loss, model(**wider).loss, rtol=1e-9, atol=1e-11)
 
 
-def test_masked_prefix_changes_nothing(tokenizer: Any) -> None:
-    batch = tiny_batch(tokenizer)
-    losses = [
-        tiny_cmlm(len(tokenizer), prefix_positions="first", prefix_length=length).double()(**batch).loss
-        for length in (None, 3, 8)
-    ]
-    torch.testing.assert_close(losses[0], losses[1])
-    torch.testing.assert_close(losses[0], losses[2], rtol=1e-10, atol=1e-12)
-    counted = tiny_cmlm(len(tokenizer), prefix_length=8).double()(**batch).loss
-    assert abs(counted.item() - losses[0].item()) > 1e-6  # the sentence is numbered from 8
-
-
 @pytest.mark.parametrize("sentence_vector", ["pooled", "projected"])
 def test_all_tasks_together(sentence_vector: str, tokenizer: Any) -> None:
     options: dict[str, Any] = {"retrieval_weight": 0.2, "nli_weight": 0.7, "nli_labels": 3}

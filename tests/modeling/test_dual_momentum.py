@@ -1,4 +1,4 @@
-"""DualMomentumModel: equations 1 to 3 and 5 against naive twins, queues, saving and loading."""
+"""DualMomentumModel: masks and the inference task against naive twins, queues, saving and loading."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_cases import PLAIN, dual, dual_batch, enqueue_keys
-from transformers import AutoModel
-from translation_helpers import small_encoder
 
 from hf_xlsr import DualMomentumModel, XlsrError
 from hf_xlsr.modeling.dual_momentum import MemoryQueue
@@ -95,19 +93,6 @@ def test_inference_task() -> None:
     torch.testing.assert_close(output.loss, model(**batch).loss + 0.1 * expected)
 
 
-def test_checkpoint_without_training_state(tmp_path: Path) -> None:
-    model = dual()
-    enqueue_keys(model, dual_batch(6, 1))
-    slim = model.inference_state_dict()
-    assert {name.split(".")[0] for name in slim} == {"encoders"}
-    model.save_pretrained(tmp_path, state_dict=slim)
-    loaded = DualMomentumModel.from_pretrained(tmp_path)
-    assert loaded.queues["en"].count == 0 and int(loaded.queues["fr"].pointer) == 0
-    for name, value in loaded.encoders.state_dict().items():
-        assert torch.equal(value, loaded.momentum_encoders.state_dict()[name]), name
-    assert not any(parameter.requires_grad for parameter in loaded.momentum_encoders.parameters())
-
-
 def test_other_queue_settings_are_refused(tmp_path: Path) -> None:
     dual().save_pretrained(tmp_path)
     with pytest.raises(XlsrError, match="queue_size"):
@@ -120,20 +105,3 @@ def test_other_queue_settings_are_refused(tmp_path: Path) -> None:
     dual().save_pretrained(slim, state_dict=dual().inference_state_dict())
     loaded = DualMomentumModel.from_pretrained(slim, queue_size=64)
     assert loaded.queues["en"].size == 64  # nothing there to contradict
-
-
-def test_from_pretrained_encoders(tmp_path: Path) -> None:
-    for name, kind in (("one", "bert"), ("two", "distilbert")):
-        torch.manual_seed(len(name))
-        AutoModel.from_config(small_encoder(kind)).save_pretrained(tmp_path / name)
-    paths = {"en": str(tmp_path / "one"), "fr": str(tmp_path / "two")}
-    model = DualMomentumModel.from_encoders(paths, queue_size=16)
-    plain: Any = AutoModel.from_pretrained(paths["en"])
-    ids = torch.tensor([[5, 6, 7]])
-    expected = torch.nn.functional.normalize(plain(ids).last_hidden_state.mean(1), dim=-1)
-    torch.testing.assert_close(model.encode_sentences(ids, language="en"), expected)
-    torch.testing.assert_close(model.encode_sentences(ids, language="en", keys=True), expected)
-    shared = DualMomentumModel.from_encoders(paths["en"], languages=["en", "de"], queue_size=16)
-    torch.testing.assert_close(shared.encode_sentences(ids, language="de"), expected)
-    with pytest.raises(XlsrError, match="nowhere"):
-        DualMomentumModel.from_encoders({"en": paths["en"], "fr": str(tmp_path / "nowhere")})

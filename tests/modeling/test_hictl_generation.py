@@ -61,18 +61,6 @@ def test_loss_equals_cross_entropy(word_similarity: bool, smoothing: float) -> N
         torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-8, atol=1e-12, msg=name)
 
 
-def test_loss_is_divided_by_all_tokens_of_a_step() -> None:
-    model, batch = small_model(), small_batch()
-    whole = model(**batch).loss
-    count = int((batch["labels"] != -100).sum())
-    assert count == 12
-    parts = [
-        model(**{name: value[rows] for name, value in batch.items()}, num_items_in_batch=torch.tensor(count)).loss
-        for rows in (slice(0, 1), slice(1, 3))
-    ]
-    torch.testing.assert_close(sum(parts), whole)
-
-
 @pytest.mark.parametrize("options", [{"decoder_layers": 3}, {"decoder_layers": 1, "decoder_attention_heads": 4}])
 def test_decoder_of_other_sizes(options: dict[str, int]) -> None:
     model, batch = small_model(**options), small_batch()

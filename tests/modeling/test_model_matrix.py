@@ -10,7 +10,7 @@ import torch
 from model_cases import CASES, VOCABULARY, Case, build, run
 from transformers import AutoConfig
 
-from hf_xlsr import CmlmModel, DualMomentumModel, HictlForPreTraining, XlsrError
+from hf_xlsr import DualMomentumModel, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_pretrained
 from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
 
@@ -213,16 +213,6 @@ def test_adapters_train_save_load_and_merge(case: Case, folder: Path, tmp_path: 
     whole.save_pretrained(tmp_path / "merged")
     again = case.auto.from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(run(again, case).loss, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["dual_momentum", "dual_momentum_shared", "hictl", "cmlm", "lightweight"])
-def test_whole_model_as_encoder_is_refused(name: str, tmp_path: Path) -> None:
-    build(CASES[name]).save_pretrained(tmp_path)
-    for load in (HictlForPreTraining.from_encoder, CmlmModel.from_encoder):
-        with pytest.raises(XlsrError, match="encoder"):
-            load(str(tmp_path))
-    with pytest.raises(XlsrError, match="encoder en"):
-        DualMomentumModel.from_encoders({"en": str(tmp_path), "fr": str(tmp_path)}, queue_size=8)
 
 
 def test_forward_changes_nothing(case: Case) -> None:

@@ -15,7 +15,7 @@ from hf_xlsr import CmlmModel, HictlForPreTraining
 
 @pytest.mark.parametrize("model_class", [HictlForPreTraining, CmlmModel])
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "distilbert", "modernbert"])
-def test_pretrained_head_is_loaded(kind: str, model_class: Any, tmp_path: Path, caplog: Any) -> None:
+def test_pretrained_head_is_loaded(kind: str, model_class: Any, tmp_path: Path) -> None:
     torch.manual_seed(3)
     stock = AutoModelForMaskedLM.from_config(small_encoder(kind, initializer_range=0.3)).eval()
     with torch.no_grad():
@@ -28,7 +28,3 @@ def test_pretrained_head_is_loaded(kind: str, model_class: Any, tmp_path: Path, 
     hidden = model.encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     logits = model.lm_head(hidden) @ model.get_input_embeddings().weight.T + model.lm_head.bias
     torch.testing.assert_close(logits, stock(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
-    assert "no masked-LM head" not in caplog.text
-    stock.base_model.save_pretrained(tmp_path / "bare")
-    model_class.from_encoder(str(tmp_path / "bare"))
-    assert "no masked-LM head of a known form" in caplog.text

@@ -6,12 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from conftest import tiny_encoder
 
-from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.runs.sections import refused, training_section
@@ -37,24 +34,6 @@ def test_overrides_by_full_and_short_name() -> None:
     assert run.recipe.settings()["tokenizer"]["path"] == "some/folder"  # an encoder brings its tokenizer
     (run,) = load_runs("moco_en_fr_open", ["--model.encoders.fr", "mine"])
     assert run.recipe.model["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
-
-
-def test_sources_of_an_open_recipe_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
-    (run,) = load_runs("lightweight_en_fr_open")
-    data = run.recipe.data
-    columns = ["en", "xx", "fr", "de", "md5", "doc", "surah", "lang", "set", "src_lang", "english", "text", "book"]
-    for source in [*data.train, data.dev, data.test]:
-        if "path" not in source:
-            continue
-        file = Path(source["path"].replace("${HF_XLSR_DATA}", str(tmp_path)))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        chosen = {name: as_list(value)[0] for name, value in source.get("where", {}).items()}
-        rows = [{name: f"{name} {index}" for name in columns} | chosen for index in range(300)]
-        pq.write_table(pa.Table.from_pylist(rows), file)
-        read = list(open_source(source, languages=run.recipe.languages, split="train"))
-        assert read and set(read[0]) == {"source", "target", "source_lang", "target_lang"}
-        assert len(read) < 50 if source.get("hash_split") == "held" else len(read) > 250
 
 
 def test_stages_start_from_the_stage_before(tmp_path: Path) -> None:

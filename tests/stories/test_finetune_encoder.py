@@ -89,11 +89,3 @@ def test_dev_set_is_drawn_and_removed_from_training(own: Path, tiny_encoder_fold
     left = [row for row in all_rows if not {match_key(row["source"]), match_key(row["target"])} & seen]
     report = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
     assert report["pairs"] == len({(row["source"], row["target"]) for row in left}) < len(all_rows)
-
-
-def test_an_encoder_for_each_language_and_several_files(own: Path) -> None:
-    files = f"[{own}/pairs.tsv, {own}/other.tsv]"
-    encoders = ["--encoder", "en=A", "--encoder", "de=B", "--encoder", "fr=C"]
-    (run,) = loaded("start_dual_momentum", [*encoders, "--train", files, "--languages", "en,de,fr", "--dev", "null"])
-    assert run["model"]["encoders"] == {"en": "A", "de": "B", "fr": "C"} and not run["data"]["dev"]
-    assert [source["languages"] for source in run["data"]["train"]] == [["en", "de"], ["en", "fr"]]

@@ -66,14 +66,6 @@ def test_momentum_moves_once_a_step(tmp_path: Path) -> None:
         torch.testing.assert_close(value, 0.9 * start[name] + 0.1 * end[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_momentum_schedule(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, momentum_schedule="linear", max_steps=4)
-    used: list[float] = []
-    trainer.model.momentum_update = used.append
-    trainer.train()
-    assert used == pytest.approx([0.9, 0.925, 0.95, 0.975])
-
-
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_step_that_is_not_finite_is_skipped(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,17 +53,16 @@ def make_rows(count: int, seed: int = 1, task: LabelledTask = TASK) -> list[dict
     return rows
 
 
-def make_data(count: int = 96, task: LabelledTask = TASK) -> PreparedRows:
-    rows = make_rows(count, seed=5, task=task)
-    columns, _ = encode_texts([[row[name] for row in rows] for name in task.columns], tokenizer(), 32)
+def make_data() -> PreparedRows:
+    rows = make_rows(96, seed=5)
+    columns, _ = encode_texts([[row["text"] for row in rows]], tokenizer(), 32)
     table = {
         **columns,
         "label": [row["label"] for row in rows],
         "length": [len(ids) for ids in columns["input_ids"]],
         "lang": [row["lang"] for row in rows],
     }
-    named = dict.fromkeys(task.labels, 1)
-    return PreparedRows(Dataset.from_dict(table), {"languages": ["en", "fr"], "labels": named})
+    return PreparedRows(Dataset.from_dict(table), {"languages": ["en", "fr"], "labels": dict.fromkeys(TASK.labels, 1)})
 
 
 def make_model(num_labels: int = 2, dropout: float = 0.1) -> HictlForSequenceClassification:
@@ -74,26 +72,8 @@ def make_model(num_labels: int = 2, dropout: float = 0.1) -> HictlForSequenceCla
     return HictlForSequenceClassification(HictlConfig(text_config=encoder, num_labels=num_labels))
 
 
-def make_trainer(
-    folder: Path, model: Any = None, evaluations: Sequence[Any] = (), data: Any = None, **options: Any
-) -> FineTuneTrainer:
-    steps = {"learning_rate": 5e-3, "max_steps": 6, "logging_steps": 3}
-    return FineTuneTrainer(
-        make_model() if model is None else model,
-        FineTuneTrainingArguments(str(folder), **{**TINY, **steps, **options}),
-        train_dataset=make_data() if data is None else data,
-        processing_class=tokenizer(),
-        evaluations=evaluations,
-    )
-
-
-def toy_set(count: int = 31, name: str = "toy", split: str = "dev", task: LabelledTask = TASK) -> LabelledSet:
-    return LabelledSet(name, split, make_rows(count, seed=9, task=task), task)
-
-
-def fake_classifier(given: Mapping[str, Any]) -> Any:
-    """Gives these logits for each set."""
-    return SimpleNamespace(logits=lambda data: np.array(given[data.name], dtype=np.float32))
+def toy_set(count: int, task: LabelledTask = TASK) -> LabelledSet:
+    return LabelledSet("toy", "dev", make_rows(count, seed=9, task=task), task)
 
 
 def test_metrics_hand_worked() -> None:
@@ -115,7 +95,8 @@ def test_metrics_by_language() -> None:
     sets = [LabelledSet("xnli", "test", rows, PAIRS), LabelledSet("anli", "dev", rows[:1], PAIRS)]
     # Right are: en both, de one of three, zh none.
     logits = [[9, 0, 0], [9, 0, 0], [0, 0, 9], [0, 9, 0], [0, 0, 9], [0, 0, 9]]
-    classifier = fake_classifier({"xnli": logits, "anli": [[0, 0, 9]]})
+    given = {"xnli": logits, "anli": [[0, 0, 9]]}
+    classifier: Any = SimpleNamespace(logits=lambda data: np.array(given[data.name], dtype=np.float32))
     metrics = evaluate_sets(classifier, sets, protocol="translate-train-all")
     assert metrics == {
         "xnli-translate-train-all/en/test/accuracy": 1.0,
@@ -147,34 +128,13 @@ def test_logits_are_those_of_each_row_alone(task: LabelledTask) -> None:
     assert not np.allclose(short, logits)
 
 
-def trained_on(task: LabelledTask, count: int = 32) -> LabelledSet:
-    """The rows of `make_data`, as a set: a tiny model can but learn them by heart."""
-    return LabelledSet("toy", "dev", make_rows(count, seed=5, task=task), task)
-
-
-def test_evaluation_in_both_languages(tmp_path: Path) -> None:
-    data = trained_on(TASK)
-    evaluation = partial(evaluate_sets, sets=[data], protocol="fine-tuning")
-    trainer = make_trainer(
-        tmp_path, None, [evaluation], make_data(32), max_steps=60, eval_strategy="steps", eval_steps=30
-    )
-    trainer.train()
-    logs = [entry for entry in trainer.state.log_history if "eval_toy-fine-tuning/en/dev/accuracy" in entry]
-    assert [entry["step"] for entry in logs] == [30, 60]
-    assert logs[-1]["eval_toy-fine-tuning/mean-of-2/dev/accuracy"] > 0.85
-    assert logs[-1]["eval_toy-fine-tuning/fr/dev/f1"] > 0.8 and logs[-1]["eval_toy-fine-tuning/fr/dev/rows"] == 16
-    losses = [entry for entry in trainer.state.log_history if "loss/classification" in entry]
-    assert all(entry["loss"] == pytest.approx(entry["loss/classification"], abs=1e-3) for entry in losses)
-    alone = evaluate_sets(trainer.live_classifier(), [data], protocol="fine-tuning")
-    assert {f"eval_{name}": value for name, value in alone.items()}.items() <= logs[-1].items()
-
-
 def evaluate_together(folder: Path) -> None:
     """Evaluates with the batches shared between both processes, as the trainer does, and on each alone."""
     from accelerate import PartialState
 
     assert PartialState(cpu=True).num_processes == 2
-    trainer = make_trainer(folder, per_device_eval_batch_size=4)
+    args = FineTuneTrainingArguments(str(folder), **TINY, per_device_eval_batch_size=4)
+    trainer = FineTuneTrainer(make_model(), args, train_dataset=make_data(), processing_class=tokenizer())
     shared, alone, data = trainer.live_encoder(), trainer.live_classifier(), toy_set(31)
     assert (shared.processes, alone.processes) == (2, 1)
     passes: list[int] = []

@@ -1,8 +1,7 @@
-"""HICTL's trainer: monolingual data, languages and negative words."""
+"""HICTL's trainer: negatives that harden."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,40 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import two_process_recipes
 from conftest import make_pairs
 from hictl_helpers import framed_tokenizer, tiny_hictl
 
 from hf_xlsr.losses import sentence_contrast_loss
 from hf_xlsr.modeling.hictl import modeling_hictl
-from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import HictlTrainer, HictlTrainingArguments
-from hf_xlsr.utils.errors import XlsrError
-
-
-@pytest.fixture
-def recipe_of(tmp_path: Path) -> Any:
-    """The resolved recipe with 20 English sentences as monolingual data."""
-    two_process_recipes.write_recipes(tmp_path)
-    english = tmp_path / "english.tsv"
-    english.write_text("text\tlang\n" + "red house\ten\n" * 20, "utf-8")
-
-    def resolved(*words: str) -> Any:
-        options = ["--output_dir", str(tmp_path / "run"), "--data.monolingual", f"{{path: {english}}}", *words]
-        return load_runs(str(tmp_path / "HictlTrainer.yaml"), options)[0]
-
-    return resolved
-
-
-def test_monolingual_data_alone(recipe_of: Any, tmp_path: Path) -> None:
-    train_recipe(recipe_of("--data.train", "null", "--max_steps", "2"))
-    data = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
-    assert data["pairs"] == 0 and data["monolingual"]["languages"] == ["en"] and data["monolingual"]["texts"] == 20
-    assert "monolingual sentences" in (tmp_path / "run" / "README.md").read_text("utf-8")
-    other = ("--output_dir", str(tmp_path / "other"), "--tokenizer.path", "null")
-    with pytest.raises(XlsrError, match="tokenizer.path"):
-        train_recipe(recipe_of("--data.train", "null", *other))
 
 
 def test_negatives_harden_with_the_contrast_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from cmlm_helpers import tiny_cmlm
 from conftest import make_pairs, tiny_encoder
 from datasets import Dataset, IterableDataset
 from dual_momentum_runs import tiny_dual, tokenizers_of
-from dual_momentum_runs import trainer_of as dual_trainer
 from hictl_helpers import framed_tokenizer, tiny_hictl
 from lightweight_trainers import model_of, trainer_of
 from translation_helpers import small_model, translation_tokenizer, words_model
@@ -69,17 +67,11 @@ def larger(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def larger_of_english() -> dict[str, Any]:
-    tokenizers = tokenizers_of(("en", "fr"))
-    return {**tokenizers, "en": larger(tokenizers["en"])}
-
-
 CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     *(
         (kind, lambda: {"processing_class": larger(framed_tokenizer())}, "tokenizer")
         for kind in ("Lightweight", "Hictl", "Cmlm", "FineTune")
     ),
-    ("DualMomentum", lambda: {"tokenizers": larger_of_english()}, "'en'"),
     ("Translation", lambda: {"model": small_model()}, "tokenizer"),
     ("Hictl", lambda: {"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
     ("Lightweight", lambda: {"mixing": "magic"}, "mixing"),
@@ -125,8 +117,3 @@ def test_calls_of_a_trainer(tokenizer: Any, prepared: PreparedPairs, tmp_path: P
             trainer.predict(data)
     with pytest.raises(XlsrError, match="one pair"):
         trainer_of(tokenizer, prepared, tmp_path, per_device_train_batch_size=1).train()
-
-
-def test_momentum_encoders_of_half_precision(tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="bfloat16"):
-        dual_trainer(tmp_path, model=tiny_dual().to(torch.bfloat16)).train()
