@@ -17,7 +17,6 @@ from hf_xlsr.losses import (
     sentence_contrast_loss,
     similarity_loss,
     sparse_target_cross_entropy,
-    weighted_sum,
     word_contrast_loss,
 )
 
@@ -92,10 +91,3 @@ def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) ->
     for slope, twin in zip(slopes, twins, strict=True):
         assert slope.dtype == dtype
         torch.testing.assert_close(slope, twin.to(dtype))
-
-
-def test_weighted_sum_is_equation_seven() -> None:
-    parts = {name: torch.tensor(value, requires_grad=True) for name, value in (("a", 3.0), ("b", 0.5))}
-    total = weighted_sum(parts, {"a": 1.0, "b": 2.0, "without a part": 5.0})
-    assert total.item() == 3.0 + 2 * 0.5
-    assert [slope.item() for slope in torch.autograd.grad(total, list(parts.values()))] == [1.0, 2.0]
