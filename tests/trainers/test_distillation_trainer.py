@@ -11,6 +11,7 @@ import torch
 from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
 from lightweight_trainers import arguments
+from sentence_transformers import SentenceTransformer
 
 from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer
 from hf_xlsr.encoders.teacher import Teacher
@@ -35,15 +36,24 @@ def student(vocabulary: int, **options: Any) -> DistillationModel:
     return DistillationModel(DistillationConfig(text_config=encoder, teacher_dim=len(Words.words), **options))
 
 
-def trained(folder: Path, tokenizer: Any, data: Any, steps: int, **options: Any) -> DistillationTrainer:
+def trained(
+    folder: Path,
+    tokenizer: Any,
+    data: Any,
+    steps: int = 2,
+    *,
+    training: Any = None,
+    checkpoint: Any = None,
+    **options: Any,
+) -> DistillationTrainer:
     trainer = DistillationTrainer(
         student(len(tokenizer), **options),
-        arguments(folder / "out", max_steps=steps, logging_steps=1),
+        arguments(folder / "out", max_steps=steps, logging_steps=1, **(training or {})),
         teacher=Teacher(Words(), vectors=folder / "vectors"),
         train_dataset=data,
         processing_class=tokenizer,
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
 
 
@@ -66,6 +76,21 @@ def test_loss_is_that_of_the_teachers_vectors(streamed: bool, tmp_path: Path, to
     torch.testing.assert_close(found, 1 - cosine.mean(), rtol=1e-4, atol=1e-5)
 
 
+def test_translations_come_near_the_teachers_sources(tmp_path: Path, tokenizer: Any) -> None:
+    trainer = trained(tmp_path, tokenizer, PAIRS, steps=80)
+    losses = [entry["loss/teacher"] for entry in trainer.state.log_history if "loss/teacher" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    trainer.save_sentence_transformer(str(tmp_path / "st"))
+    encoder = SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    assert encoder.get_embedding_dimension() == 16  # the student's own width, without the layer to the teacher's
+    held = make_pairs(20, seed=9)
+    english, french = (encoder.encode([row[side] for row in held]) for side in ("source", "target"))
+    taught = Words().encode([row["source"] for row in held])
+    taught /= np.linalg.norm(taught, axis=1, keepdims=True)
+    similar = np.corrcoef((english @ english.T).ravel(), (taught @ taught.T).ravel())[0, 1]
+    assert similar > 0.5 and np.mean((english @ french.T).argmax(1) == np.arange(20)) > 0.5
+
+
 def test_queue_holds_the_teachers_embeddings_of_earlier_sources(tmp_path: Path, tokenizer: Any) -> None:
     trainer = trained(tmp_path, tokenizer, PAIRS, steps=3, queue_size=40, alignment_weight=0.0, teacher_weight=0.0)
     model, batch = trainer.model.double().eval(), next(iter(trainer.get_train_dataloader()))
@@ -84,3 +109,30 @@ def test_queue_holds_the_teachers_embeddings_of_earlier_sources(tmp_path: Path, 
         logits = torch.cat([own[pair : pair + 1], negatives]) @ student_row / 0.05
         losses.append(torch.logsumexp(logits, 0) - logits[0])
     torch.testing.assert_close(found, torch.stack(losses).mean(), rtol=1e-6, atol=1e-6, check_dtype=False)
+
+
+def test_resumed_training_has_the_queue_of_its_checkpoint(tmp_path: Path, tokenizer: Any) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 2}
+    whole = trained(tmp_path, tokenizer, PAIRS, steps=4, training=saving, queue_size=40)
+    checkpoint = str(tmp_path / "out" / "checkpoint-2")
+    resumed = trained(tmp_path, tokenizer, PAIRS, steps=4, training=saving, checkpoint=checkpoint, queue_size=40)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_a_language_of_few_pairs_neither_collapses_nor_harms_the_others(tmp_path: Path, tokenizer: Any) -> None:
+    few = [{"en": row["en"], "de": row["fr"][::-1].lower()} for row in PAIRS.select(range(12))]
+    held = make_pairs(20, seed=9)
+    scores: dict[str, dict[str, float]] = {}
+    for name, data in {"two": PAIRS, "three": {"en-fr": PAIRS, "en-de": Dataset.from_list(few)}}.items():
+        trainer = trained(tmp_path / name, tokenizer, data, steps=80)
+        trainer.save_sentence_transformer(str(tmp_path / name / "st"))
+        encoder = SentenceTransformer(str(tmp_path / name / "st"), device="cpu")
+        texts = {"en": [row["source"] for row in held], "fr": [row["target"] for row in held]}
+        texts["de"] = [text[::-1].lower() for text in texts["fr"]]
+        vectors = {language: encoder.encode(some, normalize_embeddings=True) for language, some in texts.items()}
+        right = (vectors["en"] @ vectors["fr"].T).argmax(1) == np.arange(len(held))
+        between = {language: (rows @ rows.T)[~np.eye(len(held), dtype=bool)] for language, rows in vectors.items()}
+        scores[name] = {"accuracy": right.mean(), **{language: some.mean() for language, some in between.items()}}
+    assert scores["three"]["accuracy"] >= scores["two"]["accuracy"] - 0.1
+    assert max(scores["three"][language] for language in ("en", "fr", "de")) < 0.5  # different sentences stay apart
