@@ -1,4 +1,4 @@
-"""docs/recipes.md is what the code writes, and `--help` shows the same keys."""
+"""docs/recipes.md is what the code writes."""
 
 from __future__ import annotations
 
