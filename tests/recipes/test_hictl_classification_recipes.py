@@ -126,6 +126,28 @@ def test_paper_values() -> None:
         assert "weight_decay" not in run["training"]  # Adam: none by default
 
 
+def test_sources_of_xnli_settings() -> None:
+    names = ("cross_lingual", "translate_test", "translate_train_all", "translate_train/fr")
+    data = {name: RUNS[f"hictl_xnli_{name}"]["data"] for name in names}
+    for name, languages in zip(names[:3], (["en"], ["en"], None), strict=True):
+        assert data[name]["train"]["languages"] == data[name]["dev"]["xnli"]["languages"] == languages
+    french = data["translate_train/fr"]
+    assert french["train"]["config"] == french["dev"]["xnli"]["config"] == "{lang}"
+    assert {part["test"]["xnli"]["split"] for name, part in data.items() if name != "translate_test"} == {"test"}
+    assert data["translate_test"]["test"]["xnli"]["path"] == "${XNLI_TRANSLATE_TEST}/{lang}.tsv"
+
+
+def test_local_sets_are_apart() -> None:
+    for name in (name for name in RUNS if "local" in name):
+        data, training = RUNS[name]["data"], RUNS[name]["training"]
+        parts = [as_list(data["train"]), *(as_list(s) for split in ("dev", "test") for s in data[split].values())]
+        keys = ["hash_split", "where", "path"]
+        chosen = [{(key, str(source.get(key))) for key in keys} for part in parts for source in part]
+        assert len({frozenset(one) for one in chosen}) == len(chosen), name
+        assert len(data["held_out"]) >= 30 and data["overlap"] == "text"
+        assert training["load_best_model_at_end"] and "/dev/" in training["metric_for_best_model"]
+
+
 @pytest.mark.parametrize("run", mostly_slow(RUNNABLE, "hictl_glue_stsb", "hictl_xnli_local_cross_lingual"))
 def test_recipe_runs(run: dict[str, Any], start: Path, toy: Path, tmp_path: Path) -> None:
     result = train_recipe(resolve(shrunk(run, start, toy, tmp_path / "run")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from translation_helpers import encoder_folder
 
+from hf_xlsr import XlsrError
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 from hf_xlsr.runs.recipe import resolve
 from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.markdown import escape_markdown
 
 # Section 4.2: languages, beams, length penalty, test set.
 TASKS: dict[str, tuple[list[str], int, float, str]] = {
@@ -104,6 +107,45 @@ def names(sources: Any) -> list[str]:
     ]
 
 
+def test_paper_splits() -> None:
+    data = {name: loaded(name)[0]["data"] for name in TASKS}
+    for name, ends in (("hictl_iwslt14_en_de", "en,de"), ("hictl_iwslt14_de_en", "de,en")):
+        assert names(data[name]["test"]) == [
+            f"{part}.{{{ends}}}" for part in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
+        ]
+        held, rest = data[name]["dev"], data[name]["train"]
+        assert held["path"] == rest["path"] and (held["hash_split"], rest["hash_split"]) == ("held", "rest")
+        assert held["hash_modulus"] == 23  # 160 thousand pairs over 22: 7 thousand
+        assert held["hash_key"] == ("source" if ends == "en,de" else "target")  # English in both directions
+    for language in ("fr", "zh"):
+        ours = data[f"hictl_iwslt17_en_{language}"]
+        assert [names(ours[split])[0] for split in ("train", "dev", "test")] == [
+            f"en-{language}.{split}.parquet" for split in ("train", "validation", "test")
+        ]
+        assert "hash_split" not in ours["train"][0]
+    for language in ("de", "fr"):
+        ours = data[f"hictl_wmt14_en_{language}"]
+        assert names(ours["dev"]) == [f"newstest2012.{{en,{language}}}", "wmt14:dev"]  # newstest2013
+        assert names(ours["test"]) == ["wmt14:test"]  # newstest2014
+    for language in ("zh", "ru"):
+        ours = data[f"hictl_wmt18_en_{language}"]
+        assert (names(ours["dev"]), names(ours["test"])) == (["wmt18:dev"], ["wmt18:test"])  # newstest2017, 2018
+
+
+def test_ablation_differs_in_word_similarity() -> None:
+    first, second = loaded("hictl_multi30k_en_de")
+    assert first["training"]["freeze_encoder"] and not second["training"].get("freeze_encoder")
+    assert second["start_from"] == first["output_dir"] and first["start_from"] is None
+    runs = {run["name"].split("/")[1]: run for run in loaded("hictl_multi30k_en_de_ablation")}
+    assert runs["transformer"]["start_from"] is None and runs["transformer"]["model"]["random_weights"]
+    for name in ("with", "without"):
+        decoder, final = runs[f"{name}_decoder"], runs[name]
+        assert final["start_from"] == decoder["output_dir"] and decoder["start_from"] is None
+        for ours, plain in ((decoder, first), (final, second)):
+            assert all(ours[part] == plain[part] for part in ("data", "training", "evaluation", "vocabulary", "seed"))
+            assert ours["model"] == {**plain["model"], "word_similarity": name == "with"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["iwslt", "wmt"])
 def test_paper_recipes_run(group: str, data: dict[str, str], encoders: Path, tmp_path: Path) -> None:
@@ -158,6 +200,22 @@ def test_small_recipes_run(
         results = json.loads((folder / "results.json").read_text("utf-8"))
         signature = results["settings"]["data"]["bleu_signatures"]["multi30k-bleu/en-de/test/bleu"]
         assert "tok:13a" in signature and "version:" in signature
+        lines = (folder / "training" / "translations.txt").read_text("utf-8").splitlines()
+        assert len(lines) == 12
         card = (folder / "README.md").read_text("utf-8")
-        assert "pipeline_tag: translation" in card
+        assert "HictlForConditionalGeneration.from_pretrained" in card and "pipeline_tag: translation" in card
+        assert escape_markdown(signature) in card
         assert str(tmp_path.parent) not in card  # no folder of this machine
+
+
+def test_missing_tokenizer_of_a_language(
+    data: dict[str, str], encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MeCab", "ipadic"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    (recipe,) = loaded("start_translation", shrunk(data, encoders, tmp_path / "out", "--languages", "[en, ja]"))
+    with pytest.raises(XlsrError, match="MeCab"):
+        train_recipe(resolve(recipe), Console(quiet=True))
+    recipe["evaluation"]["tokenize"] = "char"
+    train_recipe(resolve(recipe), Console(quiet=True))

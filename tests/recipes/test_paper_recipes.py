@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from recipe_helpers import TWO_STEPS, assert_values, mostly_slow, runs_of
 
+from hf_xlsr.data.cleaning import build_cleaner
+from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
 
@@ -119,6 +121,36 @@ def test_paper_values() -> None:
     assert ours - others - {"moco_bert_ablation_queue/queue-1600k"} == TABLE.keys()  # which the paper could not
     for name, values in TABLE.items():
         assert_values(RUNS[name], values)
+
+
+@pytest.mark.parametrize(
+    ("language", "kept"),
+    [
+        ("fr", "La maison rouge est au bord de la rivière."),
+        ("de", "Das rote Haus steht am Ufer des Flusses."),
+        ("es", "La casa roja está a la orilla del río."),
+        ("it", "La casa rossa si trova sulla riva del fiume."),
+    ],
+)
+def test_third_languages_are_removed(language: str, kept: str) -> None:
+    """By a foreign letter, or by the words of a whole sentence."""
+    cleaner = build_cleaner(RUNS[f"lightweight_en_{language}"]["data"]["cleaning"], ["en", language])
+    english = "The red house stands on the bank of the river."
+    others = ["Dom na brzegu należał do Łukasza.", "Het rode huis staat aan de oever van de rivier.", "Дом у реки."]
+    rows = [{"source": english, "target": text} for text in (kept, *others)]
+    assert [row["target"] for row in cleaner(rows)] == [kept]
+
+
+def test_bucc_is_held_out_of_news_commentary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
+    (tmp_path / "bucc2018").mkdir()
+    files = [f"zh-en.{part}.{side}" for part in ("sample", "training", "test") for side in ("zh", "en")]
+    for file in files:
+        (tmp_path / "bucc2018" / file).write_text(f'id-1\ttext of {file}\nid-2\t"more\n', "utf-8")
+    for name in MOMENTUM_DEPARTURES:
+        sources = [source for source in RUNS[name]["data"]["held_out"] if "/bucc2018/" in source["path"]]
+        texts = set(held_out_texts(sources, languages=["en", "zh"]))
+        assert texts == {*(f"text of {file}" for file in files), '"more'}, name
 
 
 @pytest.mark.parametrize("run", mostly_slow((run for name, run in RUNS.items() if "_en_es/" not in name), *FAST))

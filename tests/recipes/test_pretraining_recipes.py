@@ -65,6 +65,8 @@ HICTL_PAPER = {
     "training.mixing": "equal",
     "training.weight_decay": 0.0,
 }
+TASKS = [f"hictl_{task}" for task in "iwslt14_en_de iwslt17_en_fr iwslt17_en_zh".split()]
+TASKS += [f"hictl_{task}" for task in "wmt14_en_de wmt14_en_fr wmt18_en_zh wmt18_en_ru".split()]
 LANGUAGES = set("ar bg de el en es fr hi ru sw th tr ur vi zh".split())
 
 
@@ -76,6 +78,30 @@ def test_hictl_paper_values() -> None:
     assert {source["languages"][1] for source in run["data"]["train"]} == LANGUAGES - {"en"}
     assert {source["languages"][0] for source in run["data"]["monolingual"]} == LANGUAGES
     assert all(source["split_sentences"] for source in run["data"]["monolingual"])  # articles otherwise
+
+
+@pytest.mark.parametrize("group", ["iwslt", "wmt"])
+def test_second_phase_sees_the_pairs_of_its_tasks_alone(group: str) -> None:
+    """What the translation recipes of the group train on, without what they choose by and test on."""
+    (second,), (decoder,) = loaded(f"hictl_xlmr_15_{group}"), loaded(f"hictl_{group}_decoder")
+    assert second["start_from"] == "outputs/hictl_xlmr_15" and not as_list(second["data"]["monolingual"])
+    assert second["languages"] == decoder["languages"]
+    english = [source for source in decoder["data"]["train"] if source["languages"][0] == "en"]
+    assert second["data"]["train"] == english
+    assert second["data"]["held_out"] == decoder["data"]["held_out"]
+    tasks = [loaded(name)[0] for name in TASKS if name.startswith(f"hictl_{group}")]
+    held = [{**source, "languages": None} for source in second["data"]["held_out"]]
+    for task in tasks:
+        for source in (*as_list(task["data"]["dev"]), *as_list(task["data"]["test"])):
+            wanted = source if "path" in source else {"split": "test", **source}
+            assert {**wanted, "languages": None} in held, task["name"]
+
+
+def test_hictl_controls_differ_in_loss_parts() -> None:
+    runs = loaded("hictl_open_ablation")
+    weights = [(run["model"].get("sentence_weight", 1.0), run["model"].get("word_weight", 1.0)) for run in runs]
+    assert weights == [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    assert len({str(run["training"]) for run in runs}) == 1
 
 
 # Sections 3 and 4.4 of the paper.
@@ -121,3 +147,26 @@ def test_cmlm_paper_stages(name: str) -> None:
     assert [run["training"]["max_steps"] for run in earlier] == STEPS[name]
     assert last["start_from"] == earlier[-1]["output_dir"]
     assert as_list(last["nli"]["train"]) and not as_list(last["data"]["text"]) + as_list(last["data"]["train"])
+
+
+def test_cmlm_ablations_have_the_rows_of_the_paper() -> None:
+    rows = {run["name"].split("/")[1]: run["model"] for run in loaded("cmlm_ablation")}
+    assert {model["projections"] for model in rows.values()} == {1, 5, 10, 15, 20}
+    masked = {round(256 * model["mlm_probability"], 6): name for name, model in rows.items() if "mask-" in name}
+    assert masked == {40.0: "mask-40", 60.0: "mask-60", 100.0: "mask-100"}
+    assert {model.get("pooling", "mean") for model in rows.values()} == {"mean", "max", "cls"}
+    (base,) = loaded("cmlm_base")
+    assert all(sum(model.get(key) != base["model"].get(key) for key in model) <= 1 for model in rows.values())
+
+
+def test_cmlm_controls_differ_in_one_value() -> None:
+    runs = loaded("cmlm_en_open_ablation")
+    assert len({str(run["training"]) for run in runs}) == 1
+    default = next(run for run in runs if run["name"].endswith("/n15"))
+    for run in runs:
+        keys = {*run["model"], *default["model"]}
+        changed = [key for key in keys if run["model"].get(key) != default["model"].get(key)]
+        assert len(changed) <= 1 and (changed or run["seed"] != 1 or run is default), run["name"]
+    assert sorted(run["seed"] for run in runs if run["model"] == default["model"]) == [1, 2, 3, 4, 5]
+    together = sum(run["training"]["max_steps"] for run in loaded("cmlm_open_then_cmlm_br")[:2])
+    assert {run["training"]["max_steps"] for run in loaded("cmlm_open_ablation")} == {together}
