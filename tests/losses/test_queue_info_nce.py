@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,8 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_helpers import Pairs, naive_info_nce, unit_rows, value_and_gradients, watched
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce
+from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce, truncate_rows
+
+NO_PAIRS = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
 
 
 def random_pairs(batch_size: int, columns: int, share: float, seed: int) -> Pairs:
@@ -52,6 +57,18 @@ def test_equals_the_naive_loss(
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_hand_worked() -> None:
+    queries = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    keys = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    queue = torch.tensor([[0.0, 1.0]])
+    # Temperature 2: logits 0.5 against 0, and 0 against 1; losses log(1 + e^-0.5) and log(1 + e).
+    value, slope, key_slope = value_and_gradients(queue_info_nce, [queries, keys], queue, temperature=2.0)
+    assert float(value) == pytest.approx((0.4740770 + 1.3132617) / 2)
+    # The negative's probabilities are 0.3775407 and 0.7310586; each slope is that, times (negative - key) / 2, halved.
+    torch.testing.assert_close(slope, torch.tensor([[-0.0943852, 0.0943852], [-0.1827646, 0.1827646]]))
+    torch.testing.assert_close(key_slope, torch.tensor([[-0.0943852, 0.0], [0.0, -0.3655293]]))
+
+
 @pytest.mark.parametrize("storage", ["float32", "float64", "bfloat16", "float16", "int8"])
 def test_storages_equal_the_naive_loss(storage: str) -> None:
     queries, keys, rows = unit_rows(5, 8, 0), unit_rows(5, 8, 1), unit_rows(23, 8, 2)
@@ -70,6 +87,39 @@ def test_storages_equal_the_naive_loss(storage: str) -> None:
     for one, twin in zip(single, found, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, twin.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_far_negatives_are_as_fast_as_near_ones() -> None:
+    """Subnormal weights would take a processor a hundred times as long."""
+    queries = torch.zeros(64, 128)
+    queries[:, 0] = 1
+    seconds = []
+    for similarity in (0.5, -0.42):  # weights of e^0 and e^-92
+        queue = torch.zeros(4096, 128)
+        queue[:, 0] = similarity
+        queue[:, 1:] = 0.01
+        leaf = queries.clone().requires_grad_()
+        times = []
+        for _ in range(5):
+            started = time.process_time()
+            queue_info_nce(leaf, queries / 2, queue, temperature=0.01)
+            times.append(time.process_time() - started)
+        seconds.append(min(times))
+    assert seconds[1] < 5 * seconds[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_negatives_give_zero(dtype: torch.dtype) -> None:
+    queries, keys = unit_rows(4, 3, 0, dtype), unit_rows(4, 3, 1, dtype)
+    everything = torch.arange(4).repeat_interleave(9), torch.arange(9).repeat(4)
+    cases: list[tuple[torch.Tensor, dict[str, Any]]] = [
+        (unit_rows(0, 3, 2, dtype), {}),
+        (unit_rows(0, 3, 2, dtype), {"other_keys": unit_rows(0, 3, 2, dtype), "masked": NO_PAIRS}),
+        (unit_rows(6, 3, 2, dtype), {"other_keys": unit_rows(3, 3, 2, dtype), "masked": everything, "chunk_size": 4}),
+    ]
+    for queue, options in cases:
+        found = value_and_gradients(queue_info_nce, [queries, keys], queue, **options)
+        assert all(tensor.eq(0).all() for tensor in found)
 
 
 def test_queue_may_change_before_backward() -> None:
@@ -92,11 +142,11 @@ def test_batch_times_queue_is_never_held() -> None:
         for bfloat16 in (False, True):
             with watched() as seen, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
                 queue_info_nce(queries, keys, queue, masked=masked, chunk_size=chunk_size).backward()
-            assert max(size for _, size in seen) == batch_size * chunk_size
-            assert sum(name == "aten.mm.out" for name, _ in seen) == 2 * queue_rows / chunk_size
+            assert max(size for _, size, _ in seen) == batch_size * chunk_size
+            assert sum(name == "aten.mm.out" for name, _, _ in seen) == 2 * queue_rows / chunk_size
     with watched() as seen, torch.no_grad():
         queue_info_nce(queries, keys, rows, chunk_size=chunk_size)
-    assert sum(name == "aten.mm.out" for name, _ in seen) == queue_rows / chunk_size
+    assert sum(name == "aten.mm.out" for name, _, _ in seen) == queue_rows / chunk_size
 
 
 @settings(max_examples=100, deadline=None)
@@ -132,7 +182,95 @@ def test_accelerator_gives_the_same(storage: str, bfloat16: bool) -> None:
         assert (one.cpu() - twin).norm() <= tolerance * twin.norm()
 
 
-# Rows in int8
+# Precision
+
+
+@pytest.fixture
+def own_precision() -> Iterator[str]:
+    """The user's own setting of the processor's products, which the loss has to give back."""
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
+    yield "ieee"
+    matmul.fp32_precision = before
+
+
+def test_sure_positive_keeps_its_digits() -> None:
+    """Probabilities near 1 leave float32 no digits; the loss and its gradient still have theirs."""
+    queries, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[-0.25, 1.0], [-0.5, 0.0]])
+    found = value_and_gradients(queue_info_nce, [queries, queries], queue, temperature=0.0625)
+    expected = value_and_gradients(
+        naive_info_nce, [queries.double(), queries.double()], queue.double(), temperature=0.0625
+    )
+    assert float(expected[0]) == pytest.approx(2.0991e-9, rel=1e-4)
+    for one, twin in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), twin, rtol=1e-5, atol=0)
+
+
+def test_gradients_keep_their_type() -> None:
+    queries, keys = unit_rows(3, 4, 0, torch.bfloat16), unit_rows(3, 4, 1, torch.float16)
+    queue = unit_rows(8, 4, 2, torch.float32)
+    value, slope, key_slope = value_and_gradients(queue_info_nce, [queries, keys], queue)
+    assert (value.dtype, slope.dtype, key_slope.dtype) == (torch.float32, torch.bfloat16, torch.float16)
+    expected = value_and_gradients(naive_info_nce, [queries.double(), keys.double()], queue)
+    torch.testing.assert_close(value.double(), expected[0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(slope.double(), expected[1], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("place", ["queries", "keys", "queue", "other_keys"])
+def test_nan_reaches_loss_and_gradient(place: str) -> None:
+    tensors = {
+        name: unit_rows(3, 4, seed, torch.float32) for seed, name in enumerate(("queries", "keys", "other_keys"))
+    }
+    tensors["queue"] = unit_rows(7, 4, 5, torch.float32)
+    tensors[place][1, 2] = math.nan
+    value, slope, key_slope = value_and_gradients(
+        queue_info_nce, [tensors["queries"], tensors["keys"]], tensors["queue"], other_keys=tensors["other_keys"]
+    )
+    assert value.isnan() and slope.isnan().any() and key_slope.isnan().any()
+
+
+def test_autocast_multiplies_in_bfloat16(own_precision: str) -> None:
+    queries, keys, queue = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
+
+    def run(dtype: torch.dtype | None) -> tuple[Any, set[str]]:
+        with watched() as seen, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            found = value_and_gradients(queue_info_nce, [queries, keys], queue)
+        assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
+        return found, {products for name, _, products in seen if name == "aten.mm.out"}
+
+    exact, products = run(None)
+    assert products == {own_precision}
+    for dtype in (torch.bfloat16, torch.float16):
+        near, products = run(dtype)
+        assert products == {"bf16"}
+        for one, twin in zip(near, exact, strict=True):
+            # bfloat16 keeps 8 bits: one part in 256 of each operand.
+            assert (one - twin).norm() <= 0.01 * twin.norm()
+            assert one.dtype == torch.float32
+
+
+def test_precision_setting_is_restored_after_an_error(own_precision: str) -> None:
+    class Failing(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if str(function) == "aten.mm.out":
+                raise MemoryError
+            return function(*args, **(kwargs or {}))
+
+    with pytest.raises(MemoryError), Failing(), torch.autocast("cpu", torch.bfloat16):
+        queue_info_nce(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 3))
+    assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
+
+
+def test_hand_worked_quantization() -> None:
+    quantized = quantize_rows(torch.tensor([[2.54, -1.27, 0.011, 0.0], [-0.127, 0.0494, 0.0496, 0.127]]))
+    assert quantized.values.dtype == torch.int8 and quantized.scales.dtype == torch.float32
+    torch.testing.assert_close(quantized.scales, torch.tensor([0.02, 0.001]))
+    assert quantized.values.tolist() in (
+        [[127, -64, 1, 0], [-127, 49, 50, 127]],
+        [[127, -63, 1, 0], [-127, 49, 50, 127]],
+    )
+    torch.testing.assert_close(quantized.dequantize()[1], torch.tensor([-0.127, 0.049, 0.05, 0.127]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -144,3 +282,32 @@ def test_no_entry_moves_by_more_than_half_a_step(seed: int, rows: int, width: in
     assert (moved <= quantized.scales.double().unsqueeze(1) * (0.5 + 1e-4)).all()
     assert (quantized.values.abs().amax(1) == 127).all()  # the whole range is used
     assert torch.equal(quantize_rows(quantized.dequantize()).values, quantized.values)
+
+
+def test_zero_and_tiny_rows() -> None:
+    rows = torch.tensor([[0.0, 0.0], [1e-40, -1e-40], [1e-45, 0.0]])
+    values = quantize_rows(rows).dequantize()
+    assert values[0].tolist() == [0, 0]
+    assert values[1, 0] > 0 > values[1, 1]
+    assert (values - rows).abs().max() < 1e-42
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_stays_in_its_row(bad: float) -> None:
+    values = quantize_rows(torch.tensor([[1.0, bad], [1.0, 1.0]])).dequantize()
+    assert values[0].isnan().all()
+    assert values[1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("count", [0, 5, 9000])
+def test_truncated_rows_have_length_one(count: int) -> None:
+    rows = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+    quantized = quantize_rows(rows)
+    for stored, plain in (
+        (rows, rows),
+        (rows.bfloat16(), rows.bfloat16().float()),
+        (quantized, quantized.dequantize()),
+    ):
+        truncated = truncate_rows(stored, 4)
+        assert truncated.values.data_ptr() == (stored.values if stored is quantized else stored).data_ptr()
+        torch.testing.assert_close(truncated.dequantize(), torch.nn.functional.normalize(plain[:, :4], dim=1))
