@@ -139,8 +139,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
             result = {}
     for key, value in above.items():
         under = result.get(key)
-        nested = isinstance(under, dict) and isinstance(value, Mapping)
-        result[key] = merge(under, value) if nested else deepcopy(value)
+        both = isinstance(under, dict) and isinstance(value, Mapping)
+        result[key] = merge(under or {}, value) if both else deepcopy(value)
     return result
 
 

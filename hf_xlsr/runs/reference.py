@@ -66,10 +66,10 @@ def reference() -> str:
         for section, keys in _sections(method).items():
             if section not in EVERY and (own := [row for row in keys if row not in common.get(section, ())]):
                 users.setdefault((f"`{section}`" if section else "Top level", _table(own)), []).append(name)
-    for (title, table), names in users.items():
-        parts += [f"## {title} of {', '.join(f'`{name}`' for name in names)}", table] if len(names) > 1 else []
+    for (title, table), methods in users.items():
+        parts += [f"## {title} of {', '.join(f'`{name}`' for name in methods)}", table] if len(methods) > 1 else []
     for name, method in METHODS.items():
-        own_tables = [(title, table) for (title, table), names in users.items() if names == [name]]
+        own_tables = [(title, table) for (title, table), methods in users.items() if methods == [name]]
         parts += [f"## Method `{name}`", method.paper, *(f"### {title}\n\n{table}" for title, table in own_tables)]
     names = ", ".join(f"`{row[0]}`" for row in rows if row[0] in stock)
     parts += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]

@@ -172,12 +172,12 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 negative_input_ids,
                 negative_attention_mask,
             )
-            masks = config.alignment_mask_duplicates and identities is not None
+            known = identities if config.alignment_mask_duplicates else None
             alignment = partial(
                 alignment_loss,
                 temperature=config.alignment_temperature,
                 normalize=config.alignment_normalize,
-                identities=gather_rows(identities.T).T if masks else None,
+                identities=None if known is None else gather_rows(known.T).T,
             )
             losses["alignment"] = matryoshka_mean(alignment, matryoshka_dims, *pairs, negatives)
         if config.similarity_weight:
