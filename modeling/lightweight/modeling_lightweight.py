@@ -164,7 +164,9 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 ids = input_ids if original_ids is None else original_ids
                 parts.append(self._generative(pooled, ids, attention_mask, masked_ids, mask_token_id))
             losses["generative"] = torch.stack(parts).mean()
-        pairs = gather_with_gradient(source), gather_with_gradient(target)
+        pairs = source, target
+        if any(self.loss_weights[name] for name in ("alignment", "similarity", "matching") if name in self.loss_weights):
+            pairs = gather_with_gradient(source), gather_with_gradient(target)  # equally many rows in all processes
         if config.alignment_weight:
             negatives = encode_negatives(
                 encode_in_chunks(self.encode_sentences, cache_batch_size),
