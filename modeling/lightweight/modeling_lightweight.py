@@ -165,7 +165,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 parts.append(self._generative(pooled, ids, attention_mask, masked_ids, mask_token_id))
             losses["generative"] = torch.stack(parts).mean()
         pairs = source, target
-        if any(self.loss_weights[name] for name in ("alignment", "similarity", "matching") if name in self.loss_weights):
+        if any(self.loss_weights.get(name) for name in ("alignment", "similarity", "matching")):
             pairs = gather_with_gradient(source), gather_with_gradient(target)  # equally many rows in all processes
         if config.alignment_weight:
             negatives = encode_negatives(
