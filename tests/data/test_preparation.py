@@ -204,7 +204,8 @@ def test_killed_preparation_resumes(victim: str, tokenizer: Any, tmp_path: Path,
     while len(done := list(cache.glob("*/shards/*.json"))) < 3:
         assert process.poll() is None
         time.sleep(0.01)
-    workers = [child for child in psutil.Process(process.pid).children() if "spawn_main" in "".join(child.cmdline())]
+    servers = [child for child in psutil.Process(process.pid).children() if "forkserver" in "".join(child.cmdline())]
+    workers = servers[0].children()
     (workers[0] if victim == "worker" else process).kill()
     errors = process.communicate(timeout=60)[1]
     assert process.returncode and ("num_proc" in errors or victim == "parent")

@@ -67,15 +67,16 @@ def naive_info_nce(
 
 
 @contextmanager
-def watched() -> Iterator[list[tuple[str, int]]]:
-    """The operations that run: name, and size of the largest output."""
-    seen: list[tuple[str, int]] = []
+def watched() -> Iterator[list[tuple[str, int, str]]]:
+    """The operations that run: name, size of the largest output, precision of the processor's products."""
+    seen: list[tuple[str, int, str]] = []
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = function(*args, **(kwargs or {}))
             sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-            seen.append((str(function), max(sizes, default=0)))
+            seen.append((str(function), max(sizes, default=0), matmul.fp32_precision))
             return out
 
     with Watch():
