@@ -142,12 +142,12 @@ def train_ours(method: str, folder: Path, size: dict[str, Any], precision: str =
 
 
 def both_directions(scale: float) -> dict[str, Any]:
-    """Arguments of sentence-transformers' ranking losses in both directions, as in ours."""
+    """Arguments that let sentence-transformers' ranking losses work in both directions, as ours do."""
     return {"scale": scale, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
 
 
 def peer_arguments(output: Path, batch: int, precision: str = "auto", **more: Any) -> Any:
-    """Arguments of sentence-transformers' trainer that all comparisons share, and others."""
+    """Arguments of sentence-transformers' trainer: those that all comparisons share, and `more`."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     from hf_xlsr.utils.devices import choose_precision

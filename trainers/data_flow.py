@@ -34,7 +34,7 @@ def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
 
 def inputs_by_task(inputs: Mapping[str, Any], others: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The main task's inputs, and those of the other tasks in a batch, which have the task before their names."""
+    """Splits a batch into the inputs of the main task and those of other tasks, whose names start with the task."""
     parts: dict[str, Any] = {}
     rest = dict(inputs)
     for task in others:

@@ -109,7 +109,7 @@ class DistillationTrainer(LightweightTrainer):
         super().__init__(model, args, **kwargs)
         if base_model(self.model).config.queue_size:
             if base_model(self.model) is not self.model:
-                raise XlsrError("`queue_size` needs whole checkpoints; those of adapters have no queue. Set it to 0.")
+                raise XlsrError("`queue_size` must be 0 with adapters, whose checkpoints do not contain the queue.")
             self.add_callback(SoundStepCallback(self.step_keys))
             self.add_callback(MemoryQueueCallback(self.step_keys))
         with args.main_process_first(desc="teacher"):

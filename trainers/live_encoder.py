@@ -57,7 +57,7 @@ def evaluating(model: Any, autocast_dtype: torch.dtype | None) -> Iterator[torch
 
 
 def batches_by_length(ids: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
-    """The numbers of rows of similar length."""
+    """Batches of row numbers; the rows of a batch have similar lengths."""
     order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

@@ -129,7 +129,7 @@ def _suite(suites: list[str] | None, protocol: str, data: Any, options: dict[str
     fields = {"data": data.files, "protocol": protocol, **same, "split": None, "limit": None}
     of_tasks = [*options, *(name for name, value in fields.items() if value), *([] if seed is None else ["seed"])]
     if of_tasks:
-        raise XlsrError(f"--{of_tasks[0].replace('_', '-')} belongs into the tasks of the suite.")
+        raise XlsrError(f"--{of_tasks[0].replace('_', '-')} must be set in the tasks of the suite.")
     chosen = load_suite(*suites)
     for task in chosen.tasks.values():
         task.limit = data.limit or task.limit

@@ -95,7 +95,7 @@ class _Padding:
     def masked(
         self, masks: MaskDrawer, batch: Batch, prefix: str, keys: tuple[np.ndarray, np.ndarray], first_draw: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Masked ids and labels of a part of the batch, whose special tokens are never masked."""
+        """Masked ids and labels of a part of the batch. Special tokens are never masked."""
         ids = batch[f"{prefix}input_ids"].numpy()
         allowed = (batch[f"{prefix}attention_mask"].numpy() == 1) & ~np.isin(ids, masks.special)
         masked, labels = masks(ids, allowed, *keys, first_draw + np.arange(ids.shape[1])[None, :])

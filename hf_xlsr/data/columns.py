@@ -84,7 +84,7 @@ def resolve_columns(
 def selecting_columns(
     selecting: Sequence[str], mapping: Collection[str], names: Collection[str], file: str
 ) -> dict[str, str]:
-    """The columns that select rows, under their names after an underscore; one of `mapping` is read anyway."""
+    """Maps `_NAME` to each column that selects rows. Columns in `mapping` may be missing here."""
     for name in selecting:
         if name not in mapping:
             _require(names, name, name, file)

@@ -178,7 +178,7 @@ def _groups(languages: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _labels(group: tuple[str, ...], place: str, advice: str) -> dict[str, frozenset[str]]:
-    """The labels of each language of several; none for one that py3langid does not support."""
+    """The labels of py3langid for each language of a group; an empty set where it does not support the language."""
     if len(group) == 1:
         return {}
     known = frozenset(language_identifier().nb_classes)

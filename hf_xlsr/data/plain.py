@@ -366,7 +366,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Reads and "encodes" rows that are tokenised already, those of `PreparedRows` or `ConcatenatedRows`."""
+    """Reads rows that are already tokenised: those of `PreparedRows` or `ConcatenatedRows`."""
 
     kind: RowKind
     negatives: bool

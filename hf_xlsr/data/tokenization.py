@@ -83,7 +83,7 @@ def smoothed_text(
 
 @dataclass
 class _Drawn:
-    """The sentences of a language: `every` one in each of some passes, and `some` by chance."""
+    """The drawn sentences of a language: each of `every` once per pass, and each of `some` once."""
 
     passes: int
     chance: float

@@ -55,17 +55,17 @@ class ComparisonTable:
 
     @property
     def shared(self) -> list[str]:
-        """The columns that all encoders have, whose mean is shown if there are several."""
+        """The columns that all encoders have. The mean column averages them."""
         return [column for column in self.columns if all(column in cells for cells in self.rows.values())]
 
     @property
     def shown(self) -> list[str]:
-        """The columns, and that of the mean."""
+        """The columns, then the mean column if there is one."""
         count = len(self.shared)
         return [*self.columns, *([f"mean of {count}"] if count > 1 else [])]
 
     def numbers(self, label: str, column: str) -> list[float]:
-        """What an encoder has in a shown column, if anything: the value, and the ends of its interval where known."""
+        """An encoder's value in a column and the ends of its interval, as far as they are known."""
         cells = self.rows.get(label, {})
         if column in cells:
             record = cells[column].record
@@ -127,7 +127,7 @@ def comparison_tables(results: Mapping[str, Any], metrics: Sequence[str] = ()) -
 
 
 def _places(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
-    """The table and the column of each record, by key: languages in a table of the dataset, the protocol and the split.
+    """Maps the key of each record to its table and its column. A table has a dataset, a protocol and a split.
 
     Tasks, several datasets of a protocol in one language each (STS), share a table with a column for each.
     """

@@ -207,7 +207,7 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
         raise XlsrError("--tune and --hold-out exclude each other: both name the rows that the head is chosen on.")
 
     def learned(option: str, split: str, files: Sequence[str] | None, others: Iterable[Sequence[str]]) -> Rows:
-        """Rows of a split of the given files, or else of the first others that distinguish it."""
+        """Rows of a split, from `files` or else from the first of `others` that has this split."""
         found = files or next((other for other in others if split in reader.open(other, (language,)).splits), None)
         if not found:
             hint = "--hold-out COLUMN for a tenth of the training rows" if split == "dev" else "--columns split=NAME"

@@ -68,7 +68,7 @@ class Group(NamedTuple):
 
 
 class TrainedGroup(NamedTuple):
-    """For each classifier of a group: its best dev score, and its weights then, for `logits_of`."""
+    """The best dev score of each classifier of a group, and its weights at that time, as `logits_of` takes them."""
 
     scores: np.ndarray  # (classifiers,)
     weights: Tensor  # (classifiers, outputs, padded width)

@@ -43,7 +43,7 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
 
 
 def dense(weight: torch.Tensor, bias: torch.Tensor | None) -> Dense:
-    """A `Dense` without activation from copies of a weight, `(out, in)`, and a bias, on the CPU in float32."""
+    """A `Dense` layer without activation, float32 on the CPU, with copies of a weight, `(out, in)`, and a bias."""
     copies = [None if part is None else part.detach().to("cpu", torch.float32, copy=True) for part in (weight, bias)]
     return Dense(
         weight.shape[1],

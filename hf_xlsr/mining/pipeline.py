@@ -30,7 +30,7 @@ UNIT_TOLERANCE = 2e-3
 
 @dataclass
 class MiningRun:
-    """Result of `run_mining`: pairs by row of `texts` (None for matrices), where skipped and merged lines are no rows."""
+    """Result of `run_mining`. Pairs are row numbers in `texts` (None for matrices); skipped lines have none."""
 
     rows: MinedBitext
     texts: tuple[TextStore, TextStore] | None

@@ -191,7 +191,7 @@ def encode_shards(
 
 
 class Job:
-    """Texts by side, how they are encoded, and the work folder of the stages; no encoder if vectors are given.
+    """One mining job: the texts of both sides, their encoder (none if vectors are given) and the work folder.
 
     `hidden` sentences of a side follow its own. `seconds` are those of the stages that ran, `reused` are the others.
     """

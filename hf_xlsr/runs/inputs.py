@@ -84,7 +84,7 @@ def missing_data(key: str, source: Mapping[str, Any], languages: Sequence[str] =
 
 
 def missing_model(key: str, path: str, *, local: bool = False) -> Iterator[str]:
-    """As `missing_data`, for a folder, unless it may be an id on the Hub."""
+    """Like `missing_data`, for the folder of a model. A path that may be a Hub id is not missing."""
     yield from (f"the environment variable {name}" for name in unset_variables(path))
     may_be_id = not local and not path.startswith((".", "/", "~", "$"))
     if not may_be_id and not unset_variables(path) and not Path(expand(path)).expanduser().exists():
@@ -108,7 +108,7 @@ def check_inputs(runs: Sequence[Method]) -> None:
 
 
 def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
-    """As `check_all_named`, for one model and the files of options."""
+    """Like `check_all_named`, for one model and the files of options."""
     models = {} if model is None else {"MODEL": model}
     check_all_named(models, {option: (as_list(paths), languages) for option, paths in files.items()}, "the command")
 
@@ -175,7 +175,7 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
                         found = True
                         yield text
         if not found:
-            raise XlsrError(f"data.held_out: '{pattern}' has no text that is selected.")
+            raise XlsrError(f"data.held_out: '{pattern}' selects no text.")
 
 
 def _texts_in(value: Any) -> Iterator[str]:

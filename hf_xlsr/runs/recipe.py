@@ -225,7 +225,7 @@ def trained_on(recipe: Mapping[str, Any]) -> list[Any]:
 
 
 def _undescribed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """A changed recipe; on other data, without the description of the model before."""
+    """A changed recipe. With other data it loses the description of the original model."""
     same = trained_on(before) == trained_on(after)
     return {key: value for key, value in after.items() if same or key not in DESCRIBING or value != before.get(key)}
 

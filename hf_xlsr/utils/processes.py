@@ -47,7 +47,7 @@ def run_shards(
 
 
 def import_ahead(*modules: str) -> None:
-    """Lets the process that workers are forked from import `modules` while this one goes on."""
+    """Starts the server that workers are forked from. It imports `modules` while this process continues."""
     if "forkserver" in get_all_start_methods():
         forkserver.set_forkserver_preload(list(modules))
         forkserver.ensure_running()

@@ -92,7 +92,7 @@ class MemoryQueue(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Empties a queue whose buffers were made without values, as `from_pretrained` does."""
+        """Empties the queue. `from_pretrained` makes buffers without values."""
         for name, buffer in self.named_buffers():
             init.constant_(buffer, NO_TEXT if name == "examples" else 0)
 

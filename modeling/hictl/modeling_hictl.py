@@ -195,7 +195,7 @@ class HictlForPreTraining(EncoderWithLmHead):
     def _word_loss(
         self, query: torch.Tensor, joint_ids: torch.Tensor, mask: torch.Tensor, special_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The contrast of words, and the share of hard ones among the negative words of some pairs."""
+        """The word-level loss, and the share of hard negatives among the drawn words of some pairs."""
         config, table = self.config, self.get_input_embeddings().weight
         bags = bags_of_words(joint_ids, mask, special_ids)
         if not len(bags[0]):

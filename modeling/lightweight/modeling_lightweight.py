@@ -236,7 +236,7 @@ class DistillationModel(LightweightDualTransformer):
     Sources and translations learn the teacher's embedding of the source. In-batch contrast separates what the teacher
     holds alike in different languages; it also keeps the student from collapsing when its languages have few pairs.
     With `queue_size` the student is contrasted as in dual momentum contrast. The teacher, which never changes, replaces
-    the momentum encoder, so that all keys in the queue are as good as new.
+    the momentum encoder, so keys in the queue never become outdated.
 
     Examples:
         >>> from hf_xlsr.modeling.lightweight import DistillationConfig

@@ -53,7 +53,7 @@ def test_tsne(tmp_path: Path, figures: list[Figure], drawn: int):
     axes, listing = figures[0].axes
     assert len(axes.lines) == drawn
     assert [len(points.get_offsets()) for points in axes.collections] == [drawn, drawn]
-    # Each number stands beside a sentence and its own translation.
+    # The list has the number, the sentence and its translation of each pair.
     listed = [text.get_text() for text in listing.texts]
     assert listed[::3] == [str(i) for i in range(1, drawn + 1)]
     assert listed[1::3] == [f"sentence {i}" for i in range(drawn)]

@@ -58,7 +58,7 @@ def test_transfer_needs_a_cross_lingual_encoder(head: str, options: dict[str, An
 
 
 class RelationEncoder:
-    """The hypothesis `en:7:entailment` lies beside the premise `en:7:`, the contradiction opposite, neutral elsewhere.
+    """Vectors of `LANGUAGE:NUMBER:RELATION`: entailment is near the premise, contradiction opposite, neutral random.
 
     `turned` languages have entailment and contradiction the other way round.
     """

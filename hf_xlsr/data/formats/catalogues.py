@@ -52,7 +52,7 @@ class _Unit:
     size: int = 0  # characters of all segments
 
     def texts(self, language: str) -> list[str]:
-        """The variants in a language or a regional form of it."""
+        """The texts in a language or in one of its regional forms."""
         prefix = _tag(language) + "-"
         return [text for given, text in self.variants if f"{_tag(given)}-".startswith(prefix)]
 

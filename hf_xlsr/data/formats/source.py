@@ -138,7 +138,7 @@ class Source:
         return resolve_columns(columns, self.required, names, self.name, self.optional, self.selecting)
 
     def resolve_among(self, names: Collection[str], columns: Mapping[str, str]) -> dict[str, str]:
-        """As `resolve`, for a file whose columns have no names of ours; `columns` are the default."""
+        """Like `resolve`, for a file with names of its own; `columns` is its default mapping."""
         return resolve_columns(self.columns or columns, self.required, names, self.name, selecting=self.selecting)
 
     def columns_of_languages(self, names: Collection[str]) -> dict[str, str]:

@@ -138,7 +138,7 @@ def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
 
 
 def _open_lines(record: list[bytes], following: Callable[[], bytes | None]) -> Iterator[str]:
-    """The lines of a row, of which `csv` takes more while a quote is open; they are added to the record."""
+    """Yields the lines of one row to `csv`, which takes further lines while a quote is open, and records them."""
     line: bytes | None = record[0]
     size = 0
     while line is not None and (size := size + len(line)) <= MAX_LINE:

@@ -218,7 +218,9 @@ def evaluate_mteb(
         with the same languages as another one of its task, is named as mteb names it.
     """
     if isinstance(model, MtebEncoder) and options:
-        raise XlsrError(f"`{next(iter(options))}` has no effect on a made encoder. Give it to `as_mteb_encoder`.")
+        raise XlsrError(
+            f"`{next(iter(options))}` has no effect on an encoder that is already made. Give it to `as_mteb_encoder`."
+        )
     encoder = model if isinstance(model, MtebEncoder) else as_mteb_encoder(model, **options)
     encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
     measurements = Results()

@@ -39,7 +39,7 @@ SAME = 1e-6  # differences below this part of the largest number are rounding
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-# Decorates what draws: texts are in any script, and `$` is no formula.
+# Decorator of functions that draw: fonts for every script, and `$` starts no formula.
 styled = rc_context(
     {
         "font.family": [name for name in FONTS if name in font_manager.get_font_names()],

@@ -131,7 +131,7 @@ def plot_languages(
 
 
 def _bias_columns(results: Mapping[str, Mapping[str, Any]], protocols: Sequence[str] | None) -> dict[str, Shares]:
-    """The columns by title."""
+    """The shares of each column of panels, by its title."""
     found: dict[str, Shares] = {}
     known = set()
     for label, content in results.items():

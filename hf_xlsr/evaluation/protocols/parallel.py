@@ -211,7 +211,7 @@ def _search_metrics(vectors: Mapping[str, np.ndarray], name: str, protocol: str,
 
 
 def _ranked(pool: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
-    """Ranks of each translation of the queries in a language, and whether a wrong document of this language is above.
+    """The rank of each translation of the queries in a language, and whether a wrong document of it ranks higher.
 
     `pool` has the vectors of all texts, `(languages, rows, width)`; both results are `(rows, languages)`.
     """

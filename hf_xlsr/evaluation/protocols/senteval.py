@@ -33,7 +33,7 @@ SPLITS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """How a task is tested: one of `SPLITS`, on pairs or texts; with `f1` that of the greater label is reported too."""
+    """How a task is tested: by which of `SPLITS`, on pairs or texts, and whether F1 of the greater label is reported."""
 
     test: str
     pairs: bool = False

@@ -138,7 +138,7 @@ def _transfer(
     cross: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
-    """Trains a head and tests it in each language, with `cross` the first sides of each with the last of each other."""
+    """Trains a head and tests it in each language; `cross` also pairs premises and hypotheses of different languages."""
     from hf_xlsr.evaluation.classifiers import features_of, learn_classifier
 
     train, dev, tests = rows

@@ -71,7 +71,7 @@ class SuiteTask(BaseModel):
     @field_validator("columns", "where", mode="before")
     @classmethod
     def _written(cls, value: Any, info: ValidationInfo) -> Any:
-        """A mapping as the command line has it."""
+        """Writes a mapping in the form of the command line, such as `source=en,target=de`."""
         if not isinstance(value, Mapping):
             return value
         parts = [f"{name}={one}" for name, values in value.items() for one in as_list(values)]

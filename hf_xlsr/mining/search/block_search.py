@@ -102,7 +102,7 @@ class BlockSearch:
         self.tile = Tile(self.height, filter_, cells)
 
     def exact(self, results: Sequence[Neighbours]) -> None:
-        """Compares every source with every target, once for both directions; fills `results`, by row of both sides."""
+        """Compares every source with every target, once for both directions, and fills `results`."""
         source, target = self.sides
         done = self.stage.state.get("progress", 0)
         kept = self._column_arrays(done)
@@ -226,7 +226,7 @@ class BlockSearch:
         *,
         certain: bool = True,
     ) -> None:
-        """Stores the neighbours of the queries from `start`, of which there are lists."""
+        """Computes and stores the neighbours of the queries from `start` on; `lists` are their candidates."""
         for first in range(0, len(lists), ROWS_SETTLED):
             some = lists[first : first + ROWS_SETTLED]
             rows = np.arange(start + first, start + first + len(some))

@@ -145,7 +145,7 @@ def _longest(vectors: np.ndarray) -> float:
 
 
 def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with that many copies above them, and the first copy of each."""
+    """Rows with at least `copies` equal rows above them, and the first copy of each."""
     ascending = np.sort(fingerprints)
     if not (ascending[copies:] == ascending[:-copies]).any():
         return np.empty(0, np.int64), np.empty(0, np.int64)

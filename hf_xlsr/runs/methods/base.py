@@ -58,7 +58,7 @@ COUNTED = {
 
 
 def counted(report: Mapping[str, Any]) -> dict[str, int]:
-    """Numbers of training rows of a report of `prepare`, by what they are."""
+    """Counts of training rows in a report of `prepare`, by kind of row."""
     counts = {what: (report if not part else report.get(part, {})).get(key) for part, (key, what) in COUNTED.items()}
     return {what: count for what, count in counts.items() if count}
 
