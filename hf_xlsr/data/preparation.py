@@ -81,7 +81,8 @@ def prepare_rows(
     cleaning = [repr(step) for step in cleaner.steps]
     columns = (kind.texts, kind.languages, dict(kind.kept), kind.identities)
     contents = [source_content(source) for source in sources]
-    given = [FORMAT, columns, languages, cleaning, limit, max_length, key, prompt, tokenizer_hash(tokenizers)]
+    salt = tokenizer_hash(tokenizers)
+    given = [FORMAT, columns, languages, cleaning, limit, max_length, key, prompt, salt]
     address = address_of([*given, seed if drawn else None, contents])
     pointer = Path(folder) / "prepared.json"
     if pointer.is_file() and read_json(pointer)["cache"] != address:
@@ -119,7 +120,7 @@ def prepare_rows(
             for language, one in chosen.items() if isinstance(chosen, Mapping) else [("", chosen)]:
                 one.save_pretrained(str(place / "tokenizer" / language))
         encode = encoder(kind, chosen, max_length, prompt)
-        work = partial(tokenize_shard, place, encode, tokenizer_hash(chosen))
+        work = partial(tokenize_shard, place, encode, salt if train is None else tokenizer_hash(chosen))
         run_shards(work, shards, num_proc=num_proc, description="tokenising")
         stored = read_json(cleaned)
         join_shards(place, encode, stored["shards"])

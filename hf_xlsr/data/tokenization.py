@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -326,6 +327,7 @@ def _tokenizer_state(tokenizer: Any) -> Any:
     options = (tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.special_tokens_map)
     if not tokenizer.is_fast:
         return type(tokenizer).__name__, options, sorted(tokenizer.get_vocab().items())
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Each call sets these two.
-    return options, {name: value for name, value in state.items() if name not in ("truncation", "padding")}
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()  # each call sets these two
+    backend.no_padding()
+    return options, hashlib.sha256(backend.to_str().encode()).hexdigest()
