@@ -30,7 +30,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "push": ("export", "push", "Push a run or a model to the Hub."),
     "card": ("export", "card", "Write the card of a run or a model."),
     "debias": ("encode", "debias", "Remove language bias from sentence embeddings."),
-    "tokenizer": ("train", "tokenizer", "Train the tokenizer of a recipe and save it."),
     "recipes": ("train", "recipes", "List the recipes."),
     "corpora": ("train", "corpora", "List the named corpora."),
 }

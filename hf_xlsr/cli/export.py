@@ -191,9 +191,6 @@ def push(
         Literal["encoder", "training", "all"],
         typer.Option(help="What to push; the training state goes to OWNER/NAME-training."),
     ] = "encoder",
-    adapters: Annotated[
-        bool, typer.Option("--adapters", help="Push the LoRA adapters alone instead of the encoder.")
-    ] = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Write to a repository that was not pushed from here.")
     ] = False,
@@ -205,9 +202,7 @@ def push(
     """
     from hf_xlsr.runs.publish import push_run
 
-    for one in push_run(
-        model, repo, what=what, adapters=adapters, private=private, exist_ok=exist_ok, message=message
-    ):
+    for one in push_run(model, repo, what=what, private=private, exist_ok=exist_ok, message=message):
         shown = "private" if one.private else "public"
         print(f"{one.url} ({shown}): {one.files} files, {one.size / 1e6:.1f} MB")
 

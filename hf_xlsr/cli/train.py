@@ -1,4 +1,4 @@
-"""The verbs `train`, `prepare`, `tokenizer`, `recipes` and `corpora`."""
+"""The verbs `train`, `prepare`, `recipes` and `corpora`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.processes import import_ahead
 
 WIDTH, SHOWN_LANGUAGES = 80, 15
@@ -74,22 +73,6 @@ def prepare(
         with tempfile.TemporaryDirectory() as scratch:
             data = prepare_data(run, Path(scratch), run.evaluation_sets())
         print(f"{run.recipe.name}: {run.describe_data(data.report)}")
-
-
-def tokenizer(recipe: Recipe, output: Annotated[str, typer.Option(help="Folder for the tokenizer.")]) -> None:
-    """Train the tokenizer of a recipe and save it."""
-    from hf_xlsr.runs.recipe import load_runs
-    from hf_xlsr.runs.train import prepare_data
-    from hf_xlsr.utils.files import check_writable
-
-    check_writable(output, "--output", folder=True)
-    run = load_runs(recipe)[0]
-    if not hasattr(run.recipe, "tokenizer"):
-        raise XlsrError(f"recipe '{recipe}' trains no tokenizer; its encoders have their own.")
-    with tempfile.TemporaryDirectory() as scratch:
-        data = prepare_data(run, Path(scratch), run.evaluation_sets())
-        data.tokenizer.save_pretrained(output)
-    print(f"saved in {output}: {run.describe_data(data.report)}")
 
 
 def recipes(word: Word = None) -> None:

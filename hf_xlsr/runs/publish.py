@@ -1,29 +1,16 @@
-"""Pushing a run to the Hub: the encoder with its card, the private training state, or only adapters."""
+"""Pushing a run to the Hub: the encoder with its card, and the private training state."""
 
 from __future__ import annotations
 
-import json
-import re
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import ModelCardData
-from safetensors.torch import load_file, save_file
 
-from hf_xlsr.encoders.loading import ADAPTERS, find_model, load_encoder
+from hf_xlsr.encoders.loading import find_model, load_encoder
 from hf_xlsr.export.card import code, one_line, part_card
-from hf_xlsr.export.hub import (
-    CARD,
-    RepoUpload,
-    UploadResult,
-    check_repo,
-    folder_files,
-    is_hub_id,
-    push_uploads,
-)
-from hf_xlsr.runs.card import base_models, card_for, card_of_model, licence_of, starting_points
+from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
+from hf_xlsr.runs.card import card_for, card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.base import last_whole_checkpoint
@@ -33,18 +20,9 @@ __all__ = ["PARTS", "UploadResult", "push_run", "push_uploads"]
 
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
-ADAPTERS_TAG = "hf-xlsr-adapters"
 TRAINING_SUFFIX = "-training"
 # Pickled, holds nothing that resuming reads, and the arguments in it may hold a token.
 LEFT_OUT = ("training_args.bin",)
-CONFIG = "adapter_config.json"
-SHARED = "shared"
-_LAYER = re.compile(r"base_model\.model\.(?:encoder|encoders\.(?P<name>[\w-]+))\.(?P<rest>.+\.lora_[^.]+.*)")
-LOADING = """from peft import PeftModel
-from transformers import AutoModel
-
-encoder = AutoModel.from_pretrained("{base}")
-model = PeftModel.from_pretrained(encoder, "{repo}"{folder})"""
 
 
 def push_run(
@@ -52,7 +30,6 @@ def push_run(
     repo: str,
     *,
     what: str = "encoder",
-    adapters: bool = False,
     private: bool = False,
     exist_ok: bool = False,
     message: str | None = None,
@@ -66,7 +43,6 @@ def push_run(
 
     Args:
         what: `encoder`, `training` or `all`.
-        adapters: Push only the LoRA adapters instead of the encoder.
         private: Make the encoder's repository private too.
         exist_ok: Write to a repository that was not pushed from here.
     """
@@ -75,9 +51,7 @@ def push_run(
     folder, uploads = RunFolder(run), list[RepoUpload]()
     with tempfile.TemporaryDirectory() as scratch:
         if what != "training":
-            if adapters:
-                uploads.append(_adapters(folder, repo, private, Path(scratch)))
-            elif what == "all" or folder.recipe.is_file():
+            if what == "all" or folder.recipe.is_file():
                 uploads.append(_encoder(folder, repo, private))
             else:
                 uploads.append(_model(str(run), repo, private, Path(scratch) / "model"))
@@ -140,68 +114,3 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
 def _step(checkpoint: Path) -> int:
     number = checkpoint.name.rsplit("-", 1)[1]
     return int(number) if number.isdigit() else 1 << 62
-
-
-def _adapters(folder: RunFolder, repo: str, private: bool, scratch: Path) -> RepoUpload:
-    method = read_run(folder)
-    recipe = method.recipe
-    if not (folder.final / ADAPTERS).is_file():
-        raise XlsrError(f"run '{folder.path}' has no adapters; push its encoder, without --adapters.")
-    named = recipe.model.get("encoders")
-    starts = named if isinstance(named, Mapping) else {"": next(iter(starting_points(recipe)), "")}
-    # Adapters of a later stage belong to the weights of the stage before, whatever encoder that one started from.
-    earlier = bool(recipe.start_from)
-    ids = {name: None if earlier or not is_hub_id(path) else path for name, path in starts.items()}
-    on_hub = {"" if name == SHARED else name: path for name, path in ids.items()}
-    files = write_encoder_adapters(folder.final, scratch, on_hub)
-    data = ModelCardData(
-        language=list(map(one_line, recipe.languages)),
-        license=licence_of(recipe),
-        library_name="peft",
-        base_model=None if earlier else base_models(recipe) or None,
-        tags=[ADAPTERS_TAG, "lora", "feature-extraction", recipe.method],
-    )
-    first = min(str(Path(name).parent) for name in files)
-    place = "" if first == "." else f', subfolder="{first}"'
-    base = on_hub.get("" if first == "." else first) or "path/to/the/encoder/that/training/started/from"
-    card = part_card(
-        data,
-        title=f"{one_line(recipe.name)}: adapters",
-        paragraphs=[
-            f"LoRA adapters of the recipe {code(recipe.name)} of hf-xlsr, by the method of "
-            f"{method.paper}. They belong to the encoder that training started from"
-            + (", which is that of an earlier stage" if earlier else "")
-            + ("; each language has its own, in a folder of its name." if place else "."),
-            "Sentence embeddings are pooled as in training; projections after the pooling are not among the adapters.",
-        ],
-        example=LOADING.format(base=base, repo=repo, folder=place),
-    )
-    return RepoUpload(repo, card, files, private, tag=ADAPTERS_TAG)
-
-
-def write_encoder_adapters(
-    saved: Path, folder: Path, base_models: Mapping[str, str | None] | None = None
-) -> dict[str, Path]:
-    """Writes the adapters of each encoder so that PEFT adds them to the stock encoder, without this package.
-
-    Momentum copies, heads and projections are left out. Several encoders get a folder of their name each. Returns the
-    files by their path from `folder`.
-    """
-    encoders: dict[str, dict[str, Any]] = {}
-    for name, value in load_file(saved / ADAPTERS).items():
-        if found := _LAYER.fullmatch(name):
-            encoder = "" if found["name"] in (None, SHARED) else found["name"]
-            encoders.setdefault(encoder, {})[f"base_model.model.{found['rest']}"] = value
-    config = json.loads((saved / CONFIG).read_text("utf-8"))
-    written: dict[str, Path] = {}
-    for encoder, tensors in encoders.items():
-        place = folder / encoder
-        place.mkdir(parents=True, exist_ok=True)
-        layers = sorted({re.sub(r"\.lora_.*", "", name).removeprefix("base_model.model.") for name in tensors})
-        base = (base_models or {}).get(encoder)
-        own = {**config, "target_modules": layers, "modules_to_save": None, "base_model_name_or_path": base}
-        own |= {"auto_mapping": None, "task_type": "FEATURE_EXTRACTION", "inference_mode": True}
-        (place / CONFIG).write_text(json.dumps(own, indent=2, sort_keys=True), "utf-8")
-        save_file(tensors, place / ADAPTERS, metadata={"format": "pt"})
-        written |= {str(Path(encoder, name)): place / name for name in (CONFIG, ADAPTERS)}
-    return written

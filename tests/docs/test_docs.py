@@ -137,8 +137,6 @@ def run_verb(words: list[str]) -> None:
     context, options = parsed(words)
     if verb == "train":
         return run_training(words, options, context.args)
-    if verb == "tokenizer":
-        return void(load_runs(options.recipe))
     if OF_THE_HUB.search(text) or verb == "push":
         return void(find_protocols(options.protocol) if verb == "evaluate" and options.protocol else None)
     if verb == "evaluate" and options.data and options.data[0] == "bible":

@@ -27,7 +27,7 @@ SHOWN: dict[str, tuple[int, list[str]]] = {
 }
 SMALLER = (
     "--hidden_size 16 --num_attention_heads 2 --intermediate_size 32 --precision float32 --data.dev.limit 20 "
-    "--data.test.limit 60 --mined_pairs 0"
+    "--data.test.limit 60"
 ).split()
 
 

@@ -28,7 +28,7 @@ data: {{train: {{path: {train}}}, test: {{path: {test}}}, max_length: 32, cleani
 {more}
 training: {{max_steps: 6, per_device_train_batch_size: 16, learning_rate: 1e-2, logging_steps: 2, save_steps: 2,
            save_total_limit: 2, precision: float32}}
-evaluation: {{plot_pairs: 3, mined_pairs: 1}}
+evaluation: {{plot_pairs: 3}}
 """
 ENCODER = """
 tokenizer: {vocab_size: 80, algorithm: bpe}

@@ -15,16 +15,10 @@ import pytest
 import torch
 from cli_helpers import failing
 from hub_helpers import READER, TOKEN, Hub, Repo, train, write_recipe
-from safetensors.torch import load, load_file
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer
 
 from hf_xlsr.cli import main
-
-DUAL = """
-model: {{encoders: {{en: {encoder}, fr: {encoder}}}, queue_size: 64}}
-adapters: {{rank: 2}}
-"""
 
 
 @pytest.fixture
@@ -102,34 +96,6 @@ def test_changed_run_is_mirrored(hub: Hub, run: Path, capsys: pytest.CaptureFixt
     assert state[0] == [] and state[1] and all("checkpoint-4" in path for path in state[1])
     assert "notes.md" in hub.repos["me/toy"].files  # what others added stays
     assert b"license: apache-2.0" in hub.repos["me/toy"].files["README.md"]
-
-
-def test_adapters_alone(
-    hub: Hub, finished: Path, tiny_encoder_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    peft = pytest.importorskip("peft")
-    recipe = write_recipe(tmp_path, "dual_momentum", DUAL.format(encoder=tiny_encoder_folder))
-    dual = train(recipe, tmp_path / "run")
-    push(dual, "--adapters", "--private", repo="me/toy-lora")
-    files = hub.repos["me/toy-lora"].files
-    parts = {
-        f"{language}/adapter_{part}" for language in ("en", "fr") for part in ("config.json", "model.safetensors")
-    }
-    assert set(files) == {"README.md", *parts} and hub.repos["me/toy-lora"].private
-    for language in ("en", "fr"):
-        names = load(files[f"{language}/adapter_model.safetensors"])
-        assert names and all(".lora_" in name and "momentum" not in name for name in names)
-        config = json.loads(files[f"{language}/adapter_config.json"])
-        assert config["base_model_name_or_path"] is None  # a folder of this machine is nobody's business
-    exported = SentenceTransformer(str(dual / "model")).encode(["red house"], task="fr")
-    pulled = hub.pull("me/toy-lora", tmp_path / "pulled")
-    model = peft.PeftModel.from_pretrained(AutoModel.from_pretrained(tiny_encoder_folder), pulled, subfolder="fr")
-    batch = AutoTokenizer.from_pretrained(tiny_encoder_folder)(["red house"], return_tensors="pt")
-    batch.pop("token_type_ids", None)
-    with torch.no_grad():
-        states = model.eval()(**batch).last_hidden_state
-    np.testing.assert_allclose(torch.nn.functional.normalize(states.mean(1), dim=-1), exported, atol=1e-5)
-    assert "adapters" in failing(capsys, "push", str(finished), "--repo=me/x", "--adapters")
 
 
 def test_existing_repositories(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

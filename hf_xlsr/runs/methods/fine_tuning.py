@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +18,6 @@ from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.evaluation.rows import by_pair
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
@@ -241,7 +239,6 @@ class TranslationEvaluation(Section):
     length_penalty: float = Field(1.0, description="above 0 it favours long translations")
     num_beams_in_training: int = Field(1, ge=1, description="beams on the dev set during training")
     batch_size: int = Field(32, ge=1, description="sentences decoded together")
-    shown: int = Field(3, ge=0, description="test translations to print")
 
 
 class TranslationRecipe(Recipe):
@@ -348,10 +345,6 @@ class TranslationMethod(FineTuningMethod):
             finished.data_hashes["test"] = data_hash(row[side] for row in test for side in ("source", "target"))
             data.report["bleu_signatures"] = signatures
             write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in translations))
-            translated = chain.from_iterable(by_pair(test).values())  # the order of `bleu_rows`
-            for row, text in islice(zip(translated, translations, strict=True), self.recipe.evaluation.shown):
-                for line in (row["source"], f"  {text}", f"  ({row['target']})"):
-                    console.print(line, highlight=False, markup=False)
         return finished
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, TypeVar
@@ -25,7 +24,6 @@ from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.export import save_export
-from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, guard_rows, retrieval
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
@@ -58,7 +56,6 @@ class RetrievalSection(Section):
     pool: Sources = Field(None, description="further candidates for `xsr` on the test set")
     batch_size: int = Field(128, ge=1, description="sentences encoded together")
     plot_pairs: int = Field(15, ge=0, description="test pairs to plot")
-    mined_pairs: int = Field(3, ge=0, description="pairs mined from the test set to print")
 
 
 class SentenceDataSection(DataSection):
@@ -176,7 +173,7 @@ class SentenceEncoderMethod(Method):
             finished.metrics = self.evaluate(encoder, test, "test")
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             languages, rows = next(iter(by_pair(test).items()))
-            finished.plots += self._show_alignment(folder.path / "tsne.png", encoder, rows, languages, console)
+            finished.plots += self._plot_pairs(folder.path / "tsne.png", encoder, rows, languages)
         if self.pretrained and (sets["dev"] or test or sets["guard"]):
             with TemporaryDirectory() as start:
                 measure = partial(self.compared, sets=sets)
@@ -184,34 +181,18 @@ class SentenceEncoderMethod(Method):
             console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
-    def _show_alignment(
-        self, plot: Path, encoder: Any, test: list[dict[str, Any]], languages: tuple[str, str], console: Console
+    def _plot_pairs(
+        self, plot: Path, encoder: Any, test: list[dict[str, Any]], languages: tuple[str, str]
     ) -> list[Path]:
-        """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations."""
-        sources, targets = both_sides(test)
-        source_vectors = embed(encoder, sources, language=languages[0])
-        target_vectors = embed(encoder, targets, language=languages[1])
-        mined = mine_vectors(source_vectors, target_vectors, k=4)
-        shown = zip(mined.source, mined.target, mined.score, strict=True)
-        for source, target, score in islice(shown, self.recipe.evaluation.mined_pairs):
-            right = "right" if targets[target] == targets[source] else "wrong"
-            console.print(f"mined, margin {score:.2f} ({right})", style="bold", highlight=False)
-            for text in (sources[source], targets[target]):
-                console.print(f"  {text}", highlight=False, markup=False)
         pairs = min(self.recipe.evaluation.plot_pairs, 100)
         if min(pairs, len(test)) < 2 or not can_plot():
             return []
         from hf_xlsr.evaluation.plots import plot_tsne
 
         chosen = random_rows(range(len(test)), pairs, self.recipe.seed)
-        plot_tsne(
-            plot,
-            source_vectors[chosen],
-            target_vectors[chosen],
-            *both_sides(test[place] for place in chosen),
-            languages=languages,
-            seed=self.recipe.seed,
-        )
+        texts = both_sides(test[place] for place in chosen)
+        vectors = [embed(encoder, side, language=language) for side, language in zip(texts, languages, strict=True)]
+        plot_tsne(plot, *vectors, *texts, languages=languages, seed=self.recipe.seed)
         return [plot]
 
 
