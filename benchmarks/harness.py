@@ -36,8 +36,7 @@ import torch
 
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
-CASES = "attention cmlm dual_momentum gradient_cache hictl lightweight mining onnx_files".split()
-CASES += "queue_info_nce queue_loss recall senteval thresholds".split()
+CASES = "cmlm gradient_cache hictl lightweight mining onnx_files queue_info_nce queue_loss thresholds".split()
 
 
 def synchronize() -> None:

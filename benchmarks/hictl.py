@@ -3,7 +3,7 @@
 All compute equation 7 on the same random pairs, with the same encoder, head, attention and precision. ours:
 `HictlForPreTraining`, which decodes masked positions alone and draws negative words; ours, one pass: with
 `word_query: masked`, without the third encoder pass; full logits: transformers' masked LM decodes all positions, and all
-other words of the vocabulary are negatives. With `--layers 0` the masked-LM head alone is measured.
+other words of the vocabulary are negatives.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from benchmarks.harness import Job, Step
 from benchmarks.training import NO_DROPOUT, encoder_sizes
 from hf_xlsr import HictlConfig, HictlForPreTraining
-from hf_xlsr.losses import bags_of_words, masked_lm_loss, sentence_contrast_loss
+from hf_xlsr.losses import bags_of_words, sentence_contrast_loss
 from hf_xlsr.trainers.base import attention_for
 from hf_xlsr.utils.devices import choose_precision
 
-DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 8, "length": 64, "vocabularies": [250_002]}
-GRID = {"vocabulary": "vocabularies"}
-QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabularies": [1000]}
+DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 8, "length": 64, "vocabulary": 250_002}
+QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabulary": 1000}
+SIDES = ("ours", "ours, one pass", "full logits")
 FIRST, END, MASK, WORDS_FROM = 0, 2, 3, 5
-
-
-def sides(job: Job) -> list[str]:
-    return ["ours", "ours, one pass", "full logits"] if job["layers"] else ["ours", "full logits"]
 
 
 def masked_lm(job: Job, positions: int) -> tuple[Any, str, torch.dtype | None]:
@@ -92,20 +88,11 @@ def prepare(job: Job, sides: list[str]) -> Step:
             "word": full_word_contrast(full, query, batch["joint_input_ids"], batch["special_ids"]),
         }
 
-    def head_loss(side: str, batch: dict[str, torch.Tensor]) -> Any:
-        labels = batch["lm_labels"]
-        states = torch.randn(*labels.shape, job["width"], device=device, requires_grad=True)
-        if side == "full logits":
-            return {"lm": F.cross_entropy(full.lm_head(states).flatten(0, 1).float(), labels.flatten())}
-        table, head = full.get_input_embeddings().weight, ours.lm_head
-        size = ours.config.logits_chunk_size
-        return {"lm": masked_lm_loss(states, labels, table, head.bias, transform=head, chunk_size=size)}
-
     def step(side: str, warm_up: bool) -> dict[str, float]:
         for parameter in (*full.parameters(), *ours.parameters()):
             parameter.grad = None
         with torch.autocast(device, torch.bfloat16, enabled=dtype is not None):
-            losses = (losses_of if job["layers"] else head_loss)(side, few if warm_up else many)
+            losses = losses_of(side, few if warm_up else many)
         sum(losses.values()).backward()
         found = {name: float(loss.detach()) for name, loss in losses.items()}
         if warm_up:

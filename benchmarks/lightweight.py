@@ -1,8 +1,7 @@
 """Training of the lightweight method against sentence-transformers, and against its number of layers.
 
-lightweight: `hf-xlsr train`; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same
-synthetic pairs with the same encoder, batch, length and precision.
-Each side of each round is a process; the sides take turns.
+Both train on the same synthetic pairs with the same encoder, batch, length and precision, sentence-transformers by
+`MultipleNegativesRankingLoss`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ def sides(job: Job) -> list[str]:
 
 
 def queue_of(rows: int, width: int, storage: str, device: str) -> torch.Tensor | QuantizedRows:
-    """Random unit vectors of a fixed seed, made in chunks."""
     generator = torch.Generator(device).manual_seed(0)
     values = torch.empty(rows, width, dtype=getattr(torch, storage), device=device)
     scales = torch.empty(rows, device=device)

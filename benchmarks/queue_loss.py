@@ -4,8 +4,7 @@
 `--run` takes the pairs of a finished `hf-xlsr train` run instead, such as `across_moco.yaml`.
 
 A training ends after `--budget` seconds of CPU time, over which the learning rate rises and falls linearly. Filling the
-queues, tokenization and padding count. With several `--rates` or `--temperatures` each loss first trains with all of them
-(seed 0), and the best accuracy on dev decides. Figures are means over `--seeds`. Finished trainings are not repeated.
+queues, tokenization and padding count. Figures are means over `--seeds`. Finished trainings are not repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import json
 import os
 import statistics
 import time
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from benchmarks.harness import Job, Step
 SIDES = ("dual_momentum", "cached", "ranking")
 ALONE, MEMORY = True, False
 DEFAULTS: Job = {"run": "", "pairs": "", "dev": "", "test": "", "encoder": "", "budget": 240.0, "seeds": [1, 2, 3]}
-DEFAULTS |= {"rates": [5e-5], "temperatures": [0.04], "batch": 64, "queue": 4096, "momentum": 0.99, "length": 64}
+DEFAULTS |= {"rate": 5e-5, "temperature": 0.04, "batch": 64, "queue": 4096, "momentum": 0.99, "length": 64}
 DEFAULTS |= {"cached_batches": 2, "languages": ["en", "zh"], "folder": "outputs/benchmarks/queue_loss"}
 QUICK: Job = {"budget": 0.5, "seeds": [1], "batch": 8, "queue": 64}
 TINY: Job = {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 8, "steps": 20}
@@ -71,7 +69,7 @@ def model_of(job: Job) -> Any:
     return SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension(), "mean"), Normalize()])
 
 
-def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> dict[str, Any]:
+def train(side: str, job: Job, seed: int) -> dict[str, Any]:
     """Trains once and measures on dev and test; a finished training is read."""
     from sentence_transformers import SentenceTransformerTrainer, losses
 
@@ -80,6 +78,7 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
     from hf_xlsr.utils.devices import choose_precision
     from hf_xlsr.utils.files import write_json
 
+    rate, temperature = job["rate"], job["temperature"]
     file = Path(job["folder"]) / f"{side}-{seed}-{rate:g}-{temperature:g}.json"
     if file.is_file():
         found: dict[str, Any] = json.loads(file.read_text("utf-8"))
@@ -134,15 +133,11 @@ def prepare(job: Job, sides: list[str]) -> Step:
     def step(side: str, warm_up: bool) -> dict[str, Any]:
         if warm_up:
             return {}
-        choices = list(product(job["rates"], job["temperatures"]))
-        if len(choices) > 1:
-            choices.sort(key=lambda choice: -train(side, job, 0, *choice)["dev_accuracy"])
-        rate, temperature = choices[0]
-        runs = [train(side, job, seed, rate, temperature) for seed in job["seeds"]]
+        runs = [train(side, job, seed) for seed in job["seeds"]]
         columns = {name: [run[name] for run in runs] for name in runs[0]}
         figures: dict[str, Any] = {"seconds": statistics.mean(columns.pop("seconds"))}
         for name, values in columns.items():
             figures[name] = f"{statistics.mean(values):.4g} ({min(values):.4g}-{max(values):.4g})"
-        return {**figures, "rate": rate, "temperature": temperature}
+        return figures
 
     return step

@@ -100,10 +100,9 @@ def make_material(folder: Path, size: dict[str, Any]) -> None:
 
 def recipe_of(method: str, folder: Path, size: dict[str, Any], precision: str) -> dict[str, Any]:
     encoder = {"path": f"{folder}/encoder"}
-    both = size.get("encoders", [encoder["path"], encoder["path"]])
     models: dict[str, dict[str, Any]] = {
         "lightweight": {"encoder": encoder},
-        "dual_momentum": {"encoders": dict(zip(("en", "fr"), both, strict=True)), "queue_size": size["queue"]},
+        "dual_momentum": {"encoders": dict.fromkeys(("en", "fr"), encoder["path"]), "queue_size": size["queue"]},
         "hictl": {"encoder": encoder, "negative_words": min(512, size["vocabulary"] // 4)},
         "cmlm": {"encoder": encoder, "projections": min(15, size["words"])},
     }

@@ -98,7 +98,7 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
 
     The backward pass of torch's fused attention on a CPU takes most of a step under bfloat16: through a 12-layer encoder
     of width 384 it needed 1.6 s for 256 sentences of 16 tokens, and plain matrix products 0.4 s, with equal forward
-    passes (`benchmarks/attention.py`). With attention dropout torch uses products anyway.
+    passes. With attention dropout torch uses products anyway.
     """
     slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
     return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation

@@ -20,8 +20,6 @@ class Strict(BaseModel):
 
 
 class Column(Strict):
-    """One figure of every row."""
-
     title: str
     metric: str
     scale: float = 100.0
@@ -70,8 +68,6 @@ class Picture(Strict):
 
 
 class Table(Strict):
-    """One comparison."""
-
     name: str
     title: str
     paper: str
@@ -126,8 +122,6 @@ class Table(Strict):
 
 
 class Book(Strict):
-    """The file: all tables."""
-
     tables: tuple[Table, ...]
 
 

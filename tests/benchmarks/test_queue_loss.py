@@ -8,10 +8,10 @@ from benchmarks.queue_loss import DEFAULTS, QUICK, SIDES, prepare
 
 
 def test_losses_train_for_equal_time_and_only_once(tmp_path: Path) -> None:
-    job = {**DEFAULTS, **QUICK, "seeds": [1, 2], "budget": 0.2, "folder": str(tmp_path), "rates": [1e-4, 1e-3]}
+    job = {**DEFAULTS, **QUICK, "seeds": [1, 2], "budget": 0.2, "folder": str(tmp_path)}
     step = prepare(job, list(SIDES))
     for side in SIDES:
         found = step(side, False) or {}
-        assert not found["steps"].startswith("0 ") and found["seconds"] >= 0.2 and found["rate"] in job["rates"]
+        assert not found["steps"].startswith("0 ") and found["seconds"] >= 0.2
         assert step(side, False) == found
-    assert len(list(tmp_path.glob("*.json"))) == 4 * len(SIDES)
+    assert len(list(tmp_path.glob("*.json"))) == 2 * len(SIDES)

@@ -28,8 +28,6 @@ def test_steps_compute_the_loss_of_their_references() -> None:
     assert cmlm["ours, one sentence"]["loss"] == pytest.approx(cmlm["full logits"]["loss"], rel=1e-2)
     assert queue["float32"]["loss"] == pytest.approx(queue["naive"]["loss"], rel=1e-5)
     assert queue["int8"]["loss"] == pytest.approx(queue["naive"]["loss"], rel=1e-2)
-    assert measured("hictl", layers=0).keys() == {"ours", "full logits"}
-    assert measured("senteval")["one by one"]["largest_difference"] <= 0.005
 
 
 def test_searches_find_the_translations() -> None:
