@@ -4,6 +4,8 @@
 - train: pairs per second and peak memory of the four methods and of sentence-transformers' MultipleNegativesRankingLoss
   on the same pairs and encoder, in bfloat16 and float32
 - queue: the queue loss, forward and backward, from 1 to 10 million keys, against these limits and against cross-entropy
+- cache: a contrastive batch of 32,768 pairs with the gradient cache, against sentence-transformers'
+- encode: sentences per second from text to embeddings, in bfloat16 and float32
 - mine: search of the nearest neighbours in both directions
 
 Encoders have random weights and data are synthetic, without files or network. Without CUDA, or with `--quick`,
@@ -27,8 +29,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.gradient_cache import CACHED, OURS
 from benchmarks.harness import hardware, in_worker, peak_bytes, print_table, synchronize
-from benchmarks.training import METHODS, PEER, make_material, train
+from benchmarks.training import METHODS, PEER, made_pairs, make_material, train
 from hf_xlsr.utils.files import write_json
 
 SLICE_SECONDS = 480
@@ -38,13 +41,17 @@ MODEL = {"width": 768, "layers": 12, "vocabulary": 100_000}
 FULL: dict[str, Any] = {
     "train": {**MODEL, "words": 16, "batch": 256, "steps": 40, "queue": 204_800},
     "queue": {"rows": [1_000_000, 4_000_000, 10_000_000], "batch": 1024, "width": 768, "rounds": 10},
+    "cache": {**MODEL, "batch": 32_768, "length": 32, "chunk": 256, "rounds": 3},
     "limits": {"size": 8192, "floats": 1 << 30, "rounds": 10},
+    "encode": {**MODEL, "words": 16, "sentences": 50_000},
     "mine": {"rows": [200_000, 1_000_000], "width": 768},
 }
 QUICK: dict[str, Any] = {
     "train": {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 8, "steps": 2, "queue": 64},
     "queue": {"rows": [2000], "batch": 16, "width": 64, "rounds": 2},
+    "cache": {"batch": 16, "layers": 1, "width": 64, "length": 8, "chunk": 4, "vocabulary": 100, "rounds": 1},
     "limits": {"size": 256, "floats": 1 << 18, "rounds": 2},
+    "encode": {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "sentences": 64},
     "mine": {"rows": [1000], "width": 32},
 }
 
@@ -76,15 +83,19 @@ def limits(sizes: dict[str, Any]) -> dict[str, Any]:
     return found | {"bandwidth": 8 * sizes["floats"] / median_seconds(lambda: target.copy_(source), sizes["rounds"])}
 
 
+def measured(step: Callable[..., Any], side: str, rounds: int) -> tuple[float, int]:
+    """Median of the seconds, and extra memory, of a step of a speed case."""
+    step(side, True)
+    extra, _ = peak_bytes(lambda: step(side, False))
+    return median_seconds(lambda: step(side, False), rounds), extra
+
+
 def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict[str, Any]:
     """The queue loss at one size: time, extra memory, operations and bytes per second; `naive` is cross-entropy."""
     from benchmarks.queue_info_nce import prepare
 
     job = {"rows": int(rows), "batch": sizes["batch"], "width": sizes["width"], "products": products}
-    step = prepare(job, [storage])
-    step(storage, True)
-    extra, _ = peak_bytes(lambda: step(storage, False))
-    seconds = median_seconds(lambda: step(storage, False), sizes["rounds"])
+    seconds, extra = measured(prepare(job, [storage]), storage, sizes["rounds"])
     # Four matrix products forward and backward; the queue is read at least once.
     operations = 4 * job["batch"] * job["width"] * job["rows"]
     stored = job["rows"] * job["width"] * ROW_BYTES.get(storage, 4)
@@ -92,10 +103,31 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
     return {"seconds": seconds, "extra_bytes": extra, "queue_bytes": stored, **rates}
 
 
+def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
+    from benchmarks.gradient_cache import prepare
+
+    seconds, extra = measured(prepare({**sizes, "precision": precision}, []), side, sizes["rounds"])
+    return {"seconds": seconds, "pairs_per_second": sizes["batch"] / seconds, "extra_bytes": extra}
+
+
 def training(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         make_material(Path(scratch), sizes)
         return dict(train(side, Path(scratch), sizes, precision))
+
+
+def encode(sizes: dict[str, Any], precision: str) -> dict[str, Any]:
+    """Sentences per second of a random encoder, from text to embeddings."""
+    from sentence_transformers import SentenceTransformer
+
+    texts = [source for source, _ in made_pairs(sizes["sentences"], sizes["words"])]
+    with tempfile.TemporaryDirectory() as scratch:
+        make_material(Path(scratch), {**sizes, "batch": 64, "steps": 4})
+        kwargs = {"dtype": getattr(torch, precision)}
+        encoder = SentenceTransformer(f"{scratch}/encoder", device=device(), model_kwargs=kwargs)
+    encoder.encode(texts[:64], batch_size=64)
+    seconds = median_seconds(lambda: encoder.encode(texts, batch_size=256), 1)
+    return {"seconds": seconds, "sentences_per_second": len(texts) / seconds}
 
 
 def mine(sizes: dict[str, Any], rows: str) -> dict[str, Any]:
@@ -113,7 +145,8 @@ def mine(sizes: dict[str, Any], rows: str) -> dict[str, Any]:
     return {"seconds": seconds, "rows_per_second": int(rows) / seconds, "accuracy": found}
 
 
-KINDS: dict[str, Callable[..., dict[str, Any]]] = {"limits": limits, "train": training, "queue": queue, "mine": mine}
+KINDS: dict[str, Callable[..., dict[str, Any]]]
+KINDS = {"limits": limits, "train": training, "queue": queue, "cache": cache, "encode": encode, "mine": mine}
 
 
 def slices(sizes: dict[str, Any]) -> Iterator[str]:
@@ -122,6 +155,9 @@ def slices(sizes: dict[str, Any]) -> Iterator[str]:
     for precision in ("bfloat16", "float32"):
         for side in (*METHODS, PEER):
             yield f"train {side} {precision}"
+        for side in (OURS, CACHED):
+            yield f"cache {side} {precision}"
+        yield f"encode {precision}"
     for number, rows in enumerate(sizes["queue"]["rows"]):
         for products in ("bfloat16", "float32"):
             # All logits of cross-entropy fit at the smallest size alone.
@@ -149,7 +185,7 @@ def with_shares(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
             figures["speed_to_peer"] = figures["pairs_per_second"] / peer["pairs_per_second"]
             figures["memory_to_peer"] = figures["peak_bytes"] / peer["peak_bytes"]
         exact = found.get(name.replace("bfloat16", "float32"))
-        if kind == "train" and exact and name.endswith("bfloat16"):
+        if kind in ("train", "encode") and exact and name.endswith("bfloat16"):
             figures["speed_to_float32"] = exact["seconds"] / figures["seconds"]
     return shown
 

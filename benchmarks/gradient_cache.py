@@ -14,7 +14,7 @@ from hf_xlsr import CmlmConfig, CmlmModel
 
 GRID = {"batch": "batches"}
 DEFAULTS: Job = {"batches": [64, 512, 4096], "layers": 6, "width": 384, "length": 16, "chunk": 32}
-DEFAULTS |= {"vocabulary": 50_000, "whole_up_to": 512}
+DEFAULTS |= {"vocabulary": 50_000, "whole_up_to": 512, "precision": "float32"}
 QUICK: Job = {"batches": [8], "layers": 1, "width": 64, "length": 8, "chunk": 4, "vocabulary": 100}
 OURS, WHOLE, CACHED = "ours", "whole batch", "CachedMultipleNegativesRankingLoss"
 SCALE = 20.0
@@ -64,12 +64,13 @@ def prepare(job: Job, chosen: list[str]) -> Step:
     def step(side: str, warm_up: bool) -> dict[str, float]:
         ids, mask = few if warm_up else many
         ours.zero_grad()
-        if side == OURS:
-            batch = {"input_ids": ids, "attention_mask": mask}
-            loss = ours(retrieval=batch, cache_batch_size=job["chunk"]).losses["retrieval"] / 2  # a sum
-        else:
-            halves = zip(ids.chunk(2), mask.chunk(2), strict=True)
-            loss = peers[side]([{"input_ids": part, "attention_mask": own} for part, own in halves], None)
+        with torch.autocast(device, torch.bfloat16, enabled=job["precision"] == "bfloat16"):
+            if side == OURS:
+                batch = {"input_ids": ids, "attention_mask": mask}
+                loss = ours(retrieval=batch, cache_batch_size=job["chunk"]).losses["retrieval"] / 2  # a sum
+            else:
+                halves = zip(ids.chunk(2), mask.chunk(2), strict=True)
+                loss = peers[side]([{"input_ids": part, "attention_mask": own} for part, own in halves], None)
         loss.backward()
         return {"loss": float(loss.detach())}
 

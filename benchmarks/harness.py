@@ -36,7 +36,7 @@ import torch
 
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
-CASES = "cmlm gradient_cache hictl lightweight mining onnx_files queue_info_nce queue_loss thresholds".split()
+CASES = "cmlm gradient_cache hictl lightweight mining onnx_files queue_info_nce queue_loss recall thresholds".split()
 
 
 def synchronize() -> None:

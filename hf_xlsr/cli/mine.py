@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hf_xlsr.mining.scoring import ScoringRun
 
 SEARCH, CHOOSING = {"rich_help_panel": "Search"}, {"rich_help_panel": "Choosing the threshold"}
+BLOCKS = " ▁▂▃▄▅▆▇█"
 Model = Annotated[str | None, typer.Option(help=MODEL)]
 VectorsFile = Annotated[
     str | None, typer.Option(metavar="FILE", help="Embeddings of this side instead of a model: .npy, a row per line.")
@@ -198,12 +199,31 @@ class _Output:
                 shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, saved[side])
         write_report(page, run.sentences(), scores, title=title, languages=languages, curve=curve, threshold=threshold)
         report |= {"skipped_lines": saved, "output": self.path, "first": first, "page": page}
+        report["histogram"] = histogram(scores, threshold)
         if not self.keep:
             shutil.rmtree(self.folder)
         if self.as_json:
             print(json.dumps(report, indent=2, ensure_ascii=False))
         else:
             _print_summary(report)
+
+
+def histogram(scores: Any, threshold: float | None = None, bars: int = 40) -> str:
+    """The distribution of scores in one line of blocks; a bar in front of the threshold.
+
+    Examples:
+        >>> histogram([1.0, 1.0, 1.1, 1.2], bars=3)
+        '1.000 █▄▄ 1.200'
+    """
+    import numpy as np
+
+    if not len(scores):
+        return ""
+    counts, edges = np.histogram(scores, bars)
+    blocks = [BLOCKS[int(np.ceil(8 * count / counts.max()))] for count in counts.tolist()]
+    if threshold is not None and edges[0] < threshold <= edges[-1]:
+        blocks.insert(int(np.searchsorted(edges[:-1], threshold)), "|")
+    return f"{edges[0]:.3f} {''.join(blocks)} {edges[-1]:.3f}"
 
 
 def _sides(
@@ -289,7 +309,7 @@ def _print_summary(report: Mapping[str, Any]) -> None:
         ]
         lines += [("estimate", ", ".join(found)), ("", f"from {estimate['basis']}")]
     seconds = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report["seconds"].items())
-    lines += [("report", report["page"]), ("seconds", seconds)]
+    lines += [("histogram", report["histogram"]), ("report", report["page"]), ("seconds", seconds)]
     if report["reused"]:
         lines.append(("done before", ", ".join(report["reused"])))
     table = Table(title=f"{report['pairs']:,} pairs in {escape(str(report['output']))}", show_header=False)
