@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AUTOMATIC_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # device maps that transformers computes
 # Values of a configuration with `inference_state_dict` for a model without training state.
 INFERENCE = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True, "nli_labels": 0}
 
@@ -48,8 +47,7 @@ class PairOutput(ModelOutput):
 class XlsrPreTrainedModel(PreTrainedModel):
     """A model on stock encoders. It loads safetensors only, onto a single device.
 
-    Losses use the embedding table outside of the encoder's forward pass, so all parts must be on one device:
-    `device_map="auto"` is the accelerator, or the CPU without one.
+    Losses use the embedding table outside of the encoder's forward pass, so all parts must be on one device.
     """
 
     base_model_prefix = "encoder"
@@ -65,8 +63,6 @@ class XlsrPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
         """As `PreTrainedModel.from_pretrained`, but pickled weights load only with `use_safetensors=False`."""
         options.setdefault("use_safetensors", True)
-        if options.get("device_map") in AUTOMATIC_MAPS and not options.get("max_memory"):
-            options["device_map"] = {"": _accelerator()}
         return super().from_pretrained(path, *args, **options)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -196,10 +192,3 @@ def without_training_state(model: Any) -> Iterator[None]:
     finally:
         model.config = config
         del model.save_pretrained
-
-
-def _accelerator() -> torch.device:
-    """The current accelerator, or the CPU without one."""
-    if not torch.accelerator.is_available():
-        return torch.device("cpu")
-    return torch.device(str(torch.accelerator.current_accelerator()), torch.accelerator.current_device_index())

@@ -8,7 +8,6 @@ import torch
 from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
-from hf_xlsr.modeling.dual_momentum.contrast import MOMENTUM_SCHEDULES
 from hf_xlsr.utils.devices import PRECISIONS, choose_precision
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
@@ -31,7 +30,7 @@ class XlsrTrainingArguments(TrainingArguments):
 
     Args:
         precision: `auto` is bfloat16 autocast where the device computes it fast, float32 elsewhere, and `bf16` or `fp16`
-            if one of them is true. Any value but `from_flags` sets these two.
+            if one of them is true; other values set these two.
         bucket_by_length: Batch examples of similar length.
         homogeneous_batches: Fill each batch from one language pair.
         mixing: How language pairs of different sizes are mixed: `proportional`, `equal` or `temperature`.
@@ -59,7 +58,7 @@ class XlsrTrainingArguments(TrainingArguments):
     evaluates_rows = False
     trains_embeddings = True
 
-    precision: str = field(default="auto", metadata={"choices": (*PRECISIONS, "from_flags")})
+    precision: str = field(default="auto", metadata={"choices": PRECISIONS})
     bucket_by_length: bool = True
     homogeneous_batches: bool = False
     mixing: str = field(default="proportional", metadata={"choices": MIXINGS})
@@ -99,9 +98,8 @@ class XlsrTrainingArguments(TrainingArguments):
                 raise XlsrError(f"Invalid {item.name} '{value}'; {did_you_mean(str(value), choices)}")
             if item.name in REFUSED and value != item.default:
                 raise XlsrError(f"`{item.name}` is not supported: {REFUSED[item.name]}.")
-        if self.precision != "from_flags":
-            self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        if self.precision not in ("from_flags", "auto") or not (self.bf16 or self.fp16):
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        if self.precision != "auto" or not (self.bf16 or self.fp16):
             chosen = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
         effective = {
@@ -113,14 +111,10 @@ class XlsrTrainingArguments(TrainingArguments):
             if getattr(self, name) and not has_effect:
                 raise XlsrError(f"{name} has no effect on this loss. Remove it.")
         if self.early_stopping_patience:
-            if not self.metric_for_best_model:
-                raise XlsrError("early_stopping_patience needs metric_for_best_model.")
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.
             self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
-        if getattr(self.accelerator_config, "split_batches", False):
-            raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")
 
 
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
@@ -154,14 +148,12 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
     """Arguments of `DualMomentumTrainer`. Each batch contains one language pair.
 
     Args:
-        momentum_schedule: `constant` (the paper), or `linear` or `cosine`, which increase the momentum to 1.
         queue_prefill: Fill the queues with keys of random training sentences before the first step.
         nli_batch_size: Pairs of the auxiliary task in an optimiser step, in all micro-batches and processes.
     """
 
     homogeneous_batches: bool = True
     max_length: int = 128
-    momentum_schedule: str = field(default="constant", metadata={"choices": MOMENTUM_SCHEDULES})
     queue_prefill: bool = False
     nli_batch_size: int = 128
     ddp_find_unused_parameters: bool | None = field(

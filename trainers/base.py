@@ -37,11 +37,6 @@ Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
 PLAIN_ATTENTION_TOKENS = 200
 
 
-# Arguments of Trainer that would be ignored or silently change training.
-REFUSED = {
-    "compute_loss_func": "the model computes its own loss",
-    "model_init": "hyperparameter search is not supported",
-}
 # Training arguments that count or draw the rows of all training data.
 NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
@@ -130,8 +125,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
 
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
-    # How to compute the model's outputs for given sentences.
-    predicts_by = "live_encoder().encode(sentences)"
     # Key of a batch's labels of masked tokens, whose loss is a mean over the tokens of a whole step; empty without.
     token_labels = ""
     # Wider types in Trainer.
@@ -154,12 +147,9 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         self.args, self.evaluations = args, list(evaluations)
         if evaluator is not None:
             self.evaluations.append(self._evaluation_by(evaluator, model))
-        no_rows = (
-            {} if args.evaluates_rows else {"compute_metrics": "losses are of whole batches; use evaluations=[...]"}
-        )
-        for name, instead in {**REFUSED, **no_rows}.items():
+        for name in ("compute_loss_func", *(() if args.evaluates_rows else ("compute_metrics",))):
             if kwargs.get(name) is not None:
-                raise XlsrError(f"`{name}` is not supported: {instead}.")
+                raise XlsrError(f"`{name}` is not supported: losses are of whole batches. Use evaluations=[...].")
         for name, value in NEEDS_STORED.items():
             if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
                 raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")
@@ -175,8 +165,8 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         self._choose_attention()
         self._part_sums: dict[str, torch.Tensor] = {}
         self._part_count = 0
-        if patience := getattr(self.args, "early_stopping_patience", 0):
-            self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
+        if args.early_stopping_patience:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience, args.early_stopping_threshold))
         self._graceful_stop = GracefulStopCallback()
         self.add_callback(SamplerEpochCallback())
         self.add_callback(self._graceful_stop)
@@ -211,15 +201,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
             ) from error
         finally:
             self._graceful_stop.restore()
-
-    def _load_callback_state(self) -> None:
-        super()._load_callback_state()
-        patience = getattr(self.args, "early_stopping_patience", 0)
-        # The count of evaluations is restored, but the current arguments decide when to stop.
-        for callback in self.callback_handler.callbacks if patience else ():
-            if isinstance(callback, EarlyStoppingCallback):
-                callback.early_stopping_patience = patience
-                callback.early_stopping_threshold = self.args.early_stopping_threshold
 
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
         # With save_strategy="best" this alone decides whether Trainer saves, even after a signal.
@@ -320,10 +301,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         A given `eval_dataset`, in any form that the trainer takes, is measured instead of all these.
         """
         sets = self.eval_sets if eval_dataset is None else self.converted_sets(eval_dataset)
-        if not sets and not self.evaluations:
-            raise XlsrError(
-                "`eval_dataset` is missing. Give the trainer eval_dataset, evaluator or evaluations=[...]."
-            )
         metrics: dict[str, float] = {}
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
@@ -345,12 +322,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
     def eval_task(self, data: Any) -> str:
         """Which task of a collator of several tasks evaluation data are."""
         return MAIN
-
-    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.predict`, for models with outputs by row."""
-        if not self.args.evaluates_rows:
-            raise XlsrError(f"`test_dataset` is not supported. Use {self.predicts_by}.")
-        return super().predict(self.convert_eval(test_dataset), *args, **kwargs)
 
 
 class PairTrainer(XlsrTrainer):

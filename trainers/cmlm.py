@@ -14,14 +14,12 @@ from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of
 from hf_xlsr.trainers.data_flow import inputs_by_task
-from hf_xlsr.trainers.pretrained import NLI_LABELS, model_and_tokenizer
+from hf_xlsr.trainers.pretrained import NLI_LABELS, check_classifier, model_and_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
 TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
-
-LAMB_VALUE = "grad_averaging"  # in LAMB's parameter groups, not in AdamW's
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | N
     try:
         require_package("pytorch_optimizer")
     except XlsrError as error:
-        logger.warning("%s Training uses %s, for which LAMB's learning rate is high.", error, _named(args))
+        logger.warning("%s Training uses `optim`, for which LAMB's learning rate is high.", error)
         return None
     from pytorch_optimizer import Lamb
 
@@ -45,10 +43,6 @@ def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | N
     # cancels in the ratio; the package's own would not.
     options = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
     return UnclampedLamb, {**options, "weight_decouple": False, "adam_debias": True}
-
-
-def _named(args: CmlmTrainingArguments) -> str:
-    return str(getattr(args.optim, "value", args.optim))
 
 
 class CmlmTrainer(XlsrTrainer):
@@ -106,10 +100,9 @@ class CmlmTrainer(XlsrTrainer):
         if room is not None and self.max_length + before > room:
             raise XlsrError(
                 f"`max_length` must be at most {room - before} ({room} positions of the encoder, {before} before a "
-                f"sentence), got {self.max_length}. prefix_positions 'first' needs fewer."
+                f"sentence), got {self.max_length}."
             )
-        if NLI in self.datasets and not config.nli_labels:
-            raise XlsrError("`nli_dataset` needs a classifier. Set nli_labels to 3.")
+        check_classifier(config, self.datasets.get(NLI))
         if args.ddp_find_unused_parameters is None:
             whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}
             args.ddp_find_unused_parameters = set(self.datasets) != whole or not config.conditioned
@@ -152,20 +145,6 @@ class CmlmTrainer(XlsrTrainer):
     def eval_task(self, data: Any) -> str:
         task = RETRIEVAL if isinstance(data, PreparedPairs) else TEXT
         return MAIN if task == next(iter(self.datasets)) else task
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        here = self.optimizer is not None and LAMB_VALUE in self.optimizer.defaults
-        try:
-            super()._load_optimizer_and_scheduler(checkpoint)
-            there = here if self.optimizer is None else LAMB_VALUE in self.optimizer.param_groups[0]  # as loaded
-        except KeyError:  # LAMB's state lacks keys of AdamW
-            there = not here
-        if there != here:
-            names = {True: "LAMB", False: _named(self.args)}
-            raise XlsrError(
-                f"Checkpoint '{checkpoint}' was trained with {names[there]}, not {names[here]}. Install or remove "
-                "pytorch-optimizer, set `optimizer` as before, or start a new run."
-            )
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Splits the batch by task."""

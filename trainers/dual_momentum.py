@@ -24,13 +24,13 @@ from hf_xlsr.data.sampling import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
-from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys, scheduled_momentum, was_skipped
+from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys, was_skipped
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
 from hf_xlsr.trainers.data_flow import inputs_by_task
 from hf_xlsr.trainers.live_encoder import LiveEncoder, evaluating
-from hf_xlsr.trainers.pretrained import NLI_LABELS, TOKENIZERS, dual_model_and_tokenizers
+from hf_xlsr.trainers.pretrained import NLI_LABELS, TOKENIZERS, check_classifier, dual_model_and_tokenizers
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
@@ -48,17 +48,16 @@ BATCHES_AT_ONCE = 32  # sorted by length and enqueued together; bounds memory
 class MomentumCallback(TrainerCallback):
     """Updates the momentum encoders after each optimiser step that was not skipped, equation 1.
 
-    For `schedule` see `scheduled_momentum`. Momentum encoders of half precision would not move by small updates.
+    Momentum encoders of half precision would not move by small updates.
     """
 
-    def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
-        self.keys, self.schedule = keys or StepKeys(), schedule
+    def __init__(self, keys: StepKeys) -> None:
+        self.keys = keys
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         ours = base_model(model)
         momentum = ours.config.momentum
-        small_steps = momentum < 1 and (momentum >= LARGE or self.schedule != "constant")
-        pairs = ours.momentum_pairs() if ours.config.use_momentum and small_steps else ()
+        pairs = ours.momentum_pairs() if ours.config.use_momentum and LARGE <= momentum < 1 else ()
         if halved := {str(average.dtype) for _, average in pairs if average.dtype in (torch.bfloat16, torch.float16)}:
             raise XlsrError(
                 f"Momentum encoders must be float32, got {min(halved)}: small updates of momentum {momentum} would be "
@@ -69,10 +68,7 @@ class MomentumCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         if not was_skipped(optimizer, self.keys):
-            ours = base_model(model)
-            ours.momentum_update(
-                scheduled_momentum(ours.config.momentum, state.global_step, state.max_steps, self.schedule)
-            )
+            base_model(model).momentum_update()
 
 
 class MemoryQueueCallback(TrainerCallback):
@@ -210,18 +206,9 @@ class DualMomentumTrainer(XlsrTrainer):
         for language in config.languages or ():
             tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
             check_token_ids(self.tokenizers[language], tokens, of=f" of '{language}'")
-        if (nli_dataset is None) != (config.nli_labels == 0):
-            raise XlsrError(
-                "The auxiliary task needs both `nli_dataset` and nli_labels above 0, got only one of them."
-            )
+        check_classifier(config, nli_dataset)
         if nli_dataset is not None:
             self.nli_rows = share_of_step("nli_batch_size", args.nli_batch_size, args)
-        step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
-        if 0 < config.queue_size < step:
-            raise XlsrError(
-                f"`queue_size` must be at least the {step:,} pairs of an optimiser step (batch size x processes x "
-                f"micro-batches), got {config.queue_size:,}."
-            )
         if config.use_momentum:
             list(ours.momentum_pairs())  # raises for adapters without a counterpart
         if ours is not model:
@@ -229,13 +216,14 @@ class DualMomentumTrainer(XlsrTrainer):
             ours.freeze_momentum()
         if args.ddp_find_unused_parameters is None:
             # A batch of one language pair leaves the encoders of the other languages without gradient.
-            args.ddp_find_unused_parameters = len(ours.encoders) > 2
+            unused_head = nli_dataset is None and config.nli_labels > 0
+            args.ddp_find_unused_parameters = len(ours.encoders) > 2 or unused_head
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = self._collator(args)
         self.step_keys = StepKeys()
         super().__init__(model, args, train_dataset=train_dataset, **kwargs)
         self.add_callback(SoundStepCallback(self.step_keys))
-        self.add_callback(MomentumCallback(self.step_keys, args.momentum_schedule))
+        self.add_callback(MomentumCallback(self.step_keys))
         self.add_callback(MemoryQueueCallback(self.step_keys))
         if args.queue_prefill:
             self.add_callback(QueuePrefillCallback(self))

@@ -135,7 +135,6 @@ class FineTuneTrainer(XlsrTrainer):
     """
 
     contrast = False
-    predicts_by = "live_classifier().logits(LabelledSet)"
 
     def __init__(
         self, model: Any, args: Any, *, processing_class: Any, train_dataset: Any = None, **kwargs: Any
@@ -176,6 +175,9 @@ class FineTuneTrainer(XlsrTrainer):
         alone = None if self.compute_metrics else True
         outputs = self.evaluation_loop(self.accelerator.prepare(loader), "Evaluation", alone, **options)
         return dict(outputs.metrics or {})
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().predict(self.convert_eval(test_dataset), *args, **kwargs)
 
     def live_encoder(self) -> Any:
         """The model as a classifier, each process with its share of the rows.

@@ -80,6 +80,11 @@ def tokenizer_of(encoder: Any, folder: str | Path | None = None) -> Any:
     raise XlsrError(f"The tokenizer of the encoder ('{place}') is missing. Give `processing_class` or `tokenizers`.")
 
 
+def check_classifier(config: Any, nli_dataset: Any) -> None:
+    if nli_dataset is not None and not config.nli_labels:
+        raise XlsrError(f"`nli_dataset` needs a classifier. Set nli_labels to {NLI_LABELS}.")
+
+
 def model_and_tokenizer(
     model_class: Any, model: Any, tokenizer: Any = None, *, seed: int, **options: Any
 ) -> tuple[Any, Any]:
@@ -129,8 +134,6 @@ def dual_model_and_tokenizers(
         return made, dict(tokenizers) if tokenizers else _tokenizers_of(made, Path(model) / TOKENIZERS)
     read = {name: read_part(one) for name, one in model.items()} if isinstance(model, Mapping) else read_part(model)
     parts: dict[str, Any] = read if isinstance(read, dict) else {SHARED: read}
-    if not all(isinstance(part, Part) for part in parts.values()):
-        raise XlsrError("`model` must have one encoder for each language, got an encoder with routes for one.")
     shared = parts.get(SHARED)
     named = languages(shared.encoder, tokenizers or shared.tokenizer) if shared else list(parts)
     encoders = {name: part.encoder for name, part in parts.items()}

@@ -84,7 +84,6 @@ class TranslationTrainer(XlsrTrainer):
     """
 
     contrast = False
-    predicts_by = "live_encoder().translate(sentences)"
 
     def __init__(
         self,
@@ -96,8 +95,6 @@ class TranslationTrainer(XlsrTrainer):
         **kwargs: Any,
     ) -> None:
         ours = base_model(model)
-        if args.freeze_encoder and ours is not model:
-            raise XlsrError("freeze_encoder would also freeze the encoder's adapters. Set it to false.")
         _check_tokenizer(ours, processing_class)
         self.converter = converter_of(args, processing_class, [ours.encoder])
         train_dataset = self.converted(train_dataset, args)

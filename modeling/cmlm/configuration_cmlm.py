@@ -30,12 +30,6 @@ class CmlmConfig(PreTrainedConfig):
             classifier of the first state has to tell (Devlin et al., 2019), for comparison.
         sentence_vector: The sentence embedding: the `pooled` states, or the mean of the `projected` vectors (`proj` in
             table 7).
-        prefix_positions: Position numbers of the vectors before the second sentence. `counted`: they take the first
-            positions and the sentence the next ones, as in a concatenation; the encoder needs positions for both.
-            `first`: all of them take the first position, and the sentence is numbered as if it were alone.
-        prefix_length: Places before the second sentence; unused ones are masked. Models with different numbers of
-            projections then number the sentence alike. Defaults to `projections`.
-        prefix_token_type: Token type of these places, for encoders with token types.
         mlm_probability: Share of the second sentence's tokens that are masked, exact for each sentence: 80 of 256.
             80 % of them become the mask token, 10 % a random token, 10 % stay.
         logits_chunk_size: Maximum number of vocabulary logits in memory at a time.
@@ -49,8 +43,8 @@ class CmlmConfig(PreTrainedConfig):
         nli_labels: Classes of natural language inference; 0 for a model without a classifier.
 
     Examples:
-        >>> CmlmConfig(text_config={"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4}).prefix_places
-        15
+        >>> CmlmConfig(text_config={"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4}).hidden_size
+        64
     """
 
     model_type = "cmlm"
@@ -64,9 +58,6 @@ class CmlmConfig(PreTrainedConfig):
     projection_width: int | None = None
     conditioning: Literal["input", "skip", "none", "next_sentence"] = "input"
     sentence_vector: Literal["pooled", "projected"] = "pooled"
-    prefix_positions: Literal["counted", "first"] = "counted"
-    prefix_length: int | None = None
-    prefix_token_type: int = interval(min=0)(default=0)
     mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=80 / 256)
     logits_chunk_size: int = interval(min=1)(default=LOGITS)
     tie_word_embeddings: bool = True
@@ -78,14 +69,6 @@ class CmlmConfig(PreTrainedConfig):
     retrieval_normalize: bool = False
     nli_labels: int = interval(min=0)(default=0)
 
-    def validate_prefix(self) -> None:
-        """Checks that the places before the second sentence hold all vectors and have an existing token type."""
-        if self.prefix_length is not None and self.prefix_length < self.projections:
-            raise ValueError(f"`prefix_length` must be at least {self.projections}, got {self.prefix_length}.")
-        types = getattr(self.get_text_config(), "type_vocab_size", None) or 1
-        if self.prefix_token_type >= types:
-            raise ValueError(f"`prefix_token_type` must be below {types}, got {self.prefix_token_type}.")
-
     @property
     def hidden_size(self) -> int:
         """Width of the encoder's states and of sentence embeddings."""
@@ -96,15 +79,8 @@ class CmlmConfig(PreTrainedConfig):
         """Whether vectors of the first sentence precede the second."""
         return self.conditioning in ("input", "skip")
 
-    @property
-    def prefix_places(self) -> int:
-        """Places before the second sentence, masked ones included."""
-        if not self.conditioned:
-            return 0
-        return self.projections if self.prefix_length is None else self.prefix_length
-
     def positions_before(self, max_length: int) -> int:
         """Positions that the encoder needs in addition to those of a sentence of `max_length` tokens."""
         if self.conditioning == "next_sentence":
             return max_length
-        return self.prefix_places if self.prefix_positions == "counted" else 0
+        return self.projections if self.conditioned else 0

@@ -116,8 +116,6 @@ class CmlmModel(EncoderWithLmHead):
         parameters = inspect.signature(self.encoder.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._takes_types = "token_type_ids" in parameters
-        if config.prefix_places and config.prefix_positions == "first" and not self._takes_positions:
-            raise XlsrError(f"'{text_config.model_type}' has no `position_ids`; set prefix_positions to 'counted'.")
         std = getattr(text_config, "initializer_range", 0.02)
         self.projections = SentenceProjections(
             width, config.projections, std, layers=config.projection_layers, hidden=config.projection_width
@@ -153,29 +151,12 @@ class CmlmModel(EncoderWithLmHead):
 
         `views` are these vectors, `(batch, projections, width)`.
         """
-        config, (batch, length), places = self.config, input_ids.shape, self.config.prefix_places
-        table = self.get_input_embeddings().weight
-        prefix = F.pad(views.to(table.dtype), (0, 0, 0, places - views.shape[1]))
-        mask = full_mask(input_ids, attention_mask)
-        before = torch.arange(places, device=mask.device) < views.shape[1]
-        options: dict[str, torch.Tensor] = {}
-        if self._takes_positions:
-            own = torch.arange(length, device=mask.device)
-            if config.prefix_positions == "first":
-                positions = torch.cat([own.new_zeros(places), own])
-            else:
-                positions = torch.arange(places + length, device=mask.device)
-            options["position_ids"] = (positions + first_position(self.encoder)).expand(batch, -1)
-        if self._takes_types:
-            types = torch.zeros(places + length, dtype=torch.long, device=mask.device)
-            types[:places] = config.prefix_token_type
-            options["token_type_ids"] = types.expand(batch, -1)
+        tokens, mask = self.get_input_embeddings()(input_ids), full_mask(input_ids, attention_mask)
         states = self.encoder(
-            inputs_embeds=torch.cat([prefix, self.get_input_embeddings()(input_ids)], 1),
-            attention_mask=torch.cat([before.to(mask.dtype).expand(batch, -1), mask], 1),
-            **options,
+            inputs_embeds=torch.cat([views.to(tokens.dtype), tokens], 1),
+            attention_mask=torch.cat([mask.new_ones(views.shape[:2]), mask], 1),
         ).last_hidden_state
-        return states[:, places:]
+        return states[:, views.shape[1] :]
 
     @can_return_tuple
     def forward(

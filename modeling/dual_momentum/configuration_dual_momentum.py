@@ -28,7 +28,6 @@ class DualMomentumConfig(PreTrainedConfig):
         temperature: Divides the similarities in equation 2.
         momentum: Share of a momentum encoder's weights that a step keeps, equation 1.
         use_momentum: If False, keys are the base encoder's own embeddings, without gradient (the paper's table 5).
-        key_encoder_dropout: Whether momentum encoders run with dropout. The paper does not say; by default they do not.
         in_batch_negatives: Add the other keys of the batch, over all processes, to the negatives of the queue.
         mask_stale_keys: Remove a query's own translation, still in the queue from an earlier epoch, from its
             negatives. The paper keeps it.
@@ -60,7 +59,6 @@ class DualMomentumConfig(PreTrainedConfig):
     temperature: float | int = interval(min=0, exclude_min=True)(default=0.04)
     momentum: float | int = interval(min=0, max=1)(default=0.999)
     use_momentum: bool = True
-    key_encoder_dropout: bool = False
     in_batch_negatives: bool = False
     mask_stale_keys: bool = False
     mask_duplicates: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +28,6 @@ from .configuration_dual_momentum import DualMomentumConfig
 
 logger = logging.getLogger(__name__)
 
-MOMENTUM_SCHEDULES = ("constant", "linear", "cosine")
 NO_TEXT = -1  # example number of empty rows
 
 
@@ -195,20 +193,6 @@ def update_averages(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], momentum
     if pairs:
         averages = [average for _, average in pairs]
         torch._foreach_lerp_(averages, [base.detach().to(average) for base, average in pairs], 1 - momentum)
-
-
-def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str = "constant") -> float:
-    """The momentum of a step: constant, or increasing from `momentum` to 1 during training (`linear`, `cosine`).
-
-    Examples:
-        >>> [round(scheduled_momentum(0.9, step, 10, "cosine"), 3) for step in (0, 5, 10)]
-        [0.9, 0.95, 1.0]
-    """
-    if schedule == "constant":
-        return momentum
-    done = min(step / max(max_steps, 1), 1.0)
-    left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return 1 - (1 - momentum) * left
 
 
 @dataclass

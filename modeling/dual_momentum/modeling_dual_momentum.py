@@ -179,10 +179,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
         self.momentum_projections.requires_grad_(False)
 
     def train(self, mode: bool = True) -> DualMomentumModel:
-        """Sets the mode; momentum encoders stay in evaluation mode unless `key_encoder_dropout`."""
+        """Sets the mode; momentum encoders stay in evaluation mode."""
         super().train(mode)
-        if not self.config.key_encoder_dropout:
-            self.momentum_encoders.eval()
+        self.momentum_encoders.eval()
         return self
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:

@@ -35,7 +35,6 @@ def naive_cmlm(model: CmlmModel, batch: dict[str, torch.Tensor]) -> torch.Tensor
         )
         vector = model.encoder(input_ids=first[None]).last_hidden_state[0].mean(0)
         views = naive_projection(model, vector)
-        # BERT numbers positions from 0 and takes type 0 by itself: what `counted` and type 0 say.
         embeddings = torch.cat([views, table[second]])[None]
         states = model.encoder(inputs_embeds=embeddings).last_hidden_state[0, len(views) :]
         if model.skip is not None:

@@ -25,7 +25,6 @@ from hf_xlsr.modeling.dual_momentum import MemoryQueue
 @pytest.mark.parametrize(
     ("config_class", "values", "key"),
     [
-        (CmlmConfig, {"prefix_length": 2, "projections": 3}, "prefix_length"),
         (CmlmConfig, {"conditioning": "inputs"}, "conditioning"),
         (DualMomentumConfig, {"languages": ["en"]}, "languages"),
         (

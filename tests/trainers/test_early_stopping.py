@@ -90,7 +90,7 @@ def test_patience_goes_on_after_a_resume(
     ("more", "key"),
     [
         (["--metric_for_best_model", "dev-tatoeba/en-fr/dev/acuracy"], "metric_for_best_model"),
-        (["--metric_for_best_model", "null"], "metric_for_best_model"),
+        (["--metric_for_best_model", "null"], "needs a metric"),
         (["--data.dev", "null"], "data.dev"),
         (["--save_steps", "3"], "saving steps"),
     ],

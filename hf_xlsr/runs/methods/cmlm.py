@@ -83,10 +83,8 @@ class CmlmMethod(OneEncoderMethod):
 
     @cached_property
     def config(self) -> CmlmConfig:
-        # prefix_token_type depends on the encoder, which is not loaded yet
-        options = {key: value for key, value in self.config_options.items() if key != "prefix_token_type"}
         with self.explained("model"):
-            return CmlmConfig(**options)
+            return CmlmConfig(**self.config_options)
 
     @property
     def active(self) -> dict[str, list[Any]]:
