@@ -115,6 +115,8 @@ class XlsrTrainingArguments(TrainingArguments):
             # A resume needs the number of evaluations without improvement.
             self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
+        if getattr(self.accelerator_config, "split_batches", False):
+            raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")
 
 
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
