@@ -64,8 +64,11 @@ class MiningRun:
         assert self.texts is not None, "matrices have no sentences"
         pairs = set(gold)
         there = [store.holds(pair[side] for pair in pairs) for side, store in enumerate(self.texts)]
-        right = np.array([(row["source"], row["target"]) in pairs for row in self.sentences()], bool)
-        return gold_curve(right, int((there[0] & there[1]).sum()), self.rows.score)
+        found = [(row["source"], row["target"]) for row in self.sentences()]
+        best = {pair: place for place, pair in reversed(list(enumerate(found)))}  # equal lines can give a pair twice
+        right = np.array([pair in pairs for pair in found], bool)
+        first = right & np.array([best[pair] == place for place, pair in enumerate(found)], bool)
+        return gold_curve(right, first, int((there[0] & there[1]).sum()), self.rows.score)
 
     def label_curve(self, labels: Mapping[tuple[str, str], bool]) -> PrecisionCurve:
         """Precision by threshold from labels of some of the pairs, by source and target."""

@@ -178,13 +178,17 @@ def hidden_curve(
     return PrecisionCurve(grid, _at_least(kept, grid), basis, fit(kinds), low, high, *recall)
 
 
-def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
-    """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false."""
+def gold_curve(right: np.ndarray, first: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
+    """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false.
+
+    A gold pair that was mined several times is `right` each time, and found the `first` time.
+    """
     if total < FEWEST:
         raise XlsrError(f"`gold` must have at least {FEWEST} pairs that are in the texts, got {total}.")
     grid = _grid(scores)
-    pairs, found = _at_least(scores, grid), _at_least(scores[right], grid)
-    precision, recall = _share(found, pairs), _share(found, np.full(len(grid), total))
+    pairs = _at_least(scores, grid)
+    precision = _share(_at_least(scores[right], grid), pairs)
+    recall = _share(_at_least(scores[first], grid), np.full(len(grid), total))
     return PrecisionCurve(grid, pairs, f"{total:,} gold pairs", *precision, *recall)
 
 

@@ -74,10 +74,13 @@ def test_sample_of_known_pairs() -> None:
 def test_gold_by_hand() -> None:
     scores = np.array([2.0, 1.9, 1.8, 1.7, 1.6] * 8)
     right = np.array([True, True, True, False, False] * 8)
-    curve = gold_curve(right, 30, scores)
+    curve = gold_curve(right, right, 30, scores)
     np.testing.assert_allclose(curve.threshold, [1.6, 1.7, 1.8, 1.9, 2.0])
     np.testing.assert_allclose(curve.precision, [24 / 40, 24 / 32, 1, 1, 1])
     np.testing.assert_allclose(curve.recall, [0.8, 0.8, 0.8, 16 / 30, 8 / 30])
+    repeated = gold_curve(right, right & (np.arange(40) < 20), 30, scores)  # each gold pair is mined twice
+    np.testing.assert_allclose(repeated.precision, curve.precision)
+    np.testing.assert_allclose(repeated.recall, curve.recall / 2)
     assert curve.at(curve.choose())["threshold"] == 1.8 and curve.at(curve.choose(0.7))["threshold"] == 1.7
     assert (curve.low < curve.precision).all() and (curve.high >= curve.precision - 1e-12).all()
 
@@ -88,7 +91,7 @@ def test_labels_tell_the_precision() -> None:
     true = rng.random(5000) < 1 / (1 + np.exp(-(scores - 1.1) / 0.03))
     chosen = rng.choice(5000, 300, replace=False)
     curve = label_curve([(scores[n], bool(true[n])) for n in chosen], scores)
-    truth = gold_curve(true, int(true.sum()), scores)
+    truth = gold_curve(true, true, int(true.sum()), scores)
     assert curve.recall is None and np.abs(curve.precision - truth.precision).max() < 0.06
     assert ((curve.low <= truth.precision) & (truth.precision <= curve.high)).mean() > 0.8
     with pytest.raises(XlsrError, match="precision"):
