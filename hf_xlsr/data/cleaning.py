@@ -309,10 +309,10 @@ class Cleaner:
         return counts
 
 
-_TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter, Sample)
+_TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter)
 _PAIR_STEPS = (RatioBounds, NumberMatch, DropIdentical)
 STEPS: Mapping[str, Callable[..., Step]] = {step.name: step for step in (*_TEXT_STEPS, *_PAIR_STEPS)}
-"""The steps that a recipe can name; `RemoveEvaluation` takes texts, not options."""
+"""The steps that a recipe can name."""
 
 
 Config = Sequence[str | Mapping[str, Any]] | Mapping[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,13 +11,12 @@ import torch
 from hf_xlsr.data.masking import MaskDrawer, counter_uniform, mask_token_id
 from hf_xlsr.data.tokenization import punctuation_ids
 from hf_xlsr.losses.vocabulary import IGNORE
-from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.errors import XlsrError
 
 Feature = Mapping[str, Any]
 Features = Sequence[Feature]
 Batch = dict[str, Any]
 
-MASKINGS = ("none", "single", "mlm")
 # Draws of an example of HICTL below this number order its tokens; those above choose masks.
 _FIRST_MASK_DRAW = 4096
 
@@ -134,7 +133,7 @@ class PairCollator(_Padding):
         self,
         tokenizer: Any,
         *,
-        masking: str = "single",
+        masking: Literal["none", "single", "mlm"] = "single",
         mask_punctuation: bool = False,
         mlm_probability: float = 0.15,
         seed: int = 1,
@@ -142,7 +141,6 @@ class PairCollator(_Padding):
         pad_to_multiple_of: int = 1,
         identities: bool = False,
     ) -> None:
-        require_choice("masking", masking, MASKINGS)
         super().__init__(tokenizer.pad_token_id, max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
         self.mask_id = None if masking == "none" else mask_token_id(tokenizer)
         self.masking, self.seed, self.identities = masking, seed, identities

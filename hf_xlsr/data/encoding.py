@@ -143,7 +143,8 @@ class RowEncoder:
             columns[f"{role}_ids"] = self._ids(texts, columns[language], role)
             if kind.identities:
                 columns[f"{role}_text"] = text_identities(texts).tolist()
-        columns["length"] = lengths_of(*(columns[f"{text}_ids"] for text in kind.texts))
+        sides = [columns[f"{text}_ids"] for text in kind.texts]
+        columns["length"] = [max(map(len, row)) for row in zip(*sides, strict=True)]
         if self.negatives:
             texts = [text for row in rows for text in row["negatives"]]
             languages_of = [row["target_lang"] for row in rows for _ in row["negatives"]]
@@ -162,11 +163,6 @@ class RowEncoder:
         if isinstance(self.prompts, Mapping):
             return self.prompts.get(role) or self.prompts.get(language) or ""
         return self.prompts or ""
-
-
-def lengths_of(*sides: Sequence[Sequence[int]]) -> list[int]:
-    """The length of the longest text of each row."""
-    return [max(map(len, row)) for row in zip(*sides, strict=True)]
 
 
 def text_identities(texts: Sequence[str]) -> np.ndarray:

@@ -371,7 +371,7 @@ def prepare_nli(
 ) -> PreparedRows:
     """Reads, cleans and tokenises inference rows, or finds them in the cache; `options` are those of `prepare_rows`.
 
-    Sources have rows of `premise`, `hypothesis`, `label` (see `label_number`) and perhaps `lang`. Of a file with a column
+    Sources have rows of `premise`, `hypothesis`, `label` (as in `NLI_TASK`) and perhaps `lang`. Of a file with a column
     per language, `columns` with `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two
     different languages, drawn by the seed; `lang` is that of the premise.
 
@@ -411,22 +411,10 @@ def prepare_nli(
     return PreparedRows(rows, report)
 
 
-def label_number(label: Any) -> int | None:
-    """The number of an NLI label (0 entailment, 1 neutral, 2 contradiction) or word; None for nothing, `-` and -1."""
-    number = NLI_TASK.value(label)
-    return None if number is None else int(number)
-
-
 def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantine: Quarantine) -> Iterator[Row]:
     """One pair per row of a wide file, premise and hypothesis in two languages whose cells are filled."""
     columns = parse_columns(as_source(source)["columns"])
     wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]
-    complete = "label" in columns and all("{lang}" in columns.get(side, "") for side in NLI.texts)
-    if len(set(wanted)) < 2 or not complete:
-        raise XlsrError(
-            f"NLI data '{source_name(source)}' needs two or more `languages`, and `columns` with {{lang}} in premise and "
-            "hypothesis, and with label."
-        )
     wide = {f"{side} {code}": columns[side].replace("{lang}", code) for side in NLI.texts for code in wanted}
     wide["label"] = columns["label"]
     rows = open_source(source, languages=wanted, required=(), quarantine=quarantine, seed=seed, wide=wide)

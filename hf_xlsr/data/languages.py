@@ -129,64 +129,46 @@ def _same_language(language: str) -> frozenset[str]:
     return next((group for group in _SAME_LANGUAGE if code in group), frozenset({code}))
 
 
-def language_shares(languages: Sequence[str], *, place: str, advice: str) -> Callable[[str], tuple[float, ...] | None]:
-    """A function from a text to how much of it is in each of the languages; to None for a text without their letters.
+def share_of_first(languages: tuple[str, str], *, place: str, advice: str) -> Callable[[str], float | None]:
+    """A function from a text to the share of it in the first of two languages; to None for one without their letters.
 
-    Languages that share a script, directly or through a third one, form a group. Letters determine the share of each
-    group, where a letter in another script counts as much as four Latin ones; within a group py3langid decides. A
-    language that it does not support gets what is left by the others; two of these are an error that names `place`.
+    Letters decide between languages without a common script, where one in another script counts as much as four Latin
+    ones; else py3langid. A language that it does not support gets what the other one leaves. Languages that it cannot
+    tell apart are an error that names `place`.
 
     Examples:
-        >>> shares = language_shares(["en", "ru"], place="a text", advice="name its language")
-        >>> shares("да, ok"), shares("Hello!"), shares("42")
-        ((0.2, 0.8), (1.0, 0.0), None)
+        >>> share = share_of_first(("en", "ru"), place="a text", advice="name its language")
+        >>> share("да, ok"), share("Hello!"), share("42")
+        (0.2, 1.0, None)
     """
     codes = tuple(map(language_code, languages))
-    groups = _groups(codes)
-    labels = {code: found for group in groups for code, found in _labels(group, place, advice).items()}
+    by_letters = _differ_in_script(*codes)
+    labels = [] if by_letters else _labels(codes, place, advice)
 
-    def shares(text: str) -> tuple[float, ...] | None:
+    def share(text: str) -> float | None:
         letters = sum(map(str.isalpha, text))
-        weights = [letters if len(groups) == 1 else _own_letters(text, letters, group) for group in groups]
-        if not any(weights):
-            return None
-        found: dict[str, float] = {}
-        for group, weight in zip(groups, weights, strict=True):
-            within = _probabilities(text, [labels[code] for code in group]) if weight and len(group) > 1 else None
-            within = within or [1.0] * len(group)
-            if not sum(within):
-                return None
-            share = weight / sum(weights)
-            found.update((code, share * part / sum(within)) for code, part in zip(group, within, strict=True))
-        return tuple(found[code] for code in codes)
+        if by_letters:
+            weights: list[float] = [_own_letters(text, letters, code) for code in codes]
+        else:
+            weights = _probabilities(text, labels) if letters else []
+        return weights[0] / sum(weights) if any(weights) else None
 
-    return shares
+    return share
 
 
-def _groups(languages: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Languages that letters do not tell apart; one whose scripts are unknown may share those of any other."""
+def _differ_in_script(first: str, second: str) -> bool:
     try:
-        scripts = {language: scripts_of([language]) for language in languages}
-    except XlsrError:
-        return [languages]
-    groups: list[tuple[str, ...]] = []
-    for language in languages:
-        sharing = [group for group in groups if any(scripts[member] & scripts[language] for member in group)]
-        joined = (*(member for group in sharing for member in group), language)
-        groups = [*(group for group in groups if group not in sharing), joined]
-    return groups
+        return not scripts_of([first]) & scripts_of([second])
+    except XlsrError:  # one whose scripts are unknown may share those of any other
+        return False
 
 
-def _labels(group: tuple[str, ...], place: str, advice: str) -> dict[str, frozenset[str]]:
-    """The labels of py3langid for each language of a group; an empty set where it does not support the language."""
-    if len(group) == 1:
-        return {}
+def _labels(codes: tuple[str, ...], place: str, advice: str) -> list[frozenset[str]]:
+    """The labels of py3langid for each language; an empty set where it does not support the language."""
     known = frozenset(language_identifier().nb_classes)
-    labels = {code: _same_language(code) if _same_language(code) & known else frozenset[str]() for code in group}
-    shared = sum(map(len, labels.values())) > len(frozenset().union(*labels.values()))
-    if shared or sum(not found for found in labels.values()) > 1:
-        named = f"{', '.join(group[:-1])} or {group[-1]}"
-        raise XlsrError(f"{place} is in {named}, which py3langid cannot tell apart; {advice}.")
+    labels = [_same_language(code) if _same_language(code) & known else frozenset[str]() for code in codes]
+    if labels[0] == labels[1]:
+        raise XlsrError(f"{place} is in {' or '.join(codes)}, which py3langid cannot tell apart; {advice}.")
     return labels
 
 
@@ -197,7 +179,7 @@ def _probabilities(text: str, labels: Sequence[frozenset[str]]) -> list[float]:
     return [part if known else rest for part, known in zip(found, labels, strict=True)]
 
 
-def _own_letters(text: str, letters: int, languages: tuple[str, ...]) -> int:
-    """How many letters of a text are in the languages' scripts, weighted."""
-    own = max(0, letters - foreign_letters(text, languages))  # their Unicode versions may differ
-    return own if "Latn" in scripts_of(languages) else _WEIGHT * own
+def _own_letters(text: str, letters: int, language: str) -> int:
+    """How many letters of a text are in the language's scripts, weighted."""
+    own = max(0, letters - foreign_letters(text, (language,)))  # their Unicode versions may differ
+    return own if "Latn" in scripts_of([language]) else _WEIGHT * own

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise, repeat
 from typing import Any
@@ -14,7 +14,7 @@ import langcodes
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, Features, IterableDataset, concatenate_datasets
+from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
 
 from hf_xlsr.data.encoding import (
     CONSECUTIVE,
@@ -29,9 +29,8 @@ from hf_xlsr.data.encoding import (
     RowEncoder,
     RowKind,
     check_tokenizers,
-    lengths_of,
 )
-from hf_xlsr.data.labelled import label_number
+from hf_xlsr.data.labelled import NLI_TASK
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows
@@ -152,14 +151,11 @@ class DataConverter:
 
     def _open(
         self, key: str, data: Any, forms: Sequence[str], name: str
-    ) -> tuple[str, Dataset | IterableDataset, Reader | StoredRows]:
+    ) -> tuple[str, Dataset | IterableDataset, Reader]:
         """The form of a dataset, its rows, and a reader of them."""
         place = f"`{name}`" + (f" ('{key}')" if key else "")
-        first = next(iter(data), None)
-        if first is None:
-            raise XlsrError(f"{place} is empty.")
-        features = data.features or {}
-        label = features.get("label")
+        first = next(iter(data), {})
+        label = (data.features or {}).get("label")
         labels = label.names if isinstance(label, ClassLabel) else ()
         for form in forms:
             reader = open_reader(_KINDS[form], first, key=key, languages=self.languages, labels=labels)
@@ -167,13 +163,12 @@ class DataConverter:
                 self._check_languages(reader, data, first, place)
                 return form, data, reader
         expected = " or: ".join(_KINDS[form].accepted for form in forms)
-        raise XlsrError(f"{place} has the columns {', '.join(first)}; expected {expected}.")
+        raise XlsrError(f"{place} has the columns {', '.join(first) or '(none: it is empty)'}; expected {expected}.")
 
-    def _check_languages(self, reader: Any, data: Any, first: Mapping[str, Any], place: str) -> None:
-        if not isinstance(self.tokenizers, Mapping) or getattr(reader, "columns", ()) == ("translation",):
+    def _check_languages(self, reader: Reader, data: Any, first: Mapping[str, Any], place: str) -> None:
+        if not isinstance(self.tokenizers, Mapping) or reader.columns == ("translation",):
             return
-        defaults = getattr(reader, "languages", reader.kind.languages)
-        for column, default in zip(reader.kind.languages, defaults, strict=True):
+        for column, default in zip(reader.kind.languages, reader.languages, strict=True):
             if column in first:
                 known = data.unique(column) if isinstance(data, Dataset) else [first[column]]
                 check_tokenizers(self.tokenizers, filter(None, known))
@@ -185,7 +180,7 @@ class DataConverter:
             else:
                 check_tokenizers(self.tokenizers, [default])
 
-    def _stored(self, data: Dataset, reader: Reader | StoredRows) -> Dataset:
+    def _stored(self, data: Dataset, reader: Reader) -> Dataset:
         """A dataset with the columns of its kind, tokenised in the cache of `datasets`."""
         encoder = self._encoder(reader, reader.kind)
         if "document" in data.column_names and reader.kind == SENTENCES:
@@ -204,16 +199,14 @@ class DataConverter:
             logger.warning("%d of %d rows are skipped: an empty text, or no label.", skipped, len(data))
         return tokenised
 
-    def _stream(self, data: Dataset | IterableDataset, reader: Reader | StoredRows) -> Stream:
+    def _stream(self, data: Dataset | IterableDataset, reader: Reader) -> Stream:
         kind = CONSECUTIVE if reader.kind == SENTENCES else reader.kind
         size = None if isinstance(data, IterableDataset) else len(data)
         if not isinstance(data, IterableDataset):
             data = data.to_iterable_dataset(min(len(data), _SHARDS))
         return Stream(data, reader.stream, self._encoder(reader, kind), kind, size, reader.ordered)
 
-    def _encoder(self, reader: Reader | StoredRows, kind: RowKind) -> RowEncoder | StoredRows:
-        if isinstance(reader, StoredRows):
-            return replace(reader, kind=kind)
+    def _encoder(self, reader: Reader, kind: RowKind) -> RowEncoder:
         return RowEncoder(kind, self.tokenizers, self.max_length, self.prompts, bool(reader.negatives))
 
     @cached_property
@@ -231,11 +224,6 @@ def _parts(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Any]]:
             )
         for inner, part in data.items():
             yield from _parts(part, name, key if inner in splits else str(inner))
-    elif isinstance(data, ConcatenatedRows):
-        for part in data.parts:
-            yield key, part.rows
-    elif isinstance(data, PreparedRows):
-        yield key, data.rows
     elif isinstance(data, Dataset | IterableDataset):
         yield key, data.with_format(None)
     elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
@@ -345,14 +333,8 @@ class Reader:
             )
         return {"source": filled[source], "target": filled[target], "source_lang": source, "target_lang": target}
 
-    def _label(self, label: Any) -> int | None:
-        try:
-            named = self.labels[label] if self.labels and isinstance(label, int) and label >= 0 else label
-            return None if label is None else label_number(named)
-        except (ValueError, IndexError):
-            raise XlsrError(
-                f"`label` must be 0 (entailment), 1 (neutral) or 2 (contradiction), or these words, got {label!r}."
-            ) from None
+    def _label(self, label: Any) -> int | float | None:
+        return NLI_TASK.value(self.labels[label] if self.labels and isinstance(label, int) and label >= 0 else label)
 
     def _sentences(self, row: Row, continues: Any, place: int) -> Iterator[Row]:
         text = row["text"] if _filled(row["text"]) else ""
@@ -364,31 +346,6 @@ class Reader:
             yield {**row, "text": text, "continues": bool(continues[place])}
 
 
-@dataclass(frozen=True)
-class StoredRows:
-    """Reads rows that are already tokenised: those of `PreparedRows` or `ConcatenatedRows`."""
-
-    kind: RowKind
-    negatives: bool
-    ordered: bool
-
-    @property
-    def features(self) -> Features:
-        return self.kind.token_features(self.negatives)
-
-    def __call__(self, batch: Batch) -> Iterator[Row]:
-        return (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
-
-    def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
-        """The rows of all batches; of running text, pairs of consecutive sentences."""
-        rows = chain.from_iterable(map(self, batches))
-        return _neighbours(rows, "_ids") if self.ordered else rows
-
-    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
-        columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in self.features}
-        return {**columns, "length": lengths_of(*(columns[f"{text}_ids"] for text in self.kind.texts))}
-
-
 def open_reader(
     kind: RowKind,
     first: Mapping[str, Any],
@@ -396,12 +353,10 @@ def open_reader(
     key: str = "",
     languages: Sequence[str] | None = None,
     labels: Sequence[str] = (),
-) -> Reader | StoredRows | None:
+) -> Reader | None:
     """A reader for rows like the first one; None if they lack the columns of the kind."""
     pair = _key_languages(key, languages) or (tuple(languages) if languages and len(languages) == 2 else None)
     one = key if langcodes.tag_is_valid(key) else languages[0] if languages and len(languages) == 1 else UNDETERMINED
-    if kind.token_features().keys() - {"length"} <= first.keys():
-        return StoredRows(kind, "negative_ids" in first, "continues" in kind.kept)
     columns = kind.columns_of(first)
     if kind.texts != PAIRS.texts:
         documents = "document" not in first
@@ -430,16 +385,13 @@ def _language_columns(first: Mapping[str, Any], wanted: Sequence[str]) -> tuple[
     return tuple(found) if len(found) == 2 else None
 
 
-def _neighbours(rows: Iterable[Row], suffix: str = "") -> Iterator[Row]:
-    text = f"text{suffix}"
+def _neighbours(rows: Iterable[Row]) -> Iterator[Row]:
     for row, following in pairwise(rows):
         if row["continues"]:
-            yield {f"first{suffix}": row[text], f"second{suffix}": following[text], "lang": row["lang"]}
+            yield {"first": row["text"], "second": following["text"], "lang": row["lang"]}
 
 
-def _filled(text: Any) -> bool:
-    if text is not None and not isinstance(text, str):
-        raise XlsrError(f"texts must be strings, got {text!r:.60}.")
+def _filled(text: str | None) -> bool:
     return bool(text and text.strip())
 
 

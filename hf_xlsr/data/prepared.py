@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -28,8 +29,8 @@ class _KeyedRows(TorchDataset):
     def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
         return self.__getitems__([key])[0]
 
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]: ...
 
 
 class PreparedRows(_KeyedRows):

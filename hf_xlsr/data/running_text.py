@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from hf_xlsr.data.cleaning import Sample, build_text_cleaner
+from hf_xlsr.data.cleaning import build_text_cleaner
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
 from hf_xlsr.data.encoding import CONSECUTIVE, SENTENCES, Row, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
@@ -80,11 +80,6 @@ def prepare_running_text(
         tokenizers = load_tokenizer(expand(section["path"]), "tokenizer.path") if section.get("path") else None
     check_tokenizers(tokenizers, languages)  # before hours of reading
     cleaner = with_removal(build_text_cleaner(cleaning or [], languages=list(languages)), evaluation_texts)
-    if any(isinstance(step, Sample) for step in cleaner.steps):
-        raise XlsrError(
-            "cleaning step 'sample' would separate the sentences of running text from their neighbours; give the "
-            "sources a 'limit' instead."
-        )
     counts = {"documents": 0, "single": 0}
 
     def describe(rows: Dataset) -> dict[str, Any]:
@@ -291,8 +286,6 @@ def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
         except XlsrError:
             raise no_text from None
         return "pairs"
-    if "position" in columns and "document" not in first:
-        raise XlsrError("columns has 'position' but not 'document'; map the column of the documents to it.")
     return "sentences" if "document" in first else "documents"
 
 

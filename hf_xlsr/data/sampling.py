@@ -128,28 +128,25 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         self.lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
         self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
         self.epoch = 0
-        if len(self.lengths) < self.global_batch:
-            raise XlsrError(
-                f"the training data has {len(self.lengths):,} examples, fewer than one batch of {self.global_batch:,}; "
-                f"lower {self.batch_option}."
-            )
         groups = np.zeros(len(lengths), dtype=np.int8) if groups is None else np.asarray(groups)
         self.strata = groups if strata is None else strata
         index_type = np.int32 if len(groups) < 2**31 else np.int64
-        self.members = [np.flatnonzero(groups == group).astype(index_type) for group in range(groups.max() + 1)]
+        self.members = [
+            np.flatnonzero(groups == group).astype(index_type) for group in range(groups.max(initial=-1) + 1)
+        ]
         self.counts = group_counts([len(members) for members in self.members], self.mixing, self.exponent)
         if self.homogeneous:
             self._skip_small()
+        if not len(self):
+            raise XlsrError(
+                f"no batch of {self.global_batch:,} examples{' of one language pair' if self.homogeneous else ''} can be "
+                f"made of the {len(self.lengths):,} of the training data; lower {self.batch_option}."
+            )
 
     def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""
         filled = [group for group, count in enumerate(self.counts) if count]  # a group may have no examples
         small = [group for group in filled if self.counts[group] < self.global_batch]
-        if small == filled:
-            raise XlsrError(
-                f"homogeneous_batches: no language pair has the {self.global_batch:,} examples per epoch of one batch; "
-                f"lower {self.batch_option} or use another mixing."
-            )
         if small and self.process_index == 0:
             lost = sum(self.counts[group] for group in small)
             what = f"{len(small)} of {len(filled)} language pairs ({lost:,} examples)"

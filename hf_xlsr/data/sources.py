@@ -210,10 +210,7 @@ def open_source(
         ...     [(row["source"], row["target"]) for row in open_source(source, languages=["en", "de", "fr"])]
         [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
-    try:
-        options = check_source(source)
-    except XlsrError as error:
-        raise XlsrError(f"data source {source}: {error}") from None
+    options = check_source(source)
     own = as_list(options.get("languages"))
     languages = own or list(languages)
     parallel = {str(name): str(column) for name, column in (options.get("parallel") or {}).items()}
@@ -221,8 +218,6 @@ def open_source(
         parallel = {name: column for name, column in parallel.items() if name in (own or parallel)}
     if "source" in required and not parallel and len(languages) != 2:
         raise XlsrError(f"data source {options} needs two languages, got {', '.join(languages)}; set its `languages`.")
-    if parallel and "source" not in required:
-        raise XlsrError(f"data source {options}: `parallel` only gives pairs.")
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         more: dict[str, Any] = {"split": split, "quarantine": quarantine}

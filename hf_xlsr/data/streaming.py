@@ -36,7 +36,7 @@ class Stream:
     """Rows of a `datasets.IterableDataset`, tokenised by `encoder.encode` when they are used."""
 
     data: IterableDataset
-    read: Callable[[Iterable[Any]], Iterator[Row]]  # rows of text or token ids of batches of raw rows
+    read: Callable[[Iterable[Any]], Iterator[Row]]  # rows of text of batches of raw rows
     encoder: Any
     kind: RowKind
     size: int | None = None  # raw rows, where known
@@ -180,11 +180,8 @@ class StreamBatches(Batching, FeatureBatches):
         return [[rows[place] for place in batch] for batch in batches], [rows[place] for place in rest]
 
     def _size(self, one: _Drawn) -> int:
-        """The length of the longest text, in tokens or else in bytes, which suit several scripts better than letters."""
-        names = self.streams[one.stream].kind.texts
-        return max(
-            len(one.row[f"{name}_ids"] if f"{name}_ids" in one.row else one.row[name].encode()) for name in names
-        )
+        """The bytes of the longest text, which suit several scripts better than letters."""
+        return max(len(one.row[name].encode()) for name in self.streams[one.stream].kind.texts)
 
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:
         rng, numbers = np.random.default_rng([self.seed, epoch, 1]), count(epoch << _EPOCH_BITS)

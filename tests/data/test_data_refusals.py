@@ -123,13 +123,10 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     # Plain data.
     (lambda: convert("pairs", []), "empty"),
     (lambda: convert("pairs", [{"source": "one", "text": "two"}]), "anchor"),
-    (lambda: convert("inference", [{"premise": "a", "hypothesis": "b", "label": 7}]), "7"),
     (lambda: convert_by_language([{"source": "a", "target": "b"}]), "source_lang"),
     # Running text.
-    (lambda: running(columns={"text": "text", "position": "n"}), "'document'"),
     (lambda: prepare_text("apart.txt"), "consecutive"),
     # Tokenizers and batches.
-    (lambda: pairs(tokenizers={"en": "gone", "fr": "gone"}), "tokenizers"),
     (lambda: train_tokenizer(TEXTS, vocab_size=5000, algorithm="bpe"), "vocab_size"),
     (lambda: LengthBucketBatchSampler([5] * 2, 1), "per_device_train_batch_size"),
 ]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data import languages
-from hf_xlsr.data.languages import foreign_letters, language_shares, scripts_of
+from hf_xlsr.data.languages import foreign_letters, scripts_of, share_of_first
 from hf_xlsr.utils.errors import XlsrError
 
 needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
@@ -27,17 +27,16 @@ def test_foreign_letters_equal_a_loop(text: str, language: str) -> None:
     assert foreign_letters(text, (language,)) == sum(not is_own(letter) for letter in letters)
 
 
-def shares(text: str, *tags: str) -> tuple[float, ...] | None:
-    return language_shares(tags, place="a line", advice="name it")(text)
+def share(text: str, first: str, second: str) -> float | None:
+    return share_of_first((first, second), place="a line", advice="name it")(text)
 
 
 def test_letters_determine_scripts_that_differ() -> None:
     # Two Latin letters against one that counts four times, whatever the order and the tag of the languages.
-    assert shares("ok 茶", "en", "zh") == pytest.approx((1 / 3, 2 / 3))
-    assert shares("ok 茶", "cmn", "eng_Latn") == pytest.approx((2 / 3, 1 / 3))
-    assert shares("да 茶", "ru", "zh") == pytest.approx((2 / 3, 1 / 3))  # neither is Latin
-    assert shares("να", "en", "ru", "el") == (0.0, 0.0, 1.0)
-    assert shares("8:30 😀", "en", "zh") is shares("να", "en", "zh") is None
+    assert share("ok 茶", "en", "zh") == pytest.approx(1 / 3)
+    assert share("ok 茶", "cmn", "eng_Latn") == pytest.approx(2 / 3)
+    assert share("да 茶", "ru", "zh") == pytest.approx(2 / 3)  # neither is Latin
+    assert share("8:30 😀", "en", "zh") is share("να", "en", "zh") is None
 
 
 @needs_py3langid
@@ -49,25 +48,23 @@ def test_identifier_divides_the_share_of_a_script(monkeypatch: pytest.MonkeyPatc
             return [("en", 0.6), ("fr", 0.2), ("de", 0.15), ("zh", 0.05)]
 
     monkeypatch.setattr(languages, "language_identifier", Fixed)
-    assert shares("okay", "en", "fr") == pytest.approx((0.75, 0.25))
-    assert shares("okay 茶", "fr", "zh", "en") == pytest.approx((0.125, 0.5, 0.375))
-    assert shares("okay", "gsw", "en", "fr") == pytest.approx((0.2, 0.6, 0.2))  # gsw gets the rest
+    assert share("okay", "en", "fr") == pytest.approx(0.75)
+    assert share("okay", "gsw", "en") == pytest.approx(0.4)  # gsw gets the rest
 
 
 @needs_py3langid
-@given(text=st.text(), tags=st.permutations(["en", "fr", "zh", "ja", "ru", "gsw"]).map(lambda tags: tags[:4]))
+@given(text=st.text(), tags=st.permutations(["en", "fr", "zh", "ja", "ru", "gsw"]).map(lambda tags: tags[:2]))
 @settings(max_examples=50, deadline=None)
 def test_shares_sum_to_one_in_any_order(text: str, tags: list[str]) -> None:
-    found, reverse = shares(text, *tags), shares(text, *tags[::-1])
+    found, reverse = share(text, *tags), share(text, *tags[::-1])
     if found is None or reverse is None:
         assert found is reverse
     else:
-        assert min(found) >= 0 and sum(found) == pytest.approx(1)
-        assert found == pytest.approx(reverse[::-1])
+        assert found >= 0 and found + reverse == pytest.approx(1)
 
 
 @needs_py3langid
-@pytest.mark.parametrize("tags", [("nb", "nn"), ("en", "gsw", "ang"), ("zh", "yue", "en")])
-def test_inseparable_languages_are_an_error(tags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("tags", [("nb", "nn"), ("gsw", "ang"), ("zh", "yue")])
+def test_inseparable_languages_are_an_error(tags: tuple[str, str]) -> None:
     with pytest.raises(XlsrError, match="name it"):
-        shares("text", *tags)
+        share("text", *tags)

@@ -78,11 +78,6 @@ def bible_pairs(
         hf_xlsr.utils.errors.XlsrError: the corpus 'bible' has no split 'tset'; did you mean 'test'?
     """
     codes = _version(source, source_version), _version(target, target_version)
-    if codes[0] == codes[1]:
-        raise XlsrError(
-            f"a translation cannot be paired with itself; set source_version and target_version to two of the {source} "
-            f"versions {', '.join(_codes(source))}."
-        )
     langs = {"source_lang": source, "target_lang": target}
     verses = _aligned(_database(database, split), codes, split)
     return ({"source": texts[0], "target": texts[1], **langs, "id": verse} for verse, texts in verses)

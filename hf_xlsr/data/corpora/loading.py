@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import chain
@@ -12,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from hf_xlsr.data.columns import column_value
 from hf_xlsr.data.corpora.bible import LANGUAGES as BIBLE_LANGUAGES
 from hf_xlsr.data.corpora.bible import bible_pairs, bible_text
-from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +38,16 @@ class Corpus:
     note: str = ""
 
 
-def _read_catalog() -> tuple[dict[str, Corpus], dict[str, dict[str, str]]]:
+def _read_catalog() -> dict[str, Corpus]:
     table: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
     table["corpora"]["bible"]["languages"] = " ".join(BIBLE_LANGUAGES)
-    corpora = {
+    return {
         name: Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
         for name, fields in table["corpora"].items()
     }
-    return corpora, table["glue"]
 
 
-CORPORA, GLUE_TASKS = _read_catalog()
+CORPORA = _read_catalog()
 
 
 def load_corpus(
@@ -62,7 +61,7 @@ def load_corpus(
             after the other. `bible` with one language gives running text.
         split: `train`, `dev` or `test`, or the dataset's own name of a split.
         **options: For `bible`: `source_version` (with one language: its version), `target_version`, `database`. For
-            `glue`: `task`. For corpora on the Hub: those of `load_dataset` (`streaming` is True by default).
+            corpora on the Hub: those of `load_dataset` (`streaming` is True by default).
 
     Returns:
         Rows of `source`, `target`, `source_lang`, `target_lang`; of `lang` and `text` (and `label`), of `lang`,
@@ -92,7 +91,7 @@ def load_corpus(
     hub_split = corpus.splits.get(split, split)
     if corpus.kind == "parallel":
         return _pairs(corpus, wanted, hub_split, options)
-    return chain.from_iterable([_single(corpus, lang, hub_split, dict(options)) for lang in wanted])
+    return chain.from_iterable([_single(corpus, lang, hub_split, options) for lang in wanted])
 
 
 def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -108,45 +107,23 @@ def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any
 
 
 def _single(corpus: Corpus, lang: str, split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    names, columns = {"lang": corpus.codes.get(lang, lang)}, corpus.columns
-    if corpus.name == "glue":
-        task = names["task"] = options.pop("task")
-        columns = GLUE_TASKS[task]
-        split = "validation_matched" if (task, split) == ("mnli", "validation") else split
-    return _rows(corpus, _open(corpus, names, split, options), columns, {"lang": lang})
+    dataset = _open(corpus, {"lang": corpus.codes.get(lang, lang)}, split, options)
+    return _rows(corpus, dataset, corpus.columns, {"lang": lang})
 
 
 def _open(corpus: Corpus, names: Mapping[str, str], split: str, options: Mapping[str, Any]) -> Iterable[Any]:
     import datasets  # takes seconds to import, and most users of corpora only read `bible` and files
 
     config = corpus.config.format(**names) if corpus.config else None
-    with _hub_errors(corpus):
-        return datasets.load_dataset(corpus.hub_id, config, split=split, **{"streaming": True, **options})
-
-
-@contextmanager
-def _hub_errors(corpus: Corpus) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # of several libraries
-        note = f" Note: {corpus.note}." if corpus.note else ""
-        cause = f"{type(error).__name__}: {error_line(error, 200)}"
-        raise XlsrError(
-            f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({cause}). Offline, give "
-            f"downloaded files as a path.{note}"
-        ) from error
+    return datasets.load_dataset(corpus.hub_id, config, split=split, **{"streaming": True, **options})
 
 
 def _rows(
     corpus: Corpus, dataset: Iterable[Any], columns: Mapping[str, str], fixed: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    skipped, stored_rows = 0, iter(dataset)
-    while True:
-        with _hub_errors(corpus):  # streams fetch as they are read
-            stored = next(stored_rows, None)
-        if stored is None:
-            break
-        row = {ours: _value(stored, path) for ours, path in columns.items()}
+    skipped = 0
+    for stored in dataset:
+        row = {ours: column_value(stored, path) for ours, path in columns.items()}
         # -1 marks rows whose annotators disagreed, or whose label is not public.
         if row.get("label") == -1 or any(value is None or not str(value).strip() for value in row.values()):
             skipped += 1
@@ -154,12 +131,6 @@ def _rows(
             yield {**row, **fixed}
     if skipped:
         logger.info("corpus %s: %d rows skipped, a side or the label is empty.", corpus.name, skipped)
-
-
-def _value(row: Any, path: str) -> Any:
-    for part in path.split("."):
-        row = row[part]
-    return row
 
 
 def corpora_table() -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import column_value, flat_names, split_name
-from hf_xlsr.data.formats.source import READ_ERRORS, BrokenFile, Record, Source, cause, read_errors
+from hf_xlsr.data.formats.source import READ_ERRORS, BrokenFile, Record, Source, read_errors
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
@@ -69,7 +69,7 @@ def _records(batch: Any) -> Iterator[dict[str, Any] | None]:
 
 def read_datasets(source: Source) -> Iterator[Record]:
     """The rows of a dataset, streamed."""
-    data = _choose_split(_load(source.name, source.paths[0], source.config), source).with_format(None)
+    data = _choose_split(_load(source.paths[0], source.config), source).with_format(None)
     # Network, archive and format errors have no common base.
     names = (
         list(data.features.flatten()) if data.features else flat_names(next(_guarded(iter(data), (Exception,)), {}))
@@ -96,23 +96,17 @@ def _guarded(items: Iterator[Any], errors: tuple[type[Exception], ...]) -> Itera
         yield item
 
 
-def _load(name: str, path: Path, config: str | None) -> Any:
+def _load(path: Path, config: str | None) -> Any:
     import datasets
 
-    try:
-        if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-            return datasets.load_from_disk(path.as_posix())
-        return datasets.load_dataset(path.as_posix(), name=config, streaming=True)
-    except Exception as error:
-        raise XlsrError(
-            f"'{name}' cannot be opened as a dataset ({cause(error)}). Offline, give a folder written by "
-            "`save_to_disk`."
-        ) from error
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        return datasets.load_from_disk(path.as_posix())
+    return datasets.load_dataset(path.as_posix(), name=config, streaming=True)
 
 
 def dataset_splits(path: str, config: str | None = None) -> list[str]:
     """Names of the splits of a dataset; empty where it has none."""
-    data = _load(path, Path(path), config)
+    data = _load(Path(path), config)
     return sorted(data) if isinstance(data, dict) else []
 
 

@@ -16,7 +16,7 @@ from mteb.languages import check_language_code
 from torch.utils.data import DataLoader
 
 from hf_xlsr.data.columns import split_name
-from hf_xlsr.data.languages import language_code, language_shares
+from hf_xlsr.data.languages import language_code, share_of_first
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocols.bucc import BuccData, bucc
@@ -172,8 +172,8 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
     """
     first, second = candidates
     advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
-    shares = language_shares(candidates, place=place, advice=advice)
-    votes = [found[0] for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := shares(text)) is not None]
+    share = share_of_first(candidates, place=place, advice=advice)
+    votes = [found for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := share(text)) is not None]
     won = sum(0.5 if vote == 0.5 else vote > 0.5 for vote in votes) / max(len(votes), 1)
     if votes and won >= CLEAR:
         return first

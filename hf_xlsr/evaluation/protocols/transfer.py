@@ -115,11 +115,11 @@ def nli(
 
 
 def _relation(label: Any, row: int, name: str) -> str:
-    from hf_xlsr.data.labelled import NLI_TASK, label_number
+    from hf_xlsr.data.labelled import NLI_TASK
 
     with suppress(ValueError):
-        if (number := label_number(label)) is not None:
-            return NLI_TASK.labels[number]
+        if (number := NLI_TASK.value(label)) is not None:
+            return NLI_TASK.labels[int(number)]
     raise XlsrError(
         f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, 1, "
         "2; leave out rows without a label."
