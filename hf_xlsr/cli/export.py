@@ -15,8 +15,6 @@ from hf_xlsr.cli.options import MODEL, TEXT_OPTIONS, TEXTS, extended, new_folder
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
-TRAINED = "Of a run or a saved model"
-
 
 def export(
     model: Annotated[str, typer.Argument(help=f"{MODEL} Of a run, the trained weights are exported.")],
@@ -28,12 +26,9 @@ def export(
     route: Annotated[
         str | None, typer.Option(help="Only the encoder of this language, without routes: for transformers.js.")
     ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Maximum number of tokens; by default the recipe's.", rich_help_panel=TRAINED)
-    ] = None,
     tokenizer: Annotated[
         list[str] | None,
-        typer.Option(help="FOLDER, or LANG=FOLDER for each; by default the one next to it.", rich_help_panel=TRAINED),
+        typer.Option(help="FOLDER, or LANG=FOLDER for each, of a saved model; by default the one next to it."),
     ] = None,
 ) -> None:
     """Export an encoder: sentence-transformers, AutoModel, ONNX."""
@@ -53,10 +48,7 @@ def export(
 
         exported = single_route(load_encoder(model, "cpu"), route)
     elif source.architecture:
-        exported = trained_sentence_transformer(source, tokenizer=_tokenizer(tokenizer), max_length=max_length)
-    elif max_length or tokenizer:
-        given = "--max-length" if max_length else "--tokenizer"
-        raise XlsrError(f"{given} is only for a run or a saved model, but '{model}' is neither.")
+        exported = trained_sentence_transformer(source, tokenizer=_tokenizer(tokenizer))
     elif (Path(source.path) / "modules.json").is_file():
         copied = folder_files(Path(source.path))
     else:
@@ -69,7 +61,7 @@ def export(
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, partial / name)
         else:
-            _save(exported, model, max_length, partial)
+            _save(exported, Path(model), partial)
         files: dict[str, dict[str, float]] = {}
         if onnx or int8:
             from hf_xlsr.export.onnx_files import write_onnx
@@ -87,19 +79,14 @@ def export(
             print(f"{folder / 'model_quantized.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
 
 
-def _save(model: Any, place: str, max_length: int | None, folder: Path) -> None:
+def _save(model: Any, run: Path, folder: Path) -> None:
     from hf_xlsr.export.sentence_transformer import save_export
-    from hf_xlsr.runs.card import PLOTS, card_of_run
+    from hf_xlsr.runs.card import PLOTS
 
-    card, text = Path(place) / "model" / "README.md", ""
-    changed = {"data": {"max_length": max_length}} if max_length else {}
-    if card.is_file():  # of a run, which describes its own export
-        text = card_of_run(place, changed=changed) if changed else card.read_text("utf-8")
     save_export(model, folder)
-    if text:
-        (folder / "README.md").write_text(text, "utf-8")
-        for plot in (path for path in map(Path(place).joinpath, PLOTS) if path.is_file()):
-            shutil.copyfile(plot, folder / plot.name)  # the card shows them
+    for file in (run / "model" / "README.md", *map(run.joinpath, PLOTS)):  # the card of a run, and what it shows
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
 
 
 def _tokenizer(given: list[str] | None) -> str | dict[str, str] | None:

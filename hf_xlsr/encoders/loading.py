@@ -76,9 +76,7 @@ def weights_folder(path: str | Path) -> Path:
     raise XlsrError(f"'{home}' holds {found}; expected a finished run, one of its checkpoints, or a saved model.")
 
 
-def trained_sentence_transformer(
-    place: ModelPlace, *, tokenizer: str | Mapping[str, str] | None = None, max_length: int | None = None
-) -> Any:
+def trained_sentence_transformer(place: ModelPlace, *, tokenizer: str | Mapping[str, str] | None = None) -> Any:
     """The sentence-transformers model, on the CPU, of a saved model of this package.
 
     The recipe of its run gives `max_length`, the prompt, and whether embeddings are normalised. The tokenizer, or one for
@@ -97,7 +95,7 @@ def trained_sentence_transformer(
     recipe = json.loads((training / "recipe.json").read_text("utf-8")) if place.training else {}
     tokenizers = _tokenizers(model, weights, training, tokenizer)
     data = recipe.get("data") or {}
-    limit = _max_length(model, tokenizers, max_length, data.get("max_length"))
+    limit = data.get("max_length") or _max_length(model, tokenizers)
     exported = model.to_sentence_transformer(tokenizers, max_length=limit, **recipe.get("export", {}))
     if prompt := data.get("prompt"):
         # `encode_query` and `encode_document` take prompts of their own.
@@ -128,13 +126,11 @@ def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[
     raise XlsrError(f"'{weights}' needs --tokenizer FOLDER{each}.")
 
 
-def _max_length(model: Any, tokenizers: Any, given: int | None, trained: int | None) -> int:
+def _max_length(model: Any, tokenizers: Any) -> int:
     encoders = model.encoders.values() if hasattr(model, "encoders") else [model.encoder]
     several = tokenizers.values() if isinstance(tokenizers, Mapping) else [tokenizers]
     positions = min((count for count in map(max_positions, encoders) if count is not None), default=None)
-    if given is not None and not 1 < given <= (positions or given):
-        raise XlsrError(f"--max-length must be 2 to {positions}, the positions of the encoder, got {given}.")
-    return given or trained or min([MAX_LENGTH, positions or MAX_LENGTH, *(one.model_max_length for one in several)])
+    return min([MAX_LENGTH, positions or MAX_LENGTH, *(one.model_max_length for one in several)])
 
 
 def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:

@@ -84,18 +84,12 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     )
 
 
-def card_of_run(
-    run: str | Path, chosen: Mapping[str, Any] | None = None, changed: Mapping[str, Mapping[str, Any]] | None = None
-) -> str:
-    """The card of a finished run, from `results.json` and `training/recipe.json`.
-
-    `chosen` replaces keys of the recipe's `card`, `changed` (by section) those of the export.
-    """
+def card_of_run(run: str | Path, chosen: Mapping[str, Any] | None = None) -> str:
+    """The card of a finished run, from `results.json` and `training/recipe.json`; `chosen` replaces keys of `card`."""
     folder = RunFolder(run)
     method = read_run(folder)
     results, content = load_results(folder.results), method.recipe.settings()
-    for section, values in {"card": chosen or {}, **(changed or {})}.items():
-        content[section] |= values
+    content["card"] |= chosen or {}
     settings = {**(results.get("settings") or {}), "versions": results.get("versions", {})}
     return render_card(type(method).bind(content), results["metrics"], settings)
 

@@ -73,8 +73,6 @@ def _encoder(folder: RunFolder, repo: str, private: bool) -> RepoUpload:
 def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
     """A model without a run: of a saved model, its export."""
     home = Path(find_model(name).path)
-    if not home.is_dir():
-        raise XlsrError(f"'{name}' must be the folder of a run, a saved model or an export.")
     card = (home / CARD).read_text("utf-8") if (home / CARD).is_file() else card_of_model(name)
     if not (home / "modules.json").is_file():
         home = scratch

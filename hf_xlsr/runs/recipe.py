@@ -93,15 +93,12 @@ def recipe_names() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, Any]:
+def read_recipe(name_or_path: str) -> dict[str, Any]:
     """Reads a recipe by name or path and merges it over the recipe that its `base` names; without validation.
 
     `data_from` names a recipe, of any method, over whose `data` those of the recipe are merged; null removes a key that
-    the method lacks. `above` are the recipes that led to this one.
+    the method lacks.
     """
-    if name_or_path in above:
-        chain = " -> ".join((*above, name_or_path))
-        raise XlsrError(f"recipe '{name_or_path}' contains itself by base or data_from: {chain}.")
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         text, name = path.read_bytes(), path.stem
@@ -112,11 +109,10 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
     content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
         raise XlsrError(f"recipe '{name}' must be a mapping, got {type(content).__name__}.")
-    rest = {"above": (*above, name_or_path)}
     if data_from := content.pop("data_from", None):
-        content["data"] = merge(read_recipe(str(data_from), **rest).get("data") or {}, content.get("data") or {})
+        content["data"] = merge(read_recipe(str(data_from)).get("data") or {}, content.get("data") or {})
     base = content.pop("base", None)
-    below = {key: value for key, value in read_recipe(str(base), **rest).items() if key not in LISTS} if base else {}
+    below = {key: value for key, value in read_recipe(str(base)).items() if key not in LISTS} if base else {}
     models = [part.get("model") for part in (content, below)]
     if all(isinstance(model, dict) and "encoders" in model for model in models):
         del below["model"]["encoders"]  # they belong to the languages: all or none are inherited
@@ -142,14 +138,6 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(under, dict) and isinstance(value, Mapping)
         result[key] = merge(under or {}, value) if both else deepcopy(value)
     return result
-
-
-def _listed_runs(name: str, runs: Any, kind: str) -> list[ListedRun]:
-    listed = [validated(ListedRun, run, name, kind) for run in as_list(runs)]
-    names = [run.name for run in listed]
-    if repeated := [one for one in names if names.count(one) > 1]:
-        raise XlsrError(f"recipe '{name}': {kind} has '{repeated[0]}' twice; every name must be different.")
-    return listed
 
 
 def parse_overrides(options: Iterable[tuple[str, str]], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,7 +271,7 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
     if len(lists) > 1:
         raise XlsrError(f"recipe '{recipe['name']}' has runs and stages; remove one of them.")
     kind, found = next(iter(lists.items()), ("runs", []))
-    runs = _listed_runs(recipe["name"], found, kind)
+    runs = [validated(ListedRun, run, recipe["name"], kind) for run in as_list(found)]
     names = [run.name for run in runs]
     for name in only or ():
         if name not in names:

@@ -9,7 +9,7 @@ import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, create_model, model_validator
@@ -105,8 +105,6 @@ class Recipe(Section):
     arguments, which have the defaults.
     """
 
-    min_languages: ClassVar[int] = 2
-
     name: str = Field("recipe", description="name of the run; by default that of the file")
     description: str = Field("", description="one sentence, for the list of recipes and the model card")
     method: str = Field(description="what is trained")
@@ -126,9 +124,6 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _fill_in(self) -> Recipe:
         self.output_dir = os.path.expandvars(self.output_dir or f"outputs/{self.name}")
-        # A recipe for one's own data names no languages; training without them is an error.
-        if self.languages and len(set(self.languages)) < self.min_languages:
-            raise ValueError(f"languages: a cross-lingual encoder needs two, e.g. [en, fr], got {self.languages}")
         return self
 
     def weights(self) -> dict[str, str]:
@@ -154,16 +149,6 @@ def validated(model: type[ModelT], content: Mapping[str, Any], name: str, place:
         raise XlsrError(f"recipe '{name}': {explain(error, model, place)}.") from None
 
 
-# Bounds that transformers checks late or not at all.
-BOUNDS: dict[str, dict[str, float]] = {
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit"), {"ge": 1}),
-    **dict.fromkeys(("learning_rate", "warmup_steps", "weight_decay", "max_grad_norm", "eval_delay"), {"ge": 0}),
-    **dict.fromkeys(("dataloader_num_workers", "label_smoothing_factor"), {"ge": 0}),
-    **dict.fromkeys(("num_train_epochs", "logging_steps", "save_steps", "eval_steps", "adam_epsilon"), {"gt": 0}),
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), {"ge": 0, "le": 1}),
-    "gradient_accumulation_steps": {"ge": 1},
-    "max_steps": {"ge": -1},
-}
 # Training arguments with another place in a recipe, or that have no effect on prepared data.
 ELSEWHERE: dict[str, str] = {
     "output_dir": "write it at the top of the recipe",
@@ -195,8 +180,7 @@ def section_of(
         hint = Literal[tuple(choices)] if choices else hints[field.name]
         default = None if field.default is dataclasses.MISSING else getattr(field.default, "value", field.default)
         text = texts.get(field.name) or " ".join(str(field.metadata.get("help") or "").split())
-        bounds: dict[str, Any] = dict(BOUNDS.get(field.name, {}))
-        keys[field.name] = (hint | None, Field(default, description=text, **bounds))
+        keys[field.name] = (hint | None, Field(default, description=text))
     return create_model(owner.__name__, __base__=Section, __module__=__name__, **keys, **more)
 
 

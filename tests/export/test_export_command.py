@@ -127,9 +127,9 @@ def test_link_out_of_an_export(runs: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_checkpoint(runs: Path, tmp_path: Path) -> None:
-    run_export(runs / "one" / "training" / "checkpoint-1", "--output", tmp_path / "out", "--max-length", 9)
+    run_export(runs / "one" / "training" / "checkpoint-1", "--output", tmp_path / "out")
     ours, its = (SentenceTransformer(str(folder)) for folder in (tmp_path / "out", runs / "one" / "model"))
-    assert ours.max_seq_length == 9 and len(list(ours.children())) == 2
+    assert ours.max_seq_length == 24 and len(list(ours.children())) == 2
     assert not np.allclose(ours.encode(TEXTS), its.encode(TEXTS))
 
 
@@ -160,7 +160,6 @@ def invalid(runs: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
     ("words", "key"),
     [
         ("one --output one", "--output"),
-        ("one --max-length 41", "--max-length"),
         ("dual/training/final", "adapters"),
         ("classifier", "HictlForSequenceClassification"),
         ("going-on", "checkpoint"),

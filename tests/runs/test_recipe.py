@@ -64,7 +64,6 @@ def test_override_refusals(words: list[str], key: str) -> None:
         ("model: {poling: mean}", "unknown key 'model.poling'; did you mean 'pooling'"),
         ("model: {encoder: {hiden_size: 8}}", "'model.encoder.hiden_size'; did you mean 'hidden_size'"),
         ("data: {train: {pth: x}}", "data.train: unknown key 'pth'; did you mean 'path'"),
-        ("training: {max_steps: -5}", "training.max_steps"),
         ("training: {hub_token: hf_secret}", "training.hub_token"),
         ("method: lightwight", "did you mean 'lightweight'"),
         ("languages: [en, fr]", "`method`"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -48,8 +48,6 @@ class CmlmData(SentenceDataSection):
 
 
 class CmlmRecipe(OneEncoderRecipe):
-    min_languages: ClassVar[int] = 1
-
     method: Literal["cmlm"]
     data: CmlmData = CmlmData()
     nli: NliSection = NliSection()

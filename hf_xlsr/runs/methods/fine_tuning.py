@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
@@ -109,8 +109,6 @@ class ClassificationEvaluation(Section):
 
 
 class ClassificationRecipe(Recipe):
-    min_languages: ClassVar[int] = 1
-
     method: Literal["classification"]
     data: ClassificationDataSection = ClassificationDataSection()
     task: TaskSection = TaskSection()
