@@ -59,7 +59,7 @@ def main() -> None:
     call("train", "quickstart", *f"{text} {small} {quick} --output_dir {run}".split())
     command = [sys.executable, "-I", "-c", LOADED_ALONE, str(run / "model")]
     width = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    written = ["--output", str(folder / "scores.json"), "--report", str(folder / "report")]
+    written = ["--output", str(folder / "scores.json")]
     columns = ["--data", str(table), "--columns", "source=0,target=1", "--languages", "en,fr"]
     call("evaluate", str(run / "model"), "--protocol", "tatoeba", *columns, *written)
     scores = json.loads((folder / "scores.json").read_text("utf-8"))["metrics"]

@@ -64,7 +64,6 @@ def evaluate(
     output: Annotated[
         str | None, typer.Option(help="File for the results, as JSON; of a suite or several models, a folder.")
     ] = None,
-    report: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a report with plots.")] = None,
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Also save the outcome of each example, for hf-xlsr compare.")
     ] = False,
@@ -78,8 +77,6 @@ def evaluate(
         return
     models = model or []
     several = bool(suite) or len(models) > 1
-    if several and report:
-        raise XlsrError("--report is for one model; a suite and several models write tables and plots to --output.")
     of_task = {"MODEL": models, "--protocol NAME": protocol, "--data FILE": given["data"]}
     needed = {**({} if suite else of_task), **({"--output DIR": output} if several else {})}
     if missing := [option for option, value in needed.items() if not value]:
@@ -111,7 +108,7 @@ def evaluate(
 
     files = {f"--{key.replace('_', '-')}": options.get(key) for key in ("pool", "tune", "gold", "tune_gold")}
     check_named(models[0], {"--data": data.files, **files}, data.languages)
-    places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions, "vectors": vectors}
+    places: dict[str, Any] = {"output": output, "predictions": predictions, "vectors": vectors}
     results = evaluate_files(models[0], str(protocol), data, options, encoder=encoder, seed=seed, **places)
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
@@ -152,11 +149,9 @@ def compare(
     metric: Annotated[
         str | None, typer.Option(help="Metrics, with commas; by default the headline of each protocol.")
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="markdown, csv, latex or json; by default what --output ends in.")
-    ] = None,
     output: Annotated[
-        str | None, typer.Option(help="File to write; by default a table is printed, in a pipe as Markdown.")
+        str | None,
+        typer.Option(help="A .md, .tex or .json file; by default a table is printed, in a pipe as Markdown."),
     ] = None,
     plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None,
 ) -> None:
@@ -164,19 +159,19 @@ def compare(
     from hf_xlsr.evaluation import comparison
     from hf_xlsr.utils.files import write_text
 
-    chosen = form or comparison.ENDINGS.get(Path(output or "").suffix, "markdown")
-    require_choice("--format", chosen, comparison.ENDINGS.values())
+    ending = Path(output).suffix if output else ".md"
+    require_choice("--output", ending, comparison.ENDINGS)
     tables = comparison.compare(load_labelled(results), metric.split(",") if metric else ())
     if plots is not None:
         from hf_xlsr.evaluation.plots import plot_comparisons
 
         plot_comparisons(plots, tables)
     if output is not None:
-        write_text(output, comparison.render(tables, chosen))
-    elif form is None and sys.stdout.isatty():
+        write_text(output, comparison.render(tables, ending))
+    elif sys.stdout.isatty():
         _print_tables(tables)
     else:
-        print(comparison.render(tables, chosen), end="")
+        print(comparison.render(tables), end="")
 
 
 def _protocols_table() -> Any:

@@ -23,17 +23,17 @@ from hf_xlsr.cli.options import (
 from hf_xlsr.utils.errors import XlsrError, error_line
 
 plot = typer.Typer(
-    help="Plot translation pairs, retrieval results, retrieved languages or training runs.",
+    help="Plot translation pairs, retrieved languages or training runs.",
     context_settings=HELP,
     add_completion=False,
 )
 
 
 def _checked(output: str) -> str:
-    from hf_xlsr.evaluation.plots.common import check_picture
     from hf_xlsr.utils.files import check_writable
 
-    check_picture(output)
+    if Path(output).suffix not in (".png", ".pdf", ".svg"):
+        raise typer.BadParameter("the picture must end in .png, .pdf or .svg.")
     check_writable(output, "--output")
     return output
 
@@ -53,17 +53,11 @@ Protocols = Annotated[str | None, typer.Option(help="First parts of the metric k
 def tsne(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
     """Plot embeddings of translations on a plane."""
     from hf_xlsr.evaluation.plots import plot_tsne
+    from hf_xlsr.evaluation.rows import both_sides
 
-    print(plot_tsne(output, *_one_pair(model, pairs, given), seed=given["seed"] or 1))
-
-
-@plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared(data=REQUIRED))
-def heatmap(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
-    """Plot the cosines of translations."""
-    from hf_xlsr.evaluation.plots import plot_heatmap
-
-    print(plot_heatmap(output, *_one_pair(model, pairs, given)))
+    chosen, vectors = _encoded({"model": model}, pairs, given, most=1)
+    ((languages, rows),) = chosen.items()
+    print(plot_tsne(output, *vectors["model"][languages], *both_sides(rows), languages, seed=given["seed"] or 1))
 
 
 @plot.command(cls=Verb, context_settings=HELP)
@@ -82,15 +76,6 @@ def spaces(
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-def retrieval(results: Results, output: Picture, metric: Metric = None, protocol: Protocols = None) -> None:
-    """Plot results by language, a panel for each protocol and direction."""
-    from hf_xlsr.evaluation.plots import plot_retrieval
-
-    protocols = protocol.split(",") if protocol else None
-    print(plot_retrieval(output, load_labelled(results), metric=metric, protocols=protocols))
-
-
-@plot.command(cls=Verb, context_settings=HELP)
 def languages(results: Results, output: Picture, protocol: Protocols = None) -> None:
     """Plot which languages retrieval finds."""
     from hf_xlsr.evaluation.plots import plot_languages
@@ -105,15 +90,6 @@ def curves(runs: Runs, output: Picture, metric: Metric = None) -> None:
 
     found = {label: _log_history(path) for label, path in labelled(runs).items()}
     print(plot_curves(output, found, metrics=metric.split(",") if metric else None))
-
-
-def _one_pair(model: str, pairs: int, given: dict[str, Any]) -> Any:
-    """Vectors, sentences and languages of random translation pairs."""
-    from hf_xlsr.evaluation.rows import both_sides
-
-    chosen, vectors = _encoded({"model": model}, pairs, given, most=1)
-    ((languages, rows),) = chosen.items()
-    return *vectors["model"][languages], *both_sides(rows), languages
 
 
 def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most: int | None = None) -> Any:

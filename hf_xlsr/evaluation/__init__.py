@@ -7,11 +7,10 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "plots.encoders": ["plot_heatmap", "plot_spaces", "plot_tsne"],
-        "plots.results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages", "plot_retrieval"],
+        "plots.encoders": ["plot_spaces", "plot_tsne"],
+        "plots.results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages"],
         "command": ["EncoderOptions", "evaluate_files"],
         "inputs": ["DataOptions"],
-        "metrics": ["load_metric"],
         "protocols.bucc": [
             "BUCC_SETTINGS",
             "BuccData",

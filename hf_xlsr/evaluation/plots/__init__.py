@@ -10,7 +10,7 @@ require_package("matplotlib")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "encoders": ["plot_heatmap", "plot_spaces", "plot_tsne"],
-        "results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages", "plot_retrieval"],
+        "encoders": ["plot_spaces", "plot_tsne"],
+        "results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages"],
     },
 )

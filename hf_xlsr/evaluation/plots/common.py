@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
 from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 from matplotlib import font_manager, rc_context
-from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from rich.cells import cell_len, set_cell_size
-
-from hf_xlsr.utils.errors import XlsrError
-
-logger = logging.getLogger(__name__)
 
 DPI = 150
 # The first six are distinct for colour-blind readers too (Okabe and Ito).
@@ -82,26 +75,9 @@ def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
     return np.asarray(plane)
 
 
-def check_picture(path: str | os.PathLike[str]) -> None:
-    """Refuses a picture whose suffix is no format of matplotlib, before anything is computed."""
-    file = Path(path)
-    if file.suffix.lstrip(".").lower() not in FigureCanvasBase.get_supported_filetypes():
-        raise XlsrError(f"the picture {file} must end in .png, .pdf or .svg.")
-
-
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes a figure in the format of the suffix; missing glyphs give one warning."""
+    """Writes a figure in the format of the suffix."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    suffix = file.suffix.lstrip(".").lower()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.savefig(file, dpi=DPI, metadata=UNDATED.get(suffix))
-    # matplotlib warns once for each character.
-    glyphs = [warning for warning in caught if str(warning.message).startswith("Glyph")]
-    if glyphs:
-        logger.warning("%d characters in %s are boxes; install a font such as Noto Sans.", len(glyphs), file)
-    for warning in caught:
-        if warning not in glyphs:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    figure.savefig(file, dpi=DPI, metadata=UNDATED.get(file.suffix.lstrip(".").lower()))
     return file

@@ -1,4 +1,4 @@
-"""Plots of embeddings: translation pairs on a plane, their cosines, and whole spaces."""
+"""Plots of embeddings: translation pairs on a plane, and whole spaces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,9 +18,7 @@ from hf_xlsr.utils.vectors import as_vectors
 
 PAIRS_PER_COLUMN = 20
 LIST_WIDTH = 52  # columns of a terminal; a Chinese character takes two
-AXIS_WIDTH = 34
 NAME_WIDTH = 24
-ANNOTATED_PAIRS = 20  # more cells than these leave no room for a number in each
 GAP = 0.042  # between two points, as a part of the picture's side: a little more than a marker
 SIDE = 2.3  # inches of a panel of `plot_spaces`
 
@@ -72,53 +69,6 @@ def plot_tsne(
     # Below the frame, where it covers no point.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, markerscale=0.7)
     _list_pairs(listing, list(zip(sources, targets, strict=True)), columns)
-    return save_figure(figure, path)
-
-
-@styled
-def plot_heatmap(
-    path: str | os.PathLike[str],
-    source_vectors: np.ndarray,
-    target_vectors: np.ndarray,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    languages: tuple[str, str],
-) -> Path:
-    """Draws the cosines between the sentences of translation pairs, sources down and targets across.
-
-    The translations are on the diagonal, whose cells are framed. Colours span the values that occur: compare pictures
-    by the numbers of their colour bars. With up to 20 pairs each cell has its cosine. Arguments are those of `plot_tsne`.
-    """
-    sides = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
-    count = len(sources)
-    cosines = unit_length(sides[0]) @ unit_length(sides[1]).T
-    cell = 0.42 if count <= ANNOTATED_PAIRS else 0.21
-    size = max(cell * count, 2.5)
-    figure = Figure(figsize=(size + 4.2, size + 2.6), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(cosines, cmap="viridis")
-    for index in range(count):
-        # White inside black: seen on any of the map's colours.
-        for colour, width in (("black", 2.6), ("white", 1.2)):
-            corner = (index - 0.46, index - 0.46)
-            axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=colour, linewidth=width))
-    if count <= ANNOTATED_PAIRS:
-        # The lower part of the map is dark.
-        bright = cosines.min() + 0.6 * (cosines.max() - cosines.min())
-        for (row, column), cosine in np.ndenumerate(cosines):
-            colour = "white" if cosine <= bright else "black"
-            axes.text(column, row, f"{cosine:.2f}", color=colour, fontsize=7.5, ha="center", va="center")
-    slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_yticks(range(count), [shorten(source, AXIS_WIDTH) for source in sources], fontsize=8)
-    axes.set_xticks(range(count), [shorten(target, AXIS_WIDTH) for target in targets], fontsize=8, **slanted)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set(
-        ylabel=shorten(languages[0], NAME_WIDTH),
-        xlabel=shorten(languages[1], NAME_WIDTH),
-        title=f"Cosines of {count} translation pairs",
-    )
-    figure.colorbar(image, ax=axes, shrink=0.8, aspect=30, label="cosine")
     return save_figure(figure, path)
 
 

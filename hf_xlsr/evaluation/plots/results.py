@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, comparison_tables, table_title
+from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten, styled
 from hf_xlsr.evaluation.protocols.parallel import SHARE
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
@@ -33,27 +33,6 @@ def plot_comparisons(folder: str | os.PathLike[str], tables: Iterable[Comparison
     """Draws each table of `compare` in a file of its name, `PROTOCOL-SPLIT-METRIC.png`; see `plot_comparison`."""
     names = {re.sub(r"[^-.@+\w]+", "-", f"{table.name} {table.metric}"): table for table in tables}
     return [plot_comparison(Path(folder) / f"{name}.png", table) for name, table in names.items()]
-
-
-def plot_retrieval(
-    path: str | os.PathLike[str],
-    results: Mapping[str, Mapping[str, Any]],
-    *,
-    metric: str | None = None,
-    protocols: Sequence[str] | None = None,
-) -> Path:
-    """Draws results of encoders side by side, see `plot_comparison`: a panel for each protocol, split and direction.
-
-    Args:
-        results: `Results`, or what `load_results` gave, by the name of the encoder.
-        metric: Last part of the keys to draw, such as `precision@5`; without it the headline of each protocol.
-        protocols: First parts of the keys to draw, such as `tico19-xsr`; without it all.
-    """
-    tables = comparison_tables(results, [metric] if metric else ())
-    known = {table.protocol for table in tables}
-    if missing := [name for name in protocols or () if name not in known]:
-        raise XlsrError(f"'{missing[0]}' is not in the results; {did_you_mean(missing[0], known)}")
-    return plot_comparison(path, *(table for table in tables if table.protocol in (protocols or known)))
 
 
 @styled

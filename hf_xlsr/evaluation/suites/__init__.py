@@ -132,7 +132,7 @@ def evaluate_suite(
     It reads and checks everything before it loads a model. It saves each result at once as `OUTPUT/ENCODER/TASK.json`,
     with the outcomes of single examples beside it. A later run measures only what has a new model, data or settings.
     After a failure the suite goes on with the next task, and raises at the end. It compares all encoders in
-    `OUTPUT/table.md`, `.csv`, `.tex` and `.json`, and draws the tables in `OUTPUT/plots`. Embeddings are kept for other
+    `OUTPUT/table.md`, `.tex` and `.json`, and draws the tables in `OUTPUT/plots`. Embeddings are kept for other
     commands in `vectors`, by default `OUTPUT/vectors`.
     """
     home = Path(output)
@@ -159,8 +159,8 @@ def evaluate_suite(
                 logger.error("%s failed: %s", f"{label}/{name}", failed[f"{label}/{name}"], exc_info=error)
         print(f"{label}: {runner.account()}", file=sys.stderr)
     tables = compare({label: _merged(one) for label, one in found.items() if one}) if any(found.values()) else []
-    for ending, form in ENDINGS.items():
-        write_text(home / f"table{ending}", render(tables, form))
+    for ending in ENDINGS:
+        write_text(home / f"table{ending}", render(tables, ending))
     if can_plot():
         from hf_xlsr.evaluation.plots import plot_comparisons
 
@@ -217,7 +217,7 @@ class _Runner:
             return there
         inputs = task.inputs_for(self.model, self.options)
         encoder = self.cached if task.takes_vectors else self.loaded
-        results, settings, _, _ = measure(task, inputs, encoder, self.model, self.options)
+        results, settings = measure(task, inputs, encoder, self.model, self.options)
         settings |= {"encoder": encoder_facts(self.loaded, self.model), "suite_key": key}
         save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=True)
         return load_results(file)
