@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +19,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
-
-# Values of a configuration with `inference_state_dict` for a model without training state.
-INFERENCE = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True, "nli_labels": 0}
 
 
 @dataclass
@@ -47,7 +41,15 @@ class PairOutput(ModelOutput):
 class XlsrPreTrainedModel(PreTrainedModel):
     """A model on stock encoders. It loads safetensors only, onto a single device.
 
-    Losses use the embedding table outside of the encoder's forward pass, so all parts must be on one device.
+    Losses use the embedding table outside of the encoder's forward pass, so all parts must be on one device. Models of
+    sentence pairs share these inputs of `forward`:
+
+    - `negative_input_ids` and `negative_attention_mask`: hard negatives of the whole batch in the language of the
+      targets, `(negatives, negative_length)`. Their number may differ between processes.
+    - `matryoshka_dims`: widths of truncated embeddings in contrastive losses, see `matryoshka_mean`.
+    - `cache_batch_size`: sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
+    - `masked_tokens`: mean number of masked tokens of a micro-batch and process in the optimiser step.
+    - `return_loss`: False returns embeddings only.
     """
 
     base_model_prefix = "encoder"
@@ -68,14 +70,6 @@ class XlsrPreTrainedModel(PreTrainedModel):
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Selects the weights to start training from, of those of another model that have a name of this one."""
         return tensors
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # type: ignore[override]  # they pass through
-        """As `PreTrainedModel.push_to_hub`, of the weights that encode sentences, without the training state."""
-        from hf_xlsr.export.hub import TAG, hub_errors
-
-        options["tags"] = [*(options.get("tags") or []), TAG]
-        with hub_errors(repo_id), without_training_state(self):
-            return PreTrainedModel.push_to_hub(self, repo_id, **options)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -139,7 +133,6 @@ class EncoderWithLmHead(SentenceEncoderModel):
             text_config.vocab_size,
             activation=getattr(text_config, "hidden_act", "gelu"),
             eps=getattr(text_config, "layer_norm_eps", getattr(text_config, "norm_eps", 1e-12)),
-            own_decoder=not self.config.tie_word_embeddings,
         )
 
     @classmethod
@@ -155,40 +148,10 @@ class EncoderWithLmHead(SentenceEncoderModel):
             logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", path)
         return model
 
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The language model's decoder; None where it is the embedding table, which then counts once."""
-        return None if self.lm_head is None else self.lm_head.decoder
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        if self.lm_head is not None:
-            self.lm_head.decoder = value
+    def get_output_embeddings(self) -> None:
+        """None: the language model's decoder is the embedding table, which counts once."""
 
 
 def config_of_encoder(encoder: Any) -> dict[str, Any]:
     """Values of a configuration for a loaded encoder, whose attention a new configuration would reset."""
     return {"text_config": encoder.config, "attn_implementation": encoder.config._attn_implementation}
-
-
-@contextmanager
-def without_training_state(model: Any) -> Iterator[None]:
-    """Makes `model.save_pretrained` omit the training state inside a `with` block.
-
-    The saved configuration has no queues either, so that the model loads without them.
-    """
-    if not hasattr(model, "inference_state_dict"):
-        yield
-        return
-    config, save = model.config, model.save_pretrained
-
-    def save_inference(folder: Any, **options: Any) -> Any:
-        return save(folder, **{"state_dict": model.inference_state_dict(), **options})
-
-    model.config = copy.deepcopy(config)
-    for name, value in INFERENCE.items():
-        setattr(model.config, name, value)
-    model.save_pretrained = save_inference
-    try:
-        yield
-    finally:
-        model.config = config
-        del model.save_pretrained

@@ -16,17 +16,12 @@ from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import scaled_to_mean
 
 NLI_SIDES = ("premise", "hypothesis")
-# Names of dense layer, normalisation, decoder bias and decoder, by architecture.
+# Names of dense layer, normalisation and decoder bias, by architecture.
 _KNOWN_HEADS = (
-    (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.bias",
-        "cls.predictions.decoder",
-    ),
-    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder"),
-    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector"),
-    ("head.dense", "head.norm", "decoder.bias", "decoder"),  # ModernBERT
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    ("head.dense", "head.norm", "decoder.bias"),  # ModernBERT
 )
 
 
@@ -42,24 +37,16 @@ class LmHead(TokenBias):
     """Dense layer, activation and normalisation in front of a decoder.
 
     As in BERT: `decoder(norm(act(dense(states)))) + bias`. The decoder is the embedding table, which is not a part of
-    the head, unless `own_decoder`.
+    the head.
     """
 
     def __init__(
-        self,
-        width: int,
-        vocab_size: int,
-        *,
-        activation: str = "gelu",
-        normalize: bool = True,
-        eps: float = 1e-12,
-        own_decoder: bool = False,
+        self, width: int, vocab_size: int, *, activation: str = "gelu", normalize: bool = True, eps: float = 1e-12
     ) -> None:
         super().__init__(vocab_size)
         self.dense = nn.Linear(width, width)
         self.activation = ACT2FN[activation]
         self.norm = nn.LayerNorm(width, eps=eps) if normalize else nn.Identity()
-        self.decoder = nn.Linear(width, vocab_size, bias=False) if own_decoder else None
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Input of the decoder: `(rows, width)` to `(rows, width)`."""
@@ -80,8 +67,7 @@ class LmHead(TokenBias):
         those of the masked tokens alone. For `masked_tokens` see `scaled_to_mean`. The average of the scalar over
         processes is the mean over all masked tokens.
         """
-        weight = table if self.decoder is None else self.decoder.weight
-        loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
+        loss = masked_lm_loss(states, labels, table, self.bias, transform=self, chunk_size=chunk_size)
         return scaled_to_mean(loss, (labels != IGNORE).sum(), masked_tokens)
 
     @torch.no_grad()
@@ -94,21 +80,14 @@ class LmHead(TokenBias):
         except ValueError:  # the architecture has no masked LM
             return False
         state: dict[str, Any] = model.state_dict()
-        for dense, norm, bias, decoder in _KNOWN_HEADS:
-            names = {
-                "dense.weight": f"{dense}.weight",
-                "dense.bias": f"{dense}.bias",
-                "norm.weight": f"{norm}.weight",
-                "norm.bias": f"{norm}.bias",
-                "bias": bias,
-                **({} if self.decoder is None else {"decoder.weight": f"{decoder}.weight"}),
-            }
+        for dense, norm, bias in _KNOWN_HEADS:
+            names = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")}
+            names |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")} | {"bias": bias}
             # A missing bias is a bias of zeros.
             absent = {own for own in ("dense.bias", "norm.bias") if names[own] not in state}
             found = {own: state.get(name) for own, name in names.items() if own not in absent}
-            if all(value is not None for value in found.values()) and not set(names.values()) & set(
-                info["missing_keys"]
-            ):
+            complete = all(value is not None for value in found.values())
+            if complete and not set(names.values()) & set(info["missing_keys"]):
                 zeros = {own: torch.zeros_like(self.get_parameter(own)) for own in absent}
                 self.load_state_dict({**found, **zeros}, strict=False)
                 return True

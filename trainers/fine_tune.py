@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed
 from datasets import DatasetDict
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
@@ -23,7 +22,7 @@ from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer, usable_length
 from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
-from hf_xlsr.utils.distributed import process_index, world_size
+from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.errors import XlsrError
 
 # Of outputs, `(rows, outputs)`, and gold labels, `(rows,)`.
@@ -53,36 +52,23 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
 
 
 class LiveClassifier(LiveModel):
-    """A model in training as a classifier for evaluation.
+    """A model in training as a classifier for evaluation."""
 
-    With `share`, processes share the batches and sum the logits; every process must call it then.
-    """
-
-    def __init__(
-        self, model: Any, tokenizer: Any, *, batch_size: int = 128, share: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 128, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
         self.batch_size = batch_size
-        self.processes, self.rank = (world_size(), process_index()) if share else (1, 0)
 
     @torch.no_grad()
     def logits(self, data: LabelledSet) -> np.ndarray:
-        """Logits of each row, `(rows, outputs)`, float32.
-
-        Rows are batched by length in the same way for any number of processes, so the numbers are the same.
-        """
+        """Logits of each row, `(rows, outputs)`, float32."""
         rows = data.features(self.tokenizer, self.max_length)
         collate = LabelledCollator(self.tokenizer.pad_token_id)
         batches = batches_by_length([row["input_ids"] for row in rows], self.batch_size)
         result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=self.model.device)
-        mine = batches[self.rank :: self.processes]
         with evaluating(self.model, self.autocast_dtype) as device:
-            for places in tqdm(mine, desc=data.name, disable=not self.progress or self.rank > 0, leave=False):
+            for places in tqdm(batches, desc=data.name, disable=not self.progress, leave=False):
                 batch = {name: value.to(device) for name, value in collate([rows[p] for p in places]).items()}
                 result[places] = self.model(**batch).logits.float()
-        if self.processes > 1:
-            # Each row is 0 on all processes but one, so the sum is exact.
-            torch.distributed.all_reduce(result)
         return result.cpu().numpy()
 
 
@@ -180,20 +166,12 @@ class FineTuneTrainer(XlsrTrainer):
         return super().predict(self.convert_eval(test_dataset), *args, **kwargs)
 
     def live_encoder(self) -> Any:
-        """The model as a classifier, each process with its share of the rows.
-
-        Under FSDP processes must take every step together, so each one takes all rows.
-        """
-        return self.live_classifier(share=not self.is_fsdp_enabled)
-
-    def live_classifier(self, *, share: bool = False) -> LiveClassifier:
-        """The model as a classifier; with `share`, all processes must evaluate."""
+        """The model as a classifier."""
         return LiveClassifier(
             self.accelerator.unwrap_model(self.model),
             self.processing_class,
             max_length=self.max_length,
             batch_size=self.args.per_device_eval_batch_size,
             autocast_dtype=self.autocast_dtype,
-            share=share,
-            progress=not self.args.disable_tqdm,
+            progress=not self.args.disable_tqdm and process_index() == 0,
         )

@@ -10,7 +10,8 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators import TranslationCollator, pad_rows
-from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
+from hf_xlsr.encoders.stock import check_token_ids
+from hf_xlsr.modeling.hictl.modeling_generation import sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
@@ -135,7 +136,7 @@ class TranslationTrainer(XlsrTrainer):
 
 def _check_tokenizer(model: Any, tokenizer: Any) -> None:
     config = model.config.get_text_config()
-    check_vocabulary(tokenizer, config.vocab_size)
+    check_token_ids(tokenizer, config.vocab_size)
     ends, known = sentence_ends(tokenizer), (config.bos_token_id, config.eos_token_id)
     if ends != known:
         raise XlsrError(

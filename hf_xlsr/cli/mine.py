@@ -46,7 +46,7 @@ COMMON = [
 ]
 EXTRACTION = [
     keyword("retrieval", str | None, None, "max, intersection, forward or backward (default max).", **SEARCH),
-    keyword("duplicates", str | None, None, "merge, keep or drop equal lines (default merge).", **SEARCH),
+    keyword("duplicates", str | None, None, "merge or keep equal lines (default merge).", **SEARCH),
     keyword("max_pairs", int | None, None, "Number of best pairs to keep.", metavar="N", **SEARCH),
     keyword("threshold", float | None, None, "Lowest score to keep; by default all.", **CHOOSING),
 ]
@@ -152,7 +152,8 @@ class _Output:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         from hf_xlsr.mining.options import MiningOptions
-        from hf_xlsr.mining.outputs import check_place, output_format
+        from hf_xlsr.mining.outputs import output_format
+        from hf_xlsr.utils.files import check_writable
 
         values = {**given, "show_progress_bar": not given["json"]}
         values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
@@ -161,7 +162,7 @@ class _Output:
         self.folder, self.keep = Path(work or f"{self.path}.work"), bool(work or keep)
         self.options = MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
         output_format(self.path, self.format, self.options.languages)
-        check_place(self.path)
+        check_writable(self.path, "--output")
 
     @contextmanager
     def resumable(self) -> Iterator[None]:

@@ -74,11 +74,9 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     names = routes_of(encoder)
     if routes:
         chosen = {language_code(tag): route for tag, route in routes.items()}
-        route = chosen.get(language_code(language)) if language else None
-        if route is None:
-            raise XlsrError(f"`routes` must include language {language!r}, got {', '.join(routes)}.")
-        require_choice("routes", route, names)
-        return route
+        if route := chosen.get(language_code(language or "")):
+            require_choice("routes", route, names)
+            return route
     by_language = {language_code(name): name for name in names if langcodes.tag_is_valid(name)}
     if language and language_code(language) in by_language:
         return by_language[language_code(language)]
@@ -111,10 +109,6 @@ def embed(
 
     Returns:
         `(len(texts), width)`, float32, C-contiguous, each row of length 1 (a zero vector stays zero).
-
-    Raises:
-        XlsrError: there are no texts, `texts` is a string, `batch_size` is below 1, the encoder has no route for the
-            language, or it does not return one finite vector per text.
 
     Examples:
         >>> class Lengths:

@@ -104,9 +104,7 @@ class OnnxEncoder:
                 raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
             self._sessions[route] = onnx_session(file, threads)
             tokenizer = self._tokenizers[route] = load_auto(AutoTokenizer, str(home / part.folder))
-            limit = int(tokenizer.model_max_length)  # 1e30 if it has none
-            if limit > LONGEST and part.max_length is None:
-                limit = _positions(home / part.folder) or LONGEST
+            limit = min(int(tokenizer.model_max_length), LONGEST)  # 1e30 if it has none
             self._lengths[route] = limit if part.max_length is None else min(limit, part.max_length)
 
     @property
@@ -145,17 +143,6 @@ class OnnxEncoder:
             batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
             vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
         return unit_length(vectors) if normalize_embeddings else vectors
-
-
-def _positions(folder: Path) -> int | None:
-    """Most tokens that an encoder takes, by a copy without weights."""
-    import torch
-    from transformers import AutoConfig
-
-    from hf_xlsr.encoders.stock import encoder_from_config, max_positions
-
-    with torch.device("meta"):
-        return max_positions(encoder_from_config(load_auto(AutoConfig, str(folder))))
 
 
 def route_folder(export: Path, route: str) -> Path:

@@ -60,17 +60,12 @@ def vocab_size_of(encoder: Any) -> int | None:
     return None if weight is None else len(weight)
 
 
-def check_token_ids(
-    tokenizer: Any,
-    vocab_size: int | None,
-    *,
-    of: str = "",
-    fix: str = "Use the encoder's own tokenizer, or resize its embeddings (resize_token_embeddings).",
-) -> None:
+def check_token_ids(tokenizer: Any, vocab_size: int | None, *, of: str = "") -> None:
     """Raises if an encoder lacks embeddings of tokens; a GPU would fail in the middle of training."""
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise XlsrError(
-            f"the tokenizer{of} has {len(tokenizer):,} tokens, but the encoder has {vocab_size:,} embeddings. {fix}"
+            f"the tokenizer{of} has {len(tokenizer):,} tokens, but the encoder has {vocab_size:,} embeddings. Use the "
+            "encoder's own tokenizer, or resize its embeddings (resize_token_embeddings)."
         )
 
 
@@ -108,8 +103,6 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
     """
     try:
         config = load_auto(AutoConfig, path)
-        if getattr(MODEL_MAPPING.get(type(config), None), "__module__", "").startswith("hf_xlsr.modeling."):
-            raise XlsrError(f"{place} must be a plain encoder, but '{path}' is a {config.model_type}.")
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
         with quiet_loading():
@@ -119,10 +112,10 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
                 **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
                 output_loading_info=True,
             )
-    except XlsrError:
-        raise
     except (OSError, ValueError) as error:
         raise XlsrError(f"{place} '{path}' cannot be loaded from safetensors: {error_line(error, 200)}") from error
-    if missing := sorted(info["missing_keys"]):
-        raise XlsrError(f"{place} '{path}' lacks weights of the encoder: {missing[0]}, ...")
+    missing = sorted(info["missing_keys"])
+    if missing or type(encoder).__module__.startswith("hf_xlsr.modeling."):
+        lacks = f"lacks weights: {missing[0]}, ..." if missing else f"is a {config.model_type}"
+        raise XlsrError(f"{place} must be a plain encoder, but '{path}' {lacks}.")
     return encoder

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import HfApi, ModelCard, get_token
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, HTTPError, RemoteEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from hf_xlsr.data.sources import as_list
@@ -49,8 +49,6 @@ def hub_errors(what: str) -> Iterator[None]:
     """Turns errors of huggingface_hub and the network into one `XlsrError` of one line, in which tokens are redacted."""
     try:
         yield
-    except XlsrError:
-        raise
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
         inner: BaseException | None = error
         while inner is not None and not isinstance(inner, (HTTPError, OSError)):
@@ -126,12 +124,11 @@ def _prepare(upload: RepoUpload, api: HfApi, exist_ok: bool) -> bool:
         api.create_repo(repo, private=upload.private or None, exist_ok=True)
         info = api.model_info(repo)
         there = {file.rfilename for file in info.siblings or ()}
-        if upload.private and not info.private:
-            raise XlsrError(f"Repository {repo} is public. Make it private on its page, or choose another name.")
-        if not exist_ok and there - EMPTY and upload.tag not in _tags(api, repo):
-            raise XlsrError(
-                f"Repository {repo} holds other files. Choose another name, or overwrite it by --exist-ok."
-            )
+        ours = exist_ok or there <= EMPTY or upload.tag in _tags(api, repo)
+    if upload.private and not info.private:
+        raise XlsrError(f"Repository {repo} is public. Make it private on its page, or choose another name.")
+    if not ours:
+        raise XlsrError(f"Repository {repo} holds other files. Choose another name, or overwrite it by --exist-ok.")
     return bool(info.private)
 
 
@@ -140,9 +137,7 @@ def _tags(api: HfApi, repo: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             card = Path(api.hf_hub_download(repo, CARD, local_dir=folder)).read_text("utf-8")
         return as_list(front_matter(card).get("tags"))
-    except LocalEntryNotFoundError:  # a network error
-        raise
-    except (EntryNotFoundError, ValueError):
+    except (RemoteEntryNotFoundError, ValueError):
         return []
 
 

@@ -97,8 +97,6 @@ def _layers(encoder: Any) -> tuple[str, nn.ModuleList]:
 def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | None) -> Any:
     name, stack = _layers(encoder)
     chosen = list(range(len(stack)) if layers is None else layers)
-    if not chosen or not set(chosen) <= set(range(len(stack))):
-        raise XlsrError(f"layers must be from 0 to {len(stack) - 1}, got {', '.join(map(str, chosen)) or 'none'}.")
     values: dict[str, Any] = {"vocab_size": len(kept), "num_hidden_layers": len(chosen)}
     for key, value in encoder.config.to_dict().items():
         if isinstance(value, list) and len(value) == len(stack):  # a value for each layer

@@ -59,9 +59,6 @@ def to_routed_sentence_transformer(
         (3, 8)
     """
     projections = projections or {}
-    if not encoders or set(tokenizers) != set(encoders) or not set(projections) <= set(encoders):
-        given = ", ".join(str(sorted(names)) for names in (encoders, tokenizers, projections))
-        raise XlsrError(f"`encoders`, `tokenizers` and `projections` must have the same languages, got {given}.")
     parts = {name: (encoder, tokenizers[name], projections.get(name)) for name, encoder in encoders.items()}
     first = next(iter(parts))
     if len({tuple(map(id, part)) for part in parts.values()}) == 1:
@@ -135,15 +132,11 @@ def debias_sentence_transformer(
         >>> bool(np.abs(embeddings @ debias.fitted["fr"]).max() < 1e-5)
         True
     """
-    if model.truncate_dim is not None:
+    width, truncate = model.get_embedding_dimension(), model.truncate_dim
+    if truncate is not None or width not in (None, debias.dimension):
         raise XlsrError(
-            f"truncate_dim is {model.truncate_dim}, which truncates after all modules. Load the model without it, and "
-            "set it on the result."
-        )
-    width = model.get_embedding_dimension()
-    if width is not None and width != debias.dimension:
-        raise XlsrError(
-            f"the model's embeddings have width {width}, but debias was fitted on width {debias.dimension}."
+            f"The model must have the width {debias.dimension} that debias was fitted on, and no truncate_dim, got width "
+            f"{width} and truncate_dim {truncate}. Set truncate_dim on the result."
         )
     names = routes_of(model)
     routes = {

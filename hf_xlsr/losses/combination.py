@@ -74,17 +74,13 @@ def matryoshka_mean(
     L = \frac{1}{|D|} \sum_{d \in D} L(x_{1..d}, y_{1..d}, ...)
     ```
 
-    The mean keeps the scale of the loss; sentence-transformers' `MatryoshkaLoss` has the sum. A loss that compares by
-    cosine renormalises the truncated rows; one that compares by inner product takes them as they are.
+    The mean keeps the scale of the loss; sentence-transformers' `MatryoshkaLoss` has the sum.
 
     Args:
         loss: A function of embeddings.
         dims: The numbers of dimensions; include the width to train whole embeddings too. Without any, the loss of
             whole embeddings.
         *embeddings: Arguments of `loss`, `(rows, width)` each, or None.
-
-    Raises:
-        XlsrError: a number is not from 1 to the width.
 
     Examples:
         >>> from hf_xlsr.losses import alignment_loss

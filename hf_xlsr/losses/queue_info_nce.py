@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from hf_xlsr.losses.in_batch import check_shapes, check_temperature
 from hf_xlsr.losses.vocabulary import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError, require_positive
+from hf_xlsr.utils.devices import product_precision
+from hf_xlsr.utils.errors import require_positive
 
 STORAGES = ("float32", "bfloat16", "int8")
 LARGEST = 127  # of an 8-bit number
@@ -29,10 +30,6 @@ class QuantizedRows:
 
     `values` are int8 (any type for truncated rows), `(rows, width)`; `scales` float32, `(rows,)`.
 
-    Examples:
-        >>> rows = QuantizedRows(torch.tensor([[127, 0], [64, -127]], dtype=torch.int8), torch.tensor([0.5, 2.0]))
-        >>> len(rows), rows[1:2].dequantize()
-        (2, tensor([[ 128., -254.]]))
     """
 
     values: torch.Tensor
@@ -58,8 +55,6 @@ def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
     ```math
     s_i = \max_j |x_{ij}| / 127, \quad v_{ij} = \operatorname{round}(x_{ij} / s_i)
     ```
-
-    A row of zeros stays zero; a row with an infinite entry or one that is not a number comes back as not a number.
 
     Examples:
         >>> quantize_rows(torch.tensor([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]])).values
@@ -90,19 +85,6 @@ def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows
 
 Rows = torch.Tensor | QuantizedRows
 Pairs = tuple[torch.Tensor, torch.Tensor]
-
-
-@contextmanager
-def _bfloat16_products() -> Iterator[None]:
-    """Lets the CPU multiply float32 matrices in bfloat16, with sums and results in float32."""
-    mkldnn: Any = torch.backends.mkldnn  # its settings are hidden from type checkers
-    matmul = mkldnn.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -254,8 +236,8 @@ def queue_info_nce(
         chunk_size: Negatives per chunk; bounds memory and does not change the result. By default the fastest number.
 
     Returns:
-        The mean over the batch, a scalar; exactly 0 when a query has no negatives. Sums run in float32, or all in
-        float64 for float64 queries; under autocast the matrix products run in bfloat16. Differentiable once.
+        The mean over the batch, a scalar, differentiable once; 0 for a query without negatives. Sums run in float32
+        (float64 for float64 queries), matrix products under autocast in bfloat16.
 
     Examples:
         >>> queries = torch.eye(2, 4)
@@ -267,8 +249,6 @@ def queue_info_nce(
     """
     check_shapes(queries=queries, positive_keys=positive_keys)
     check_temperature(temperature)
-    if isinstance(queue, torch.Tensor) and not queue.is_floating_point():
-        raise XlsrError(f"`queue` must be floating-point rows or QuantizedRows, got {queue.dtype}.")
     banks = [queue] if other_keys is None else [queue, other_keys]
     on_cpu = queries.device.type == "cpu"
     require_positive("chunk_size", chunk_size)  # a negative one would drop all negatives
@@ -276,7 +256,7 @@ def queue_info_nce(
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
     bfloat16 = _in_bfloat16(queries)
-    products: AbstractContextManager[None] = _bfloat16_products() if bfloat16 and on_cpu else nullcontext()
+    products: AbstractContextManager[None] = product_precision("bf16") if bfloat16 and on_cpu else nullcontext()
     graded = torch.is_grad_enabled()
     with_gradient = graded and queries.requires_grad, graded and positive_keys.requires_grad
     with torch.autocast(queries.device.type, enabled=False), products:

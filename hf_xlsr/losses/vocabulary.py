@@ -33,9 +33,7 @@ def _matmul_dtype(device_type: str, fallback: torch.dtype) -> torch.dtype:
 class _SparseTargetCrossEntropy(torch.autograd.Function):
     """The value in one pass over the vocabulary, the gradients in a second one; logits are never kept.
 
-    A pass takes some columns of the logits at a time, for all rows. The normalisers of the rows, which the second pass
-    needs, are the running log-sum-exp of the first. The gradient of the table is written in place, chunk by chunk, so
-    that nothing else of its size is allocated.
+    A pass takes some columns of the logits at a time, for all rows. The gradient of the table is written in place.
     """
 
     @staticmethod
@@ -184,7 +182,7 @@ def masked_lm_loss(
     """Mean negative log-likelihood of the labelled tokens (BERT's masked LM).
 
     It equals `torch.nn.functional.cross_entropy` on the logits of all positions, without their `tokens x vocabulary`
-    memory. HICTL's fine-tuning on translation has a bias for each sentence: the similarities of its embedding and words.
+    memory. HICTL's translation has a bias for each sentence.
 
     Args:
         hidden: Token states, `(batch, length, width)`, or `(tokens, width)`.
@@ -203,8 +201,6 @@ def masked_lm_loss(
         >>> masked_lm_loss(states, labels, torch.zeros(10, 4), torch.zeros(10))  # log 10
         tensor(2.3026)
     """
-    if not 0 <= label_smoothing < 1:
-        raise XlsrError(f"`label_smoothing` must be at least 0 and below 1, got {label_smoothing}.")
     positions = (labels != IGNORE).nonzero(as_tuple=True)
     states = hidden[positions] if transform is None else transform(hidden[positions])
     count = len(states)
@@ -343,9 +339,7 @@ def generative_loss(
     D_{KL}(q(S_l) \,\|\, p(h_{S_l})) + D_{KL}(q(S_{l'}) \,\|\, p(h_{S_{l'}}))
     ```
 
-    With one-hot rows (`smlm`) the entropy of `q` is 0 and this is equation 1, the sum of the monolingual and the
-    cross-lingual negative log-likelihood. `torch.nn.KLDivLoss` on dense labels gives the same with
-    `rows x vocabulary` memory.
+    With one-hot rows (`smlm`) the entropy of `q` is 0 and this is equation 1.
 
     Args:
         hidden: States after the fully connected layer, `(2 * batch, width)`.

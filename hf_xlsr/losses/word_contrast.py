@@ -63,11 +63,9 @@ def draw_negative_words(
     """Samples the negative words of each row from the vocabulary without the row's own words, S of equation 5.
 
     The paper samples "according to the normalized similarities" of query and embeddings. Here a token is sampled with a
-    probability proportional to `exp(cosine / temperature)` among the allowed tokens, without replacement. The `count`
-    greatest values of cosine over temperature plus Gumbel noise are such samples (Gumbel top-k), and can be computed over
-    chunks of the vocabulary: nothing larger than `batch x (chunk_size + count)` is in memory.
-
-    At temperature 1.0 the samples are nearly uniform; lower temperatures give harder negatives.
+    probability proportional to `exp(cosine / temperature)` among the allowed tokens, without replacement (Gumbel top-k).
+    Nothing larger than `batch x (chunk_size + count)` is in memory. At temperature 1.0 the samples are nearly uniform;
+    lower temperatures give harder negatives.
 
     Args:
         queries: First states of the pairs, `(batch, width)`.
@@ -77,14 +75,10 @@ def draw_negative_words(
         count: Negatives for each row (m).
         temperature: Divides the cosines.
         chunk_size: Tokens compared at a time; bounds memory. Other sizes sample other words from the same distribution.
-        generator: Of the noise; by default torch's own of the device, whose state Trainer saves and restores, and with
-            several processes one with a different seed for each.
+        generator: Of the noise; by default torch's own, and with several processes one with a seed for each.
 
     Returns:
         Tokens, `(batch, count)`, int64, all different within a row, in no particular order.
-
-    Raises:
-        XlsrError: fewer than `count` tokens are allowed.
 
     Examples:
         >>> ids = torch.tensor([[0, 5, 6, 2]])
@@ -117,27 +111,6 @@ def draw_negative_words(
         kept = drawn.gather(1, chosen.clamp(max=count - 1))
         drawn = torch.where(chosen < count, kept, chosen + (start - count))
     return drawn
-
-
-@torch.no_grad()
-def hard_word_share(
-    queries: torch.Tensor, embeddings: torch.Tensor, drawn: torch.Tensor, *, top: float = 0.01, sample: int = 4096
-) -> torch.Tensor:
-    """Share of drawn words, `(batch, count)`, among the `top` share of the vocabulary that is most similar to the query.
-
-    Uniform draws give `top`, the hardest ones 1. The threshold of each query is estimated on about `sample` evenly
-    spaced words.
-
-    Examples:
-        >>> hard_word_share(torch.ones(1, 1), torch.linspace(-1, 1, 5)[:, None], torch.tensor([[0, 4]]), top=0.5)
-        tensor(0.5000)
-    """
-    words = unit_rows(embeddings[:: -(-len(embeddings) // sample)])
-    with torch.autocast(queries.device.type, enabled=False):
-        directions = unit_rows(queries).to(words.dtype)
-        thresholds = (directions @ words.T).quantile(1 - top, dim=1, keepdim=True)
-        own = unit_rows(embeddings[drawn].flatten(0, 1)).unflatten(0, drawn.shape)
-        return ((own @ directions.unsqueeze(2)).squeeze(2) >= thresholds).float().mean()
 
 
 class _WordCosines(torch.autograd.Function):
@@ -225,8 +198,6 @@ def word_contrast_loss(
         >>> word_contrast_loss(words[:1], words, bags, torch.tensor([[1, 2, 3]]))  # -log(e / (e + 3))
         tensor(0.7437)
     """
-    if len(negatives) != len(queries):
-        raise XlsrError(f"`negatives` must have {len(queries)} rows, as `queries`, got {len(negatives)}.")
     check_temperature(temperature)
     batch_size, count = negatives.shape
     rows, tokens = bags

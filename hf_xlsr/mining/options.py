@@ -38,8 +38,8 @@ class MiningOptions:
         threshold: Lowest score that is kept; None keeps all.
         one_to_one: Use each sentence in at most one pair.
         max_pairs: Number of best pairs to keep; None keeps all.
-        duplicates: `merge` (equal lines count as one sentence, under the number of the first; default for texts),
-            `keep` (each line counts; the only value for matrices) or `drop` (texts that occur twice are left out).
+        duplicates: `merge` (equal lines count as one sentence, under the number of the first) or `keep` (each line
+            counts, as each row of matrices always does).
         show_progress_bar: Show one for each stage.
 
     Examples:
@@ -63,7 +63,7 @@ class MiningOptions:
     threshold: float | None = None
     one_to_one: bool = True
     max_pairs: int | None = None
-    duplicates: str | None = None
+    duplicates: str = "merge"
     show_progress_bar: bool = False
 
     def __post_init__(self) -> None:  # before hours of encoding

@@ -19,7 +19,7 @@ import numpy as np
 from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, require_choice
-from hf_xlsr.utils.files import atomic_write, check_writable, is_stream, write_text
+from hf_xlsr.utils.files import atomic_write, write_text
 
 PAIR_COLUMNS = ("score", "source", "target", "source_line", "target_line")
 SCORE_COLUMNS = ("score", "cosine", "source", "target")
@@ -48,8 +48,7 @@ def write_pairs(
     """Writes pairs as they come, moves the file into place when it is complete, and returns their number.
 
     `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a
-    text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX. TSV has a header, and
-    scores with six decimals, as TMX has.
+    text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX.
 
     Args:
         path: The file; its folder is created.
@@ -94,13 +93,6 @@ def output_format(path: str | Path, format: str | None = None, languages: Sequen
     if chosen == "tmx" and len(set(languages or ())) != 2:
         raise XlsrError(f"`languages` of source and target are required by TMX ({path}), e.g. en,fr.")
     return chosen
-
-
-def check_place(path: str | Path) -> None:
-    """Checks that an output file can be written, before there is something to write; leaves nothing behind."""
-    if is_stream(path):
-        raise XlsrError(f"{path} cannot be written: it must be a file, as mining keeps its stages next to it.")
-    check_writable(path, "--output")
 
 
 def _numbers(columns: Sequence[str]) -> list[str]:

@@ -140,20 +140,16 @@ def run_mining(
 ) -> MiningRun:
     """`mine_bitext` with all pairs, a report, and access to the texts; `vectors` of the lines may replace the encoder."""
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
-    if hidden.complete and encoder is None:
-        raise XlsrError("`known` pairs need an encoder (--model), which encodes them like the texts.")
     texts: dict[str, Any] = {"source": source, "target": target}
     if vectors is None and hasattr(source, "__array__") and hasattr(target, "__array__"):
         texts, vectors = {}, (np.asanyarray(source), np.asanyarray(target))
-    if (vectors is None) == (encoder is None):
-        raise XlsrError("Texts need either an encoder (--model) or vectors, matrices need no encoder.")
+    if (vectors is None) == (encoder is None) or (hidden.complete and encoder is None):
+        raise XlsrError("Texts and `known` pairs need an encoder (--model), given vectors and matrices need none.")
     matrices = {side: as_matrix(matrix, side) for side, matrix in zip(SIDES, vectors or (), strict=bool(vectors))}
     if matrices:
         check_widths(*matrices.values())
-        if options.duplicates not in (None, "keep"):
-            raise XlsrError(f"`duplicates` must be keep when vectors are given, got '{options.duplicates}'.")
     more = {side: getattr(hidden, side) for side in SIDES if hidden.complete}
-    job = Job(folder, options, texts, encoder, options.duplicates or ("keep" if matrices else "merge"), more)
+    job = Job(folder, options, texts, encoder, "keep" if matrices else options.duplicates, more)
     with job.claimed("mine", lambda: _plan(job, matrices)):
         stores, report = job.read()
         found = job.encode(stores)

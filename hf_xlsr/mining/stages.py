@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from hf_xlsr.data.formats.reading import expand_braces
-from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
-from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
+from hf_xlsr.encoders.loading import encoder_facts, load_encoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
@@ -99,8 +97,6 @@ class LazyEncoder:
         vectors of two sentences, in `language`.
         """
         if self.model is not None:
-            if self._dtype == "auto":
-                self._dtype = fastest_dtype(self.model, self._device)
             try:
                 digest = content_hash(self.model)
             except XlsrError:
@@ -142,10 +138,6 @@ class VectorFile:
         start, width = self.shards[number][0], vectors.shape[1]
         header = _header((self.rows, width))
         with disk_errors(self.path), open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-            there = file.read(len(header))
-            if len(there) == len(header) and there != header:
-                raise XlsrError(f"The encoder changed the width of its vectors to {width}.")
-            file.seek(0)
             file.write(header)  # the same as other processes write
             file.seek(len(header) + ITEMSIZE * start * width)
             file.write(vectors.astype(np.float16).tobytes())
@@ -214,22 +206,6 @@ class Job:
         self.show_progress_bar = options.show_progress_bar and self.processes.is_main
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
-        self._check_languages()
-
-    def _check_languages(self) -> None:
-        """Raises if a file is named after the language of the other side."""
-        languages = set(self.options.languages or ())
-        for side, sentences in self.texts.items():
-            path, own = file_of(sentences), self.language(side)
-            if path is None or own is None:
-                continue
-            _, (label,) = expand_braces([path])
-            codes = {language_code(language) for language in languages} - {language_code(own)}
-            if label in languages - {own} or language_code(label) in codes:
-                raise XlsrError(
-                    f"`languages` gives '{own}' for {side}, but its file {path} is named after the other language, "
-                    f"'{label}'. Give the languages in the order of the files, or rename the file."
-                )
 
     def language(self, side: str) -> str | None:
         languages = self.options.languages

@@ -25,7 +25,7 @@ from hf_xlsr.mining.work_folder import disk_errors, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash, file_sha256
 
-DUPLICATES = ("merge", "keep", "drop")
+DUPLICATES = ("merge", "keep")
 TEXTS, ROWS, HASHES, SKIPPED = "texts.bin", "rows.npy", "hashes.bin", "skipped.jsonl"
 SPAN, HASH = struct.Struct("=qq"), struct.Struct("=Q")
 ROWS_AT_ONCE = 1 << 16
@@ -61,9 +61,8 @@ def read_texts(
 ) -> dict[str, Any]:
     """Copies the sentences of one side into a folder, for `TextStore`; `hidden` ones are numbered after the others.
 
-    Lines that are blank, not UTF-8, contain NUL or exceed 1 MiB are skipped and written to `skipped.jsonl`. A carriage
-    return at the end of a line is removed. Memory grows by 1 byte per line, in addition to `memory` for finding equal
-    lines.
+    Lines that are blank, not UTF-8, contain NUL or exceed 1 MiB are skipped and written to `skipped.jsonl`. Memory grows
+    by 1 byte per line, in addition to `memory` for finding equal lines.
 
     Returns `lines`, `skipped` (count by reason), `duplicates` (lines that do not count) and `sentences`.
     """
@@ -90,7 +89,7 @@ def read_texts(
             hashes_file.write(HASH.pack(hash64(text)))
     kept = _kept(folder / HASHES, duplicates, memory)
     if not kept.any():
-        why = f"all {lines:,} lines were left out ({counted(quarantine.counts) or 'each occurs twice'})"
+        why = f"all {lines:,} lines were left out ({counted(quarantine.counts)})"
         raise XlsrError(f"{name} has no sentences: {why if lines else 'it is empty'}.")
     save_rows(folder / ROWS, _rows(spans, kept), (int(kept.sum()), 3), np.int64)
     spans.unlink()
@@ -131,9 +130,9 @@ def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
             found.append(block[chosen])
             places.append(chosen + start)
         where = np.concatenate(places)
-        _, first, counts = np.unique(np.concatenate(found), return_index=True, return_counts=True)
+        _, first = np.unique(np.concatenate(found), return_index=True)
         kept[where] = False
-        kept[where[first if duplicates == "merge" else first[counts == 1]]] = True
+        kept[where[first]] = True
     return kept
 
 

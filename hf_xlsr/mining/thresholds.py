@@ -92,8 +92,7 @@ class HiddenPairs:
                 found[source] = (source, target)
                 targets.add(target)
         known = list(found.values())
-        if len(known) < 4 * FEWEST:
-            raise XlsrError(f"`known` must have at least {4 * FEWEST} different pairs, got {len(known)}.")
+        require_enough("known", "different pairs", len(known), 4 * FEWEST)
         order = np.random.default_rng(seed).permutation(len(known))[:count].tolist()
         both, single = order[: len(order) // 2], order[len(order) // 2 :]
         half = len(single) // 2
@@ -139,8 +138,8 @@ def hidden_curve(
     complete = [n for n in range(hidden.complete) if n in present[0] and n in present[1]]
     alone = sum(number >= hidden.complete for side in present for number in side)
     scores = mined.score[(source < 0) & (target < 0)]
-    if min(len(complete), alone) < FEWEST or not len(scores) or not len(kept):
-        raise XlsrError("`known` has too few pairs that are not in the texts themselves. Give other translations.")
+    found = min(len(complete), alone) if len(scores) and len(kept) else 0
+    require_enough("known", "mined pairs that are not in the texts themselves", found)
     usable = np.zeros(max(map(len, (hidden.source, hidden.target))), bool)
     usable[complete] = True
     with_translation = [(side >= 0) & usable[np.maximum(side, 0)] for side in (source, target)]
@@ -178,13 +177,17 @@ def hidden_curve(
     return PrecisionCurve(grid, _at_least(kept, grid), basis, fit(kinds), low, high, *recall)
 
 
+def require_enough(name: str, what: str, count: int, fewest: int = FEWEST) -> None:
+    if count < fewest:
+        raise XlsrError(f"`{name}` must have at least {fewest} {what}, got {count}.")
+
+
 def gold_curve(right: np.ndarray, first: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
     """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false.
 
     A gold pair that was mined several times is `right` each time, and found the `first` time.
     """
-    if total < FEWEST:
-        raise XlsrError(f"`gold` must have at least {FEWEST} pairs that are in the texts, got {total}.")
+    require_enough("gold", "pairs that are in the texts", total)
     grid = _grid(scores)
     pairs = _at_least(scores, grid)
     precision = _share(_at_least(scores[right], grid), pairs)
@@ -207,8 +210,7 @@ def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: 
     """
     from sklearn.linear_model import LogisticRegression
 
-    if len(labels) < FEWEST:
-        raise XlsrError(f"`labels` must accept or reject at least {FEWEST} mined pairs, got {len(labels)}.")
+    require_enough("labels", "mined pairs that are accepted or rejected", len(labels))
     at, accepted = np.array([score for score, _ in labels]), np.array([label for _, label in labels])
     grid, scale = _grid(scores), max(float(at.std()), 1e-9)
     pairs = _at_least(scores, grid)

@@ -266,14 +266,8 @@ class DualMomentumCallback(SoundStepCallback):
                 save_file(tensors, partial)
 
     def _load(self, folder: Path) -> None:
-        file = folder / self.FILE
-        if not file.is_file():
-            raise XlsrError(
-                f"Missing {file}. Resume from a complete checkpoint in `output_dir`, or set `resume_from_checkpoint` of "
-                "the training arguments."
-            )
         states: dict[str, dict[str, torch.Tensor]] = {}
-        for key, part in load_file(file).items():
+        for key, part in load_file(folder / self.FILE).items():
             name, _, place = key.rpartition(":")
             states.setdefault(name, {})[place] = part
         for name, loss in self.losses.items():

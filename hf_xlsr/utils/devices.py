@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from accelerate.utils import convert_file_size_to_int
@@ -37,6 +40,19 @@ def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str
     cuda = torch.cuda.is_available()
     fast = cpu_has_fast_bfloat16() if cpu else cuda and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bfloat16" if fast else "float32"
+
+
+@contextmanager
+def product_precision(name: str) -> Iterator[None]:
+    """Sets the precision of float32 matrix products to `ieee` or `bf16` (CPU only), whatever the user's setting."""
+    backends: Any = torch.backends
+    cpu, cuda = backends.mkldnn.matmul, backends.cuda.matmul
+    before = cpu.fp32_precision, cuda.fp32_precision
+    try:
+        cpu.fp32_precision, cuda.fp32_precision = name, "ieee"
+        yield
+    finally:
+        cpu.fp32_precision, cuda.fp32_precision = before
 
 
 def resolve_device(device: str) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import require_choice
 
 POOLING_MODES = ("mean", "max", "cls")
 
@@ -23,6 +23,7 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
         >>> pool(states, torch.tensor([[1, 1, 0]]), "max")
         tensor([[3., 5.]])
     """
+    require_choice("pooling", mode, POOLING_MODES)
     hidden = hidden if hidden.dtype == torch.float64 else hidden.float()
     if mode == "cls":
         return hidden[:, 0]
@@ -30,9 +31,7 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
     # Filled, not multiplied: attention over an empty sentence may give NaN.
     if mode == "mean":
         return hidden.masked_fill(mask == 0, 0.0).sum(1) / mask.sum(1).clamp(min=1.0)
-    if mode == "max":
-        return hidden.masked_fill(mask == 0, float("-inf")).amax(1).masked_fill(mask.sum(1) == 0, 0.0)
-    raise XlsrError(f"`pooling` must be one of {', '.join(POOLING_MODES)}, got '{mode}'.")
+    return hidden.masked_fill(mask == 0, float("-inf")).amax(1).masked_fill(mask.sum(1) == 0, 0.0)
 
 
 def normalize(vectors: torch.Tensor) -> torch.Tensor:

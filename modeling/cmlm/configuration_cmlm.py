@@ -33,7 +33,6 @@ class CmlmConfig(PreTrainedConfig):
         mlm_probability: Share of the second sentence's tokens that are masked, exact for each sentence: 80 of 256.
             80 % of them become the mask token, 10 % a random token, 10 % stay.
         logits_chunk_size: Maximum number of vocabulary logits in memory at a time.
-        tie_word_embeddings: Whether the language model's decoder is the embedding table.
         cmlm_weight: Weight of conditional masked language modelling; 0 disables it.
         retrieval_weight: Weight of bitext retrieval (alpha); 0 disables it.
         nli_weight: Weight of natural language inference, which the paper does not give; 0 disables it.
@@ -60,7 +59,6 @@ class CmlmConfig(PreTrainedConfig):
     sentence_vector: Literal["pooled", "projected"] = "pooled"
     mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=80 / 256)
     logits_chunk_size: int = interval(min=1)(default=LOGITS)
-    tie_word_embeddings: bool = True
     cmlm_weight: float | int = interval(min=0)(default=1.0)
     retrieval_weight: float | int = interval(min=0)(default=0.2)
     nli_weight: float | int = interval(min=0)(default=1.0)

@@ -174,6 +174,8 @@ class CmlmModel(EncoderWithLmHead):
     ) -> PairOutput:
         """Computes the losses of the batch's tasks. `CmlmTrainer` makes the batches.
 
+        For inputs that are not listed see `XlsrPreTrainedModel`.
+
         Args:
             first_input_ids: The sentences to condition on, `(batch, length)`.
             first_attention_mask: 0 for padding; all ones by default.
@@ -181,13 +183,8 @@ class CmlmModel(EncoderWithLmHead):
             second_attention_mask: Likewise.
             labels: Original tokens at masked positions, -100 elsewhere, `(batch, second_length)`.
             retrieval: `input_ids` and `attention_mask` of sentences stacked on their translations, `(2 * pairs, length)`;
-                optionally `negative_input_ids` and `negative_attention_mask` of hard negatives in the language of the
-                translations, further candidates of all sentences. Their number may differ between processes.
-            nli: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask` and
-                `labels`.
-            matryoshka_dims: Widths of truncated embeddings in the loss of retrieval, see `matryoshka_mean`.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
-            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step.
+                optionally hard negatives, further candidates of all sentences.
+            nli: See `NliHead.loss`.
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None

@@ -37,9 +37,6 @@ class DualMomentumConfig(PreTrainedConfig):
         nli_dropout: Dropout on them.
         nli_weight: The factor of equation 5.
 
-    Raises:
-        StrictDataclassError: a value is invalid, or languages, encoders and widths do not match.
-
     Examples:
         >>> small = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 2}
         >>> config = DualMomentumConfig(languages=["en", "zh"], encoder_configs={"en": small, "zh": small})
@@ -100,11 +97,7 @@ class DualMomentumConfig(PreTrainedConfig):
         return self.projection_dim or next(iter(encoders.values())).hidden_size
 
     def encoder_of(self, language: str) -> str:
-        """The name of a language's encoder: the language, or `shared`.
-
-        Raises:
-            XlsrError: the language is not one of `languages`.
-        """
+        """The name of a language's encoder: the language, or `shared`."""
         if language not in (self.languages or ()):
             raise XlsrError(f"Unknown language '{language}'; {did_you_mean(language, self.languages or ())}")
         return SHARED if SHARED in (self.encoder_configs or {}) else language
@@ -119,11 +112,7 @@ class DualMomentumConfig(PreTrainedConfig):
 
 
 def check_same(place: str, stored: Mapping[str, Any], expected: Any) -> None:
-    """Checks that a configuration, or options of `from_pretrained`, has the settings of saved weights.
-
-    Raises:
-        XlsrError: a setting differs: names it.
-    """
+    """Checks that a configuration, or options of `from_pretrained`, has the settings of saved weights."""
     for name, saved in stored.items():
         value = expected.get(name, saved) if isinstance(expected, Mapping) else getattr(expected, name)
         if saved != value:

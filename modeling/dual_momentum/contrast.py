@@ -53,7 +53,7 @@ class MemoryQueue(nn.Module):
 
     def __init__(self, size: int, width: int, storage: str = "float32") -> None:
         super().__init__()
-        self.size, self.storage = size, storage
+        self.size = size
         self.register_buffer("values", torch.zeros(size, width, dtype=getattr(torch, storage)))
         self.register_buffer("scales", torch.zeros(size, dtype=torch.float32) if storage == "int8" else None)
         self.register_buffer("texts", torch.zeros(size, dtype=torch.long))
@@ -97,9 +97,6 @@ class MemoryQueue(nn.Module):
     def clear(self) -> None:
         self.pointer.zero_()
         self.filled.zero_()
-
-    def extra_repr(self) -> str:
-        return f"{self.size}, {self.values.shape[1]}, storage={self.storage!r}"
 
 
 def direction_loss(

@@ -26,8 +26,6 @@ from .contrast import MemoryQueue, direction_loss, momentum_pairs, update_averag
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-TRAINING_ONLY = ("momentum_encoders.", "momentum_projections.", "queues.", "nli_head.")
-
 
 class DualMomentumModel(XlsrPreTrainedModel):
     """MoCo-BERT (Wang et al., 2021): language-specific encoders aligned by contrast with two memory queues.
@@ -126,20 +124,13 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def from_pretrained(  # type: ignore[override]  # the options pass through
         cls, path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
-        """As `PreTrainedModel.from_pretrained`. Missing momentum encoders start as copies; all of them are frozen.
-
-        Raises:
-            XlsrError: the saved queues have another size, width or storage than the configuration.
-        """
-        try:
-            loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
-        except RuntimeError as error:
-            if "mismatch" in str(error):  # of the sizes of tensors
-                check_queues(str(path), kwargs.get("config") or kwargs)
-            raise
+        """As `PreTrainedModel.from_pretrained`. Missing momentum encoders start as copies; all of them are frozen."""
+        stored = DualMomentumConfig.from_pretrained(path)
+        if stored.queue_size:  # a float32 queue would read int8 numbers as keys
+            names = ("queue_size", "queue_storage", "projection_dim")
+            check_same(str(path), {name: getattr(stored, name) for name in names}, kwargs.get("config") or kwargs)
+        loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
-        if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
-            check_queues(str(path), model.config)  # a float32 queue would read int8 numbers as keys
         if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
@@ -265,6 +256,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
     ) -> PairOutput:
         """Encodes a batch of pairs and computes equation 3 or 5.
 
+        Keys of hard negatives are further candidates of all sources, and do not enter the queues. For inputs that are
+        not listed see `XlsrPreTrainedModel`.
+
         Args:
             source_input_ids: `(batch, length)`.
             source_attention_mask: 0 for padding.
@@ -275,17 +269,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
             source_texts: Hashes of the texts, `(batch,)` int64; masks and their statistics need them and `examples`.
             target_texts: Likewise.
             examples: Numbers of the pairs, `(batch,)` int64.
-            negative_input_ids: Hard negatives of the whole batch in the language of the targets,
-                `(negatives, negative_length)`. Their keys are further candidates of all sources, and do not enter the
-                queues. The number may differ between processes.
-            negative_attention_mask: Likewise.
-            negative_texts: Hashes of their texts, `(negatives,)` int64. With `target_texts`, a negative that is a
-                source's own translation does not count for it.
-            nli: A batch of the auxiliary task: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`,
-                `hypothesis_attention_mask`, `labels` and `lang`.
-            matryoshka_dims: Widths of truncated embeddings in each direction's loss, see `matryoshka_mean`.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
-            return_loss: False returns embeddings only.
+            negative_texts: Hashes of the hard negatives' texts, `(negatives,)` int64. With `target_texts`, a negative
+                that is a source's own translation does not count for it.
+            nli: A batch of the auxiliary task, see `NliHead.loss`, and its language, `lang`.
         """
         source_batch = (source_input_ids, source_attention_mask)
         target_batch = (target_input_ids, target_attention_mask)
@@ -328,10 +314,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
             target_keys=target_keys,
         )
 
-    def inference_state_dict(self) -> dict[str, torch.Tensor]:
-        """The weights that encode sentences: "we throw away the momentum encoders and the memory queues"."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith(TRAINING_ONLY)}
-
     def to_sentence_transformer(self, tokenizers: Any, **options: Any) -> SentenceTransformer:
         """The encoders as a stock sentence-transformers model, one route per language.
 
@@ -348,9 +330,3 @@ class DualMomentumModel(XlsrPreTrainedModel):
         if self.projections:
             projections = {language: self.projections[name] for language, name in names.items()}
         return to_routed_sentence_transformer(encoders, own, projections, pooling=self.config.pooling, **options)
-
-
-def check_queues(path: str, expected: Any) -> None:
-    """Checks that saved queues have the size, storage and width of a configuration."""
-    stored, names = DualMomentumConfig.from_pretrained(path), ("queue_size", "queue_storage", "projection_dim")
-    check_same(path, {name: getattr(stored, name) for name in names}, expected)

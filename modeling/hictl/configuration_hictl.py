@@ -37,11 +37,8 @@ class HictlConfig(PreTrainedConfig):
         word_weight: Weight of the word-level contrast; 0 disables it.
         mlm_probability: Share of masked tokens, 80/10/10 as in BERT.
         logits_chunk_size: Maximum number of vocabulary logits in memory at a time.
-        tie_word_embeddings: Whether the language model's decoder is the embedding table.
         classifier_dropout: Before the output layer of `HictlForSequenceClassification`; defaults to the encoder's.
-        decoder_layers: Layers of `HictlForConditionalGeneration`'s decoder, which has the encoder's width.
-        decoder_attention_heads: Defaults to the encoder's.
-        decoder_ffn_dim: Defaults to the encoder's.
+        decoder_layers: Layers of `HictlForConditionalGeneration`'s decoder, which has the encoder's other sizes.
         word_similarity: Whether the similarities of sentence embedding and words are added to the decoder's logits.
 
     Examples:
@@ -52,7 +49,7 @@ class HictlConfig(PreTrainedConfig):
 
     model_type = "hictl"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="xlm-roberta")}
-    keys_to_ignore_at_inference = ["losses", "statistics", "source_embeds", "target_embeds"]
+    keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
     sentence_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
@@ -66,11 +63,8 @@ class HictlConfig(PreTrainedConfig):
     word_weight: float | int = interval(min=0)(default=1.0)
     mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=0.15)
     logits_chunk_size: int = interval(min=1)(default=LOGITS)
-    tie_word_embeddings: bool = True
     classifier_dropout: float | int | None = None
     decoder_layers: int = interval(min=1)(default=4)
-    decoder_attention_heads: int | None = None
-    decoder_ffn_dim: int | None = None
     word_similarity: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -104,10 +98,8 @@ class HictlConfig(PreTrainedConfig):
             type_vocab_size=1,
             hidden_size=encoder.hidden_size,
             num_hidden_layers=self.decoder_layers,
-            num_attention_heads=self.decoder_attention_heads or encoder.num_attention_heads,
-            intermediate_size=self.decoder_ffn_dim
-            or getattr(encoder, "intermediate_size", None)
-            or 4 * encoder.hidden_size,
+            num_attention_heads=encoder.num_attention_heads,
+            intermediate_size=getattr(encoder, "intermediate_size", None) or 4 * encoder.hidden_size,
             max_position_embeddings=positions,
             is_decoder=True,
             add_cross_attention=True,

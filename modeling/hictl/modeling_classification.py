@@ -56,9 +56,6 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.num_labels: int = config.num_labels or 1
-        wanted = problem_type(self.num_labels)
-        if config.problem_type not in (None, wanted):
-            raise XlsrError(f"`problem_type` must be '{wanted}' for these labels, got '{config.problem_type}'.")
         self.encoder: Any = encoder if encoder is not None else encoder_from_config(text_config)
         self.takes_token_types = (
             "token_type_ids" in inspect.signature(self.encoder.forward).parameters
@@ -86,19 +83,19 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             num_labels: Outputs; 1 for a regression.
             dropout: On states and attention; by default the encoder's.
             place: Name of `path` in error messages.
-            **options: Values of `HictlConfig`, such as `classifier_dropout`, `id2label` or `problem_type`.
+            **options: Values of `HictlConfig`, such as `classifier_dropout` or `id2label`.
         """
         encoder = start_encoder(path, place=place, dropout=dropout)
-        own = {**config_of_encoder(encoder), "num_labels": num_labels, "problem_type": problem_type(num_labels)}
+        own = {**config_of_encoder(encoder), "num_labels": num_labels}
+        own["problem_type"] = "regression" if num_labels == 1 else "single_label_classification"
         return cls(HictlConfig(**{**own, **options}), encoder)
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
+        input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> HictlClassifierOutput:
@@ -108,11 +105,10 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             input_ids: Sentences, or pairs in one row each, padded on the right, `(batch, length)`.
             attention_mask: 0 for padding; all ones by default.
             token_type_ids: 0 for the first and 1 for the second sentence; ignored by encoders without token types.
-            inputs_embeds: Instead of `input_ids`, `(batch, length, width)`.
             labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`.
             **kwargs: `output_attentions` and `output_hidden_states`, as of any model.
         """
-        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask, **kwargs}
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
         if self.takes_token_types:
             inputs["token_type_ids"] = token_type_ids
         outputs = self.encoder(**{name: value for name, value in inputs.items() if value is not None})
@@ -135,10 +131,6 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
         )
-
-
-def problem_type(num_labels: int) -> str:
-    return "regression" if num_labels == 1 else "single_label_classification"
 
 
 def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: float | None = None) -> Any:

@@ -130,7 +130,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             encoder = encoder_from_config(encoder.config)
         if tokenizer is None:
             tokenizer = load_auto(AutoTokenizer, encoder_folder(path))
-        check_vocabulary(tokenizer, encoder.config.vocab_size if tokens is None else len(tokens))
+        check_token_ids(tokenizer, encoder.config.vocab_size if tokens is None else len(tokens))
         for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
             setattr(encoder.config, name, token)
         encoder.config.pad_token_id = tokenizer.pad_token_id
@@ -168,22 +168,11 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         return _SentenceReader(self)
 
     def encode(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **_: Any
     ) -> HictlEncoderOutput:
         """Encodes the sources: states, `(batch, length, width)`, and similarities, `(batch, vocabulary)`."""
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        inputs = {"input_ids": input_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
-        output = self.encoder(**inputs, attention_mask=attention_mask, **kwargs)
-        return HictlEncoderOutput(
-            last_hidden_state=output.last_hidden_state,
-            hidden_states=output.get("hidden_states"),
-            attentions=output.get("attentions"),
-            word_similarities=self._similarities(output.last_hidden_state),
-        )
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return HictlEncoderOutput(last_hidden_state=states, word_similarities=self._similarities(states))
 
     def _similarities(self, states: torch.Tensor) -> torch.Tensor | None:
         table = self.get_input_embeddings().weight
@@ -205,8 +194,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         past_key_values: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         label_smoothing: float = 0.0,
@@ -222,17 +209,14 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             decoder_attention_mask: 0 for padding of the targets; not needed with right padding.
             encoder_outputs: From `encode` or `get_encoder()`, instead of sources.
             past_key_values: Cache of the previous steps.
-            inputs_embeds: Instead of `input_ids`.
-            decoder_inputs_embeds: Instead of `decoder_input_ids`.
             labels: Target tokens with the final special one, -100 on padding, `(batch, target length)`.
             use_cache: Return the cache; by default without labels.
             label_smoothing: Share of a label's probability that is spread over the vocabulary.
             num_items_in_batch: Target tokens in the whole step, which divide the loss; by default those of this batch.
-            **kwargs: For the decoder; `output_attentions` and `output_hidden_states` also for the encoder.
+            **kwargs: For the decoder.
         """
         if encoder_outputs is None:
-            asked = {name: kwargs.get(name) for name in ("output_attentions", "output_hidden_states")}
-            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, **asked)
+            encoder_outputs = self.encode(input_ids, attention_mask)
         elif not isinstance(encoder_outputs, dict):
             encoder_outputs = HictlEncoderOutput(*encoder_outputs)
         states = encoder_outputs["last_hidden_state"]
@@ -240,12 +224,10 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if similarities is None:
             similarities = self._similarities(states)
         table = self.get_input_embeddings()
-        if decoder_inputs_embeds is None:
-            if decoder_input_ids is None and labels is not None:
-                decoder_input_ids = self.shift_right(labels)
-            decoder_inputs_embeds = table(decoder_input_ids)
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self.shift_right(labels)
         decoded = self.decoder(
-            inputs_embeds=decoder_inputs_embeds,
+            inputs_embeds=table(decoder_input_ids),
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=states,
             encoder_attention_mask=attention_mask,
@@ -271,8 +253,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=states,
-            encoder_hidden_states=encoder_outputs.get("hidden_states"),
-            encoder_attentions=encoder_outputs.get("attentions"),
         )
 
 
@@ -294,8 +274,3 @@ def sentence_ends(tokenizer: Any) -> tuple[int, int]:
             "tokenizer of a pretrained encoder."
         )
     return ids[0], ids[-1]
-
-
-def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
-    """Checks that the tokenizer has at most as many tokens as the encoder, whose embeddings the decoder shares."""
-    check_token_ids(tokenizer, vocab_size, fix="Use the encoder's own tokenizer for both sides.")

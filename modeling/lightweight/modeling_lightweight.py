@@ -123,7 +123,10 @@ class LightweightDualTransformer(SentenceEncoderModel):
         return_loss: bool = True,
         **more: Any,
     ) -> PairOutput:
-        """Encodes the stacked pairs and computes equation 7.
+        """Encodes the stacked pairs and computes equation 7; for inputs that are not listed see `XlsrPreTrainedModel`.
+
+        Hard negatives are further candidates of all sources in equation 5. `matryoshka_dims` are those of equations 5
+        and 6.
 
         Args:
             input_ids: Tokens after masking, sources stacked on targets, `(2 * batch, length)`.
@@ -133,15 +136,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
             mlm_labels: Original tokens at masked positions, -100 elsewhere, `(2 * batch, length)`; for `mlm` and
                 `mlm+xtr`.
             mask_token_id: Id of `<mask>`, for label mode `set`.
-            negative_input_ids: Hard negatives of the whole batch in the language of the targets,
-                `(negatives, negative_length)`: further candidates of all sources in equation 5. The number may differ
-                between processes.
-            negative_attention_mask: Likewise.
-            matryoshka_dims: Widths of truncated embeddings in equations 5 and 6, see `matryoshka_mean`.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
-            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step.
             identities: Equal numbers for equal texts, `(2, batch)`, for `alignment_mask_duplicates`.
-            return_loss: False returns embeddings only.
             **more: Inputs of `extra_losses`.
         """
         encode = encode_in_chunks(self._encode, cache_batch_size)
@@ -294,11 +289,9 @@ class DistillationModel(LightweightDualTransformer):
         return losses
 
     def _queue_loss(
-        self, queue: MemoryQueue, taught: torch.Tensor, teacher_embeds: torch.Tensor, identities: torch.Tensor | None
+        self, queue: MemoryQueue, taught: torch.Tensor, teacher_embeds: torch.Tensor, identities: Any
     ) -> torch.Tensor:
         """InfoNCE of both sides with the teacher's embedding of the source; equal sources are no negatives."""
-        if identities is None:
-            raise XlsrError("`queue_size` needs `identities`, the hashes of texts. Use DistillationTrainer.")
         keys, texts = normalize(teacher_embeds.float()), identities[0]
         known = torch.cat([queue.texts[: queue.count], gather_rows(texts)])
         return queue_info_nce(

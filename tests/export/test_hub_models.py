@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hub_helpers import TOKEN, Hub
 from huggingface_hub import HfApi
 from safetensors.torch import load
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
 
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.utils.errors import XlsrError
@@ -35,21 +33,6 @@ def pushing(folder: Path, **options: Any) -> Any:
 def weights_of(hub: Hub, repo: str) -> set[str]:
     files = hub.repos[repo].files
     return {name for path, content in files.items() if path.endswith(".safetensors") for name in load(content)}
-
-
-def test_model_is_pushed_without_training_state(hub: Hub, tmp_path: Path) -> None:
-    model = tiny_dual(projection_dim=8)
-    model.push_to_hub("me/dual")
-    assert model.config.queue_size == 64 and "save_pretrained" not in vars(model)
-    back = AutoModel.from_pretrained(hub.pull("me/dual", tmp_path)).eval()
-    vectors = [one.eval().encode_sentences(torch.tensor([[5, 6, 7]]), language="fr") for one in (model, back)]
-    assert torch.equal(*vectors) and (back.config.queue_size, len(back.queues), len(back.momentum_encoders)) == (
-        0,
-        0,
-        0,
-    )
-    assert all(name.startswith(("encoders.", "projections.")) for name in weights_of(hub, "me/dual"))
-    assert b"hf-xlsr" in hub.repos["me/dual"].files["README.md"]
 
 
 def test_trainer_pushes_the_export(hub: Hub, tmp_path: Path) -> None:

@@ -14,14 +14,12 @@ from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
     generative_labels,
-    masked_lm_loss,
     matryoshka_mean,
     queue_info_nce,
     sentence_contrast_loss,
     similarity_loss,
     teacher_loss,
     weighted_sum,
-    word_contrast_loss,
 )
 from hf_xlsr.utils.errors import XlsrError
 
@@ -51,16 +49,10 @@ def labels(**options: Any) -> Any:
         (lambda: matryoshka_mean(similarity_loss, [2, 5], EYE, EYE), "matryoshka_dims"),
         (lambda: teacher_loss(EYE, EYE, kind="l1"), "kind"),
         (lambda: similarity_loss(EYE, EYE, reduction="mean"), "reduction"),
-        (
-            lambda: masked_lm_loss(EYE, torch.zeros(3).long(), TABLE, TABLE[:, 0], label_smoothing=1.0),
-            "label_smoothing",
-        ),
         (lambda: labels(task="mlm"), "task"),
         (lambda: labels(label_mode="set"), "mask_token_id"),
         (lambda: draw_negative_words(EYE, TABLE, BAGS, special_ids=[0, 1, 2], count=4), "count"),
-        (lambda: word_contrast_loss(EYE, TABLE, BAGS, torch.zeros(2, 2, dtype=torch.long)), "negatives"),
         (lambda: queue(positive_keys=EYE[:1]), "positive_keys"),
-        (lambda: queue(queue=torch.ones(5, 4, dtype=torch.int8)), "queue"),
     ],
 )
 def test_invalid_argument(call: Callable[[], Any], key: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from mining_fakes import SOURCE, TARGET, NumberEncoder, write_lines
+from mining_fakes import SOURCE, TARGET, NumberEncoder
 
 from hf_xlsr.mining import MiningOptions, mine_bitext, neighbours_both_ways, score_bitext
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
@@ -36,14 +35,12 @@ def score(*sides: list[str], **options: Any) -> Callable[[], Any]:
         (mine(EYE, np.eye(4)), "3 and 4"),
         (mine(EYE, np.ones(3)), "target"),
         (mine(EYE, np.diag([1, np.nan, 1])), "row 1 of target"),
-        (mine(EYE, EYE, duplicates="merge"), "duplicates"),
         (mine([], TARGET, encoder=ENCODER), "source"),
         (mine(SOURCE, TARGET, encoder="./none"), "./none"),
         (score(["en 1"], []), "1 and 0"),
         (score(["en 1", " "], ["fr 1", "fr 2"]), "source"),
         *((lambda name=name: MiningOptions(**{name: INVALID[name]}), name) for name in INVALID),
         (lambda: neighbours_both_ways(np.diag([1, 2, -np.inf]), EYE), "row 2 of `source`"),
-        (lambda: nearest_neighbours(EYE, 1e20 * EYE), "normalise"),
         (lambda: nearest_neighbours(EYE, np.eye(2)), "3 and 2"),
     ],
 )
@@ -51,11 +48,3 @@ def test_invalid_input_is_named(call: Callable[[], Any], key: str):
     with pytest.raises(XlsrError) as caught:
         call()
     assert key in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_file_named_after_the_other_language(tmp_path: Path):
-    english, french = write_lines(tmp_path / "c.en", SOURCE), write_lines(tmp_path / "c.fr", TARGET)
-    with pytest.raises(XlsrError, match="languages"):
-        mine_bitext(english, french, encoder=ENCODER, languages=("fra", "eng_Latn"))
-    for languages in (("eng", "fra"), ("de", "es")):
-        assert len(mine_bitext(english, french, encoder=ENCODER, languages=languages))

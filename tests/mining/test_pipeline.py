@@ -62,7 +62,6 @@ def test_lines_and_duplicates(tmp_path: Path):
         return set(zip(mined.source.tolist(), mined.target.tolist(), strict=True))
 
     assert pairs() == pairs(duplicates="merge") == {(1, 3), (2, 4), (4, 0)}
-    assert pairs(duplicates="drop", threshold=1.05) == {(2, 4)}
     assert pairs(duplicates="keep", one_to_one=False, retrieval="forward") == {(1, 3), (3, 3), (2, 4), (4, 0)}
 
 

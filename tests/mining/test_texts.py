@@ -32,9 +32,9 @@ def naive(lines: list[bytes], duplicates: str) -> list[tuple[int, str]]:
         if text.strip() and "\0" not in text:
             usable.append((number, text))
     texts = [text for _, text in usable]
-    if duplicates == "merge":
-        return [(number, text) for place, (number, text) in enumerate(usable) if text not in texts[:place]]
-    return [(number, text) for number, text in usable if duplicates == "keep" or texts.count(text) == 1]
+    if duplicates == "keep":
+        return usable
+    return [(number, text) for place, (number, text) in enumerate(usable) if text not in texts[:place]]
 
 
 def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, dict[str, Any]]:
@@ -45,7 +45,7 @@ def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, d
 @settings(max_examples=150, deadline=None)
 @given(
     lines=st.lists(LINE, max_size=25),
-    duplicates=st.sampled_from(["merge", "keep", "drop"]),
+    duplicates=st.sampled_from(["merge", "keep"]),
     block=st.sampled_from([1, 3, 100]),
     parts=st.sampled_from([1, 2, 5]),
 )
@@ -79,19 +79,18 @@ def test_skipped_lines(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "key"),
+    ("content", "key"),
     [
-        (b"", {}, "empty"),
-        (b"a\na\n", {"duplicates": "drop"}, "all 2 lines"),
-        ("a\n".encode("utf-16"), {}, "UTF-16"),
-        (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], {}, "side"),
+        (b"", "empty"),
+        ("a\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "side"),
     ],
 )
-def test_unusable_files(content: bytes, options: dict[str, Any], key: str, tmp_path: Path):
+def test_unusable_files(content: bytes, key: str, tmp_path: Path):
     file = tmp_path / ("file.txt.gz" if content.startswith(b"\x1f\x8b") else "file.txt")
     file.write_bytes(content)
     with pytest.raises(XlsrError, match=key):
-        store_of(file, tmp_path, **options)
+        store_of(file, tmp_path)
 
 
 def test_torn_texts_are_refused(tmp_path: Path) -> None:

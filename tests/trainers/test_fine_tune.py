@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 import torch
 from conftest import ENGLISH, FRENCH, tiny_encoder
 from datasets import Dataset
-from lightweight_trainers import TINY
-from two_processes import run_on_two_processes
 
 from hf_xlsr import HictlConfig
 from hf_xlsr.data.labelled import LabelledSet, LabelledTask, encode_texts
@@ -23,8 +20,6 @@ from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.trainers.fine_tune import (
     METRICS,
-    FineTuneTrainer,
-    FineTuneTrainingArguments,
     LiveClassifier,
     evaluate_sets,
     metric_keys,
@@ -126,24 +121,3 @@ def test_logits_are_those_of_each_row_alone(task: LabelledTask) -> None:
     # Rows are cut to the length asked for.
     short = LiveClassifier(model, tokenizer(), max_length=6).logits(data)
     assert not np.allclose(short, logits)
-
-
-def evaluate_together(folder: Path) -> None:
-    """Evaluates with the batches shared between both processes, as the trainer does, and on each alone."""
-    from accelerate import PartialState
-
-    assert PartialState(cpu=True).num_processes == 2
-    args = FineTuneTrainingArguments(str(folder), **TINY, per_device_eval_batch_size=4)
-    trainer = FineTuneTrainer(make_model(), args, train_dataset=make_data(), processing_class=tokenizer())
-    shared, alone, data = trainer.live_encoder(), trainer.live_classifier(), toy_set(31)
-    assert (shared.processes, alone.processes) == (2, 1)
-    passes: list[int] = []
-    trainer.model.register_forward_pre_hook(lambda *_: passes.append(1))
-    logits = shared.logits(data)
-    assert len(passes) == 4  # of eight batches
-    assert (logits == alone.logits(data)).all()
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_evaluation(tmp_path: Path) -> None:
-    run_on_two_processes(evaluate_together, tmp_path, folder=tmp_path)

@@ -11,9 +11,10 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
-from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, product_precision, search_down_to, settle
+from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, search_down_to, settle
 from hf_xlsr.mining.search.vectors import Vectors, as_tensor, middle, scan
 from hf_xlsr.mining.work_folder import Stage
+from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import XlsrError
 
 SIDES = ("source", "target")

@@ -100,16 +100,15 @@ def neighbours_both_ways(
     Vectors are not quantised: only neighbours in other cells are missed. Their share is measured on 1,000 rows of each
     side and returned as `recall`. Rows whose cells hold fewer than `k` vectors are searched exactly.
 
-    `auto` is `exact` up to 2e13 multiply-adds (rows times rows times width: some 230,000 sentences a side at width
-    384) and `ivf` above.
+    `auto` is `exact` up to 2e13 multiply-adds (some 230,000 sentences a side at width 384) and `ivf` above.
 
     Args:
         source: `(n, width)`, of any real type, in memory or memory-mapped; converted block by block.
         target: `(m, width)`, likewise.
         k: Neighbours of each row; at most the number of rows on the other side.
         method: `auto`, `exact` or `ivf`.
-        memory: Bytes that the search may allocate; half of the machine's available memory if None. Block sizes follow
-            from it. Memory-mapped inputs do not count, nor what grows with the sides if there is a `folder` for it.
+        memory: Bytes that the search may allocate; half of the machine's available memory if None. Memory-mapped inputs
+            do not count, nor what grows with the sides if there is a `folder` for it.
         device: Where similarities are computed, e.g. `cuda`.
         folder: Saves finished blocks, so that a later call with the same vectors resumes, and the result,
             memory-mapped. Several searches may share a folder.
@@ -117,7 +116,6 @@ def neighbours_both_ways(
         probes: Cells that a row is compared with, for `ivf`; 32 by default.
         recall: For `ivf`: doubles `probes` until 1,000 random rows of each side find this share of their neighbours. The
             recall of the result is measured on a second sample.
-        show_progress_bar: Show one, in rows a second.
 
     Returns:
         The neighbours in both directions, without columns if the other side is empty.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -16,19 +12,6 @@ GROUP = 32  # similarities that are represented by their maximum
 LARGEST_STEP = 512
 GROUPS_AT_ONCE = 2**12  # a MiB of similarities
 ROUNDING = 2e-6  # of the product of the lengths: error bound of a float32 inner product
-
-
-@contextmanager
-def product_precision(name: str) -> Iterator[None]:
-    """Sets the precision of float32 matrix products to `ieee` or `bf16` (CPU only), whatever the user's setting."""
-    backends: Any = torch.backends
-    cpu, cuda = backends.mkldnn.matmul, backends.cuda.matmul
-    before = cpu.fp32_precision, cuda.fp32_precision
-    try:
-        cpu.fp32_precision, cuda.fp32_precision = name, "ieee"
-        yield
-    finally:
-        cpu.fp32_precision, cuda.fp32_precision = before
 
 
 class Filter:

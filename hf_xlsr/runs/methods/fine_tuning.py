@@ -213,7 +213,7 @@ class ClassificationMethod(FineTuningMethod):
 
 
 RANDOM = (bool, Field(False, description="new weights in the shape of `start`: the Transformer of table 4"))
-MODEL_KEYS = ("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "word_similarity", "logits_chunk_size")
+MODEL_KEYS = ("decoder_layers", "word_similarity", "logits_chunk_size")
 
 
 class TranslationData(DataSection):

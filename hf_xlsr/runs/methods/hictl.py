@@ -29,7 +29,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
 # Values of the configuration that only other models of the family read.
-_DECODER = ("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "word_similarity")
+_DECODER = ("decoder_layers", "word_similarity")
 _OTHER_MODELS = ("text_config", "classifier_dropout", *_DECODER)
 
 

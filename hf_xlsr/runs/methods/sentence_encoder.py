@@ -342,8 +342,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
             kind = values.pop("model_type", None) or self.default_type
             with self.explained("model.encoder"):
                 config = self.new_config(kind, **values)
-        fix = "Give tokenizer.path and model.encoder.path that belong together."
-        check_token_ids(tokenizer, config.vocab_size, fix=fix)
+        check_token_ids(tokenizer, config.vocab_size)
         return config
 
     def model_on_encoder(self, model_class: Any, text_config: PreTrainedConfig, **options: Any) -> Any:
