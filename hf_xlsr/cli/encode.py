@@ -22,7 +22,6 @@ from hf_xlsr.cli.options import (
     new_folder,
     parse_routes,
     read_texts,
-    read_vectors,
 )
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, check_writable
@@ -148,59 +147,19 @@ def fit(
 @debias.command(cls=Verb, context_settings=HELP)
 def apply(
     fitted: Annotated[str, typer.Argument(help="Folder that `fit` wrote.")],
-    output: Annotated[str, typer.Option(help="Folder for the model, or file for vectors, .npy.")],
-    vectors: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Vectors of one language, .npy, one row per text.")
-    ] = None,
-    language: Annotated[str | None, typer.Option(help="Language of the vectors.")] = None,
-    model: Annotated[str | None, typer.Option(help=f"{MODEL} Written with the removal, instead of vectors.")] = None,
+    model: Annotated[str, typer.Option(help=MODEL)],
+    output: Annotated[str, typer.Option(help="Folder for the model.")],
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale to length 1 afterwards.")] = False,
-    device: Annotated[str | None, typer.Option(help="Device of the model; by default cpu.")] = None,
 ) -> None:
-    """Remove the language bias from a model or from vectors."""
+    """Remove the language bias from a model."""
     from hf_xlsr.encoders.debias import Debias
-
-    removal = Debias.load(fitted)
-    if vectors and language and not model:
-        _apply_to_vectors(removal, vectors, language, output, normalize)
-    elif model and not (vectors or language):
-        _apply_to_model(removal, model, output, normalize, device)
-    else:
-        raise XlsrError("Give either --vectors with --language, or --model.")
-
-
-def _apply_to_model(fitted: Any, model: str, output: str, normalize: bool, device: str | None) -> None:
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.export import debias_sentence_transformer
 
-    home = new_folder(output)
-    debiased = debias_sentence_transformer(load_encoder(model, device or "cpu"), fitted, normalize=normalize)
+    removal, home = Debias.load(fitted), new_folder(output)
+    debiased = debias_sentence_transformer(load_encoder(model, "cpu"), removal, normalize=normalize)
     debiased.save(str(home), create_model_card=False)
-    _print_report({"output": output, **fitted.facts()})
-
-
-def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normalize: bool) -> None:
-    import numpy as np
-    from tqdm import tqdm
-
-    from hf_xlsr.utils.vectors import check_finite
-
-    check_writable(output, "--output")
-    vectors, target = read_vectors(file), Path(output)
-    fitted.apply(np.asarray(vectors[:1]), language)  # fails for a wrong width or language
-    kind = vectors.dtype if vectors.dtype.kind == "f" else np.dtype(np.float32)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    bar = tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=not sys.stderr.isatty())
-    with atomic_write(target) as partial, bar:
-        written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
-        for start in range(0, len(vectors), ROWS_AT_ONCE):
-            block = np.asarray(vectors[start : start + ROWS_AT_ONCE])
-            check_finite(block, "the vectors", start)
-            written[start : start + len(block)] = fitted.apply(block, language, normalize=normalize)
-            bar.update(len(block))
-        written.flush()
-        del written
-    print(f"{len(vectors):,} vectors in {fitted.language_of(language)}: {output}")
+    _print_report({"output": output, **removal.facts()})
 
 
 def _print_report(report: dict[str, Any]) -> None:

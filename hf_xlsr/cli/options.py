@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from hf_xlsr.data.formats.quarantine import Quarantine
@@ -158,12 +159,11 @@ def read_vectors(file: str) -> Any:
     """The matrix of a `.npy` file, memory-mapped; archives and pickles are not loaded."""
     import numpy as np
 
-    try:
+    vectors = None
+    with suppress(ValueError):
         vectors = np.lib.format.open_memmap(file, mode="r")
-    except ValueError as error:
-        raise XlsrError(f"{file} must be a .npy file with a matrix of real numbers ({error_line(error)}).") from error
-    if vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
-        raise XlsrError(f"{file} must hold a matrix of real numbers with one row per text.")
+    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
+        raise XlsrError(f"{file} must be a .npy file with a matrix of real numbers, one row per text.")
     return vectors
 
 

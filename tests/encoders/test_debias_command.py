@@ -37,22 +37,6 @@ def test_fit_on_one_file_per_language(tiny_export: str, files: dict[str, str], t
     assert fitted.counts == {"en": 20, "fr": 20} and fitted.encoder == tiny_export and fitted.prompt == "red "
 
 
-def test_apply_to_vectors_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_xlsr.cli.encode.ROWS_AT_ONCE", 7)
-    debias = Debias({"fr": np.eye(6)[:, :2]}, counts={"fr": 9}, shares={"fr": 0.5})
-    debias.save(tmp_path / "fit")
-    vectors = (10 * np.random.default_rng(0).normal(size=(20, 6))).astype(np.float16)
-    np.save(tmp_path / "in.npy", vectors)
-    output = tmp_path / "new" / "out.npy"
-    words = ["debias", "apply", str(tmp_path / "fit"), "--vectors", str(tmp_path / "in.npy"), "--language", "fra"]
-    assert main([*words, "--output", str(output)]) == 0
-    written = np.load(output)
-    assert (written == debias.apply(vectors, "fr")).all() and written.dtype == debias.apply(vectors, "fr").dtype
-    assert main([*words, "--output", str(output), "--normalize"]) == 0
-    assert np.allclose(np.linalg.norm(np.load(output).astype(float), axis=1), 1, atol=1e-3)
-    assert [path.name for path in output.parent.iterdir()] == ["out.npy"]
-
-
 def test_apply_to_a_model(
     tiny_export: str, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,13 +6,13 @@ TMX is read as a stream of parser events, without a tree and without expanding e
 from __future__ import annotations
 
 import codecs
-import gettext
 import io
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -180,17 +180,8 @@ def _blocks(source: Source, file: io.BufferedReader) -> Iterator[str | bytes]:
         yield text.decode() if decoder else text
 
 
-def read_po(source: Source) -> Iterator[Record]:
-    """Entries of a PO file that are neither obsolete nor fuzzy."""
-    return _read_catalogue(source, "pofile")
-
-
-def read_mo(source: Source) -> Iterator[Record]:
-    """Entries of an MO file, with their numbers instead of line numbers."""
-    return _read_catalogue(source, "mofile")
-
-
 def _read_catalogue(source: Source, parser: str) -> Iterator[Record]:
+    """Entries that are neither obsolete nor fuzzy; of an MO file with their numbers instead of line numbers."""
     require_package("polib")
     import polib
 
@@ -199,13 +190,15 @@ def _read_catalogue(source: Source, parser: str) -> Iterator[Record]:
     # The parser lets errors of many kinds through for a damaged file.
     with read_errors((Exception,)), _plain(source.paths[0]) as path:
         catalogue = getattr(polib, parser)(path)
-    forms = _plural_forms(catalogue.metadata.get("Plural-Forms", ""))
     for number, entry in enumerate(catalogue, 1):
         if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):
             continue
-        for msgid, msgstr in _pairs(entry, forms):
+        for msgid, msgstr in _pairs(entry):
             row = {ours: msgid if theirs == "msgid" else msgstr for ours, theirs in chosen.items()}
             yield getattr(entry, "linenum", number), row, f"{msgid}\t{msgstr}"
+
+
+read_po, read_mo = (partial(_read_catalogue, parser=parser) for parser in ("pofile", "mofile"))
 
 
 @contextmanager
@@ -221,23 +214,13 @@ def _plain(path: Path) -> Iterator[str]:
         yield str(plain)
 
 
-def _plural_forms(header: str) -> tuple[int, int] | None:
-    """The forms for the number 1 and for 5, the plain plural of most languages."""
-    match = re.search(r"\bplural\s*=([^;]+)", header)
-    try:
-        rule = gettext.c2py(match.group(1)) if match else None
-        return (rule(1), rule(5)) if rule else None
-    except (ValueError, ZeroDivisionError):
-        return None
-
-
-def _pairs(entry: Any, forms: tuple[int, int] | None) -> Iterator[tuple[str, str]]:
-    """The singular with the form of 1 and the plural with the form of 5; one form alone belongs to the plural."""
+def _pairs(entry: Any) -> Iterator[tuple[str, str]]:
+    """The singular with the first form and the plural with the last one; one form alone belongs to the plural."""
     if not entry.msgid_plural:
         yield entry.msgid, entry.msgstr
         return
     translations: dict[int, str] = entry.msgstr_plural
-    one, many = forms or (0, max(translations, default=0))
-    if one != many:
-        yield entry.msgid, translations.get(one, "")
-    yield entry.msgid_plural, translations.get(many, "")
+    last = max(translations, default=0)
+    if last:
+        yield entry.msgid, translations.get(0, "")
+    yield entry.msgid_plural, translations.get(last, "")
