@@ -37,20 +37,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
 UsageError: Any = typer.BadParameter.__base__
 
 
-class TrainVerb(Verb):
-    """`train`, whose `--help` ends with the keys of recipes: those of the given method or recipe."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta["name"] = next((word for word in args if not word.startswith("-")), None)
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        from hf_xlsr.runs.reference import keys_help
-
-        print(keys_help(ctx.meta.get("name")))
-
-
 class VerbGroup(TyperGroup):
     """A group of verbs: the same spelling of options in each, modules imported on use."""
 
@@ -74,7 +60,7 @@ def load_verb(name: str) -> Any:
     if not isinstance(found, typer.Typer):
         app, recipe = typer.Typer(add_completion=False), name in ("train", "prepare")
         extra = {"allow_extra_args": True, "ignore_unknown_options": True} if recipe else {}
-        app.command(name, cls=TrainVerb if name == "train" else Verb, context_settings={**HELP, **extra})(found)
+        app.command(name, cls=Verb, context_settings={**HELP, **extra})(found)
         found = app
     return typer.main.get_command(found)
 

@@ -1,4 +1,4 @@
-"""Every key of a recipe with its type, default and meaning: `docs/recipes.md` and `hf-xlsr train --help`."""
+"""Every key of a recipe with its type, default and meaning: `docs/recipes.md`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from transformers import TrainingArguments
 
 from hf_xlsr.data.sources import Source
 from hf_xlsr.runs.methods import METHODS, Method
-from hf_xlsr.runs.recipe import method_of, read_recipe
 from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources, training_section
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.validation import Section
@@ -30,10 +29,9 @@ INTRODUCTION = f"""# Keys of recipes
 
 A recipe is a YAML file; [train.md](train.md) shows some. Every key is also an option of the command line, as
 `--section.key value`, or by its last part if that is unique. An unknown key or an invalid value is an error before
-anything starts. `hf-xlsr train METHOD --help` shows the keys of one method.
-The section of a method lists the keys that it adds, or whose type or default it changes."""
-STOCK = """These mean what they mean in [TrainingArguments](https://huggingface.co/docs/transformers/main_classes/trainer),
-and `hf-xlsr train METHOD --help` explains them:"""
+anything starts. The section of a method lists the keys that it adds, or whose type or default it changes."""
+STOCK = """These mean what they mean in
+[TrainingArguments](https://huggingface.co/docs/transformers/main_classes/trainer):"""
 WIDTH = 120
 EVERY = ("adapters", "card")  # sections that are the same for every method
 Row = tuple[str, str, str, str]
@@ -74,16 +72,6 @@ def reference() -> str:
     names = ", ".join(f"`{row[0]}`" for row in rows if row[0] in stock)
     parts += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
     return "\n\n".join(parts) + "\n"
-
-
-def keys_help(name: str | None = None) -> str:
-    """The keys of recipes of a method or of a recipe, or of every recipe, as text for a terminal."""
-    if name is None:
-        lines = [*_lines("recipe", [*LOADING, *_rows(Recipe)]), *_lines("data", _rows(DataSection))]
-        lines += ["", f"The keys of a method ({', '.join(METHODS)}) or of a recipe: hf-xlsr train NAME --help."]
-        return "\n".join(lines)
-    sections = _sections(METHODS[name] if name in METHODS else method_of(read_recipe(name)))
-    return "\n".join(line for section, rows in sections.items() for line in _lines(section or "recipe", rows))
 
 
 def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:
@@ -151,19 +139,9 @@ def _table(rows: Iterable[Row]) -> str:
     return "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(lines)
 
 
-def _lines(section: str, rows: Iterable[Row]) -> Iterator[str]:
-    yield f"{section}:"
-    for key, kind, default, text in rows:
-        yield f"  {key} ({kind}{f'; {default}' if default else ''})"
-        yield from textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
 def main(arguments: list[str]) -> int:
-    """Writes the page into the file that is named, or prints it."""
-    if arguments:
-        Path(arguments[0]).write_text(reference(), "utf-8")
-    else:
-        print(reference(), end="")
+    """Writes the page into the file that is named."""
+    Path(arguments[0]).write_text(reference(), "utf-8")
     return 0
 
 
