@@ -1,7 +1,4 @@
-"""Cleaning of streams of rows: steps that remove or rewrite rows, counted one by one.
-
-A row is a dict. Its text columns are those in `TEXT_COLUMNS`; all others stay unchanged.
-"""
+"""Cleaning of streams of rows, dicts with the text columns `TEXT_COLUMNS`: steps that remove or rewrite rows."""
 
 from __future__ import annotations
 
@@ -128,8 +125,7 @@ class LengthBounds(Step):
 class RatioBounds(Step):
     """Keeps pairs with `(longer + slack) / (shorter + slack) <= max_ratio`, lengths in characters (see `width`).
 
-    The slack keeps short pairs such as `Hi!` and `Bonjour à tous !` (26 / 13 by default). The default removes at most 3
-    in 1000 pairs of clean corpora of European languages, Chinese, Japanese, Korean, Arabic or Hindi with English.
+    The default removes at most 3 in 1000 pairs of clean corpora of European and Asian languages with English.
     """
 
     name: ClassVar[str] = "ratio"
@@ -178,9 +174,8 @@ class LanguageFilter(Step):
       in English and French. At the default share a foreign name also removes its row.
     - `py3langid`: the probability of the most probable language, if it is another one.
 
-    The language of a side is its row's `source_lang`, `target_lang` or `lang`; else one of `languages`: two are those of
-    source and target. By default `min_share` is 1.0, for `py3langid` 0.5; languages that mix in Latin words (Japanese,
-    Chinese) need less than 1.0.
+    The language of a side is that of its row; else one of `languages`: two are those of source and target. By default
+    `min_share` is 1.0, for `py3langid` 0.5; languages that mix in Latin words (Japanese, Chinese) need less than 1.0.
     """
 
     name: ClassVar[str] = "language"
@@ -258,10 +253,7 @@ class Sample(Step):
 
 
 class Cleaner:
-    """Runs rows through steps in batches of 1024, and counts those yielded so far.
-
-    The memory of a step lasts as long as the step: several corpora are deduplicated against each other, and a second
-    pass needs a new cleaner.
+    """Runs rows through steps in batches of 1024, and counts those yielded so far. A second pass needs a new cleaner.
 
     Examples:
         >>> cleaner = Cleaner([Normalize(), DropIdentical()])

@@ -64,12 +64,7 @@ def resolve_columns(
     optional: Sequence[str] | None = None,
     selecting: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Our name -> file column for one file; an error for a column that it lacks.
-
-    `required` names without a mapping in `columns` have their own; `optional` ones are read where the file has a column
-    of that name and nothing else is mapped to it. Without both, all columns with one of our names are read. `selecting`
-    columns are those of the file, under their names after an underscore, or else ours.
-    """
+    """Our name -> file column for one file; an error for a column that it lacks. See `read_rows` for the arguments."""
     mapping = {ours: ours for ours in required} | dict(columns)
     if optional is not None:
         mapping |= {name: name for name in optional if name in names and name not in mapping}

@@ -228,11 +228,8 @@ def prepare_labelled(
     Args:
         sources: One source or several; see `labelled_rows`.
         evaluation_texts: Texts that are removed from training, or their `evaluation_keys`; with `overlap` `row`, texts of
-            `row_text`.
-        max_length: Longer rows are truncated to this many tokens, the longer text of a pair first. 128 is the paper's
-            value for pretraining.
-        overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts are in one row
-            of an evaluation set, for data whose splits share texts by design (Quora's question pairs).
+            `row_text`: rows are removed only if all of their texts are in one row of an evaluation set.
+        max_length: Longer rows are truncated to this many tokens, the longer text of a pair first.
         **options: `folder`, `limit` and `num_proc` of `prepare_rows`.
 
     Returns:

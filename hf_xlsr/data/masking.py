@@ -1,7 +1,6 @@
 """BERT's masking, drawn from random numbers that are a function of (seed, epoch, example, draw).
 
-Numbers from a generator would depend on how many worker processes run and where a run was stopped. These do not: a
-resumed run masks exactly what the uninterrupted run masks.
+A resumed run thus masks exactly what the uninterrupted run masks, with any number of worker processes.
 """
 
 from __future__ import annotations

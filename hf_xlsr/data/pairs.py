@@ -31,8 +31,7 @@ class PreparedData:
     """Training data of a run: `train` is `PreparedPairs`, or what a method made of them.
 
     `tokenizer` is that of all languages, or `tokenizers` maps each language to its own; languages with one path share
-    one object. The report has `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `tokens`,
-    `num_truncated`, `language_pairs` and, of one tokenizer, `vocab_size`. `nli` are the rows of a second task.
+    one object. `nli` are the rows of a second task.
     """
 
     train: Any
@@ -59,13 +58,11 @@ def prepare(
 
     Args:
         data: The recipe's `data` section.
-        tokenizer: Its `tokenizer` section: `path` of an existing one, or options of `trained_tokenizer`. Not used with
-            `tokenizers`.
+        tokenizer: Its `tokenizer` section: `path` of an existing one, or options of `trained_tokenizer`.
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
         folder: Folder of the run: gets `prepared.json`, `tokenizer/` and perhaps `rejected.jsonl`; see `prepare_rows`.
         seed: Chooses sampled rows and the text that a tokenizer is trained on.
-        tokenizers: Language -> path or id of an existing tokenizer; copies go to `tokenizer/LANGUAGE/`.
-        prompt: Put before every text.
+        tokenizers: Instead of `tokenizer`: language -> path or id; copies go to `tokenizer/LANGUAGE/`.
         kind: `PAIRS`, or `TAUGHT_PAIRS` with the text of the source.
     """
     sources, length = as_list(data["train"]), data["max_length"]

@@ -58,21 +58,17 @@ def prepare_running_text(
 ) -> PreparedRunningText:
     """Reads, cleans and tokenises running text, or finds it in the cache.
 
-    A sentence that cleaning or an evaluation set removes, and a bad line of a file, leave a gap: the sentences around it
-    are not neighbours. A sentence without neighbours is dropped.
-
     Args:
-        sources: One source or several; see `read_running_text`.
+        sources: One source or several; see `read_running_text`. What cleaning or an evaluation set removes leaves a gap.
         languages: The first is that of a file that names none.
         tokenizers: One tokenizer; a mapping from language to tokenizer; or a recipe's `tokenizer` section: `path` of an
             existing one, or options of `trained_tokenizer`, kept in `folder/tokenizer/`.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
-        cleaning: Steps as in a recipe; those that compare two sides are ignored.
         **more: `folder`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
-        `single` (sentences without a neighbour), `languages`, and `vocab_size` where a tokenizer was made.
+        `single` (dropped, for they have no neighbour), `languages`, and `vocab_size` where a tokenizer was made.
     """
     sources, section = as_list(sources), None
     if isinstance(tokenizers, Mapping) and not any(map(callable, tokenizers.values())):  # tokenizers are callable
@@ -141,19 +137,11 @@ def mark_neighbours(rows: Iterable[Mapping[str, Any]], counts: dict[str, int]) -
 def read_running_text(
     sources: Any, *, languages: Sequence[str], quarantine: Quarantine | None = None, seed: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """Streams the sentences of running text, each with its place.
+    r"""Streams the sentences of running text, each with its place.
 
-    The columns of a source determine its form:
-
-    - `text` and `document` (and `position`, `lang`): one sentence per row, in order. A document ends where `document` or
-      the language changes or is empty, where `position` does not increase by one, and at a bad line or a row that `where`
-      or `hash_split` leave out.
-    - `text` (and `lang`): one document per row, for `split_sentences`.
-    - `first`, `second` (and `lang`): two consecutive sentences per row. Rows where the second sentence of one is the
-      first of the next are one document.
-    - one file of plain text (`.txt`, or `format: moses`): one sentence per line, and blank lines between documents.
-
-    A corpus is read in each language of the source, or else of the recipe; `limit` and `sample` apply to each language.
+    The columns of a source determine its form (`docs/running-text.md`): `text` and `document`, one sentence per row;
+    `text`, one document per row; `first` and `second`, two consecutive sentences per row; or plain text, one sentence per
+    line. A corpus is read in each language of the source, or else of the recipe; `limit` and `sample` apply to each.
 
     Returns:
         Rows of `text`, `lang` and `place`, which grows by one from a sentence to the next one of its document, and by two
@@ -164,7 +152,7 @@ def read_running_text(
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "pages.jsonl"
-        ...     _ = file.write_text('{"text": "It rained. We left."}\\n{"text": "Why not?"}\\n')
+        ...     _ = file.write_text('{"text": "It rained. We left."}\n{"text": "Why not?"}\n')
         ...     [(row["text"], row["place"]) for row in read_running_text(str(file), languages=["en"])]
         [('It rained.', 1), ('We left.', 2), ('Why not?', 4)]
     """
@@ -290,13 +278,10 @@ def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Splits a document into sentences by the rules and abbreviations of `sentencex`, with single spaces.
-
-    A blank line ends a sentence; a single line break is white space. Unknown languages fall back to a related one or to
-    English. Languages without sentence marks, such as Thai, are hardly split: provide one sentence per row instead.
+    r"""Splits a document into sentences by the rules of `sentencex`, with single spaces. A blank line ends a sentence.
 
     Examples:
-        >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\\nNobody\\nknew why.\\n\\nThe end", "en")
+        >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\nNobody\nknew why.\n\nThe end", "en")
         ['Dr. Lee came at 5.30 p.m. yesterday.', 'Nobody knew why.', 'The end']
     """
     require_package("sentencex")

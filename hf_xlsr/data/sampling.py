@@ -200,10 +200,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
 
 
 class _Split:
-    """The batches of one sequence of examples; buckets are sorted by length when a batch first needs them.
-
-    All random numbers are drawn at once, so that the order of use does not matter.
-    """
+    """The batches of one sequence of examples; buckets are sorted by length when a batch first needs them."""
 
     def __init__(
         self,

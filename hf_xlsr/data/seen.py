@@ -26,9 +26,8 @@ def _digest(key: str | bytes) -> bytes:
 class SeenHashes:
     """A set that remembers 64-bit hashes of its keys: 8 bytes for each distinct key.
 
-    The hashes are in a few sorted arrays, each more than twice as long as the next, and a small buffer; a full buffer is
-    merged with the arrays that are not larger, which can double the memory. Keys with equal hashes count as equal: about
-    `n**2 / 2**65` of `n` distinct keys are wrongly called seen, 0.002 of 300 million, 0.03 of a billion.
+    Keys with equal hashes count as equal: about `n**2 / 2**65` of `n` distinct keys are wrongly called seen, 0.002 of 300
+    million, 0.03 of a billion.
     """
 
     def __init__(self, keys: Iterable[str | bytes] = ()) -> None:

@@ -104,11 +104,9 @@ class StreamBatches(Batching, FeatureBatches):
 
     An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by `IterableDataset.shuffle` and mixed with
     the others; of each `buffer_size` rows (at least four global batches), sorted by length, full batches are made and
-    shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Every process reads
-    all rows, but tokenises only its slice of each global batch.
-
-    Streams are mixed row by row, by size (`proportional`, or smoothed by `temperature`) if all sizes are known, else with
-    equal shares. `proportional` yields each row once; otherwise shorter streams start again until the longest has ended.
+    shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Streams are mixed
+    by size if all sizes are known, else with equal shares. `proportional` yields each row once; otherwise shorter
+    streams start again until the longest has ended.
 
     Examples:
         >>> from hf_xlsr.data.plain import DataConverter

@@ -176,11 +176,10 @@ def train_tokenizer(
 
 
 def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
-    """Makes the order and the scores of a trained unigram model reproducible.
+    """Makes the order and the scores of a trained unigram model reproducible; `special` tokens at the start are kept.
 
-    The trainer visits words and letters in the order of hash tables, which differs between processes. Its sums therefore
-    differ in their last digits, which swaps equally frequent tokens; and letters in no learned token get the lowest
-    scores, one step apart, in varying order. The `special` tokens at the start are kept.
+    The order of hash tables differs between processes. It changes the last digits of the trainer's sums, and the scores
+    of letters in no learned token, which are one step apart.
     """
     model = json.loads(tokenizer.to_str())["model"]
     first, scores = model["vocab"][:special], dict(model["vocab"][special:])

@@ -138,10 +138,9 @@ EVERY_COLUMN = "*"
 def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
     """Texts of a recipe's `data.held_out`, which are kept out of training.
 
-    A corpus without languages is read in those of the recipe, of more than two the first with each other one. With
-    `columns: "*"` the path is a pattern of Parquet files (`*`, `?`, `**`), of which all text columns are read; `where`
-    and `hash_split` select rows. Otherwise `source` and `target` of the split `test` are read, or in a recipe of one
-    language `first` and `second`.
+    With `columns: "*"` the path is a pattern of Parquet files, of which all text columns are read; `where` and
+    `hash_split` select rows. Otherwise `source` and `target` of the split `test` are read, or in a recipe of one language
+    `first` and `second`; a corpus without languages in those of the recipe, of more than two the first with each other.
     """
     for source in sources:
         if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:

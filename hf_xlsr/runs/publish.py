@@ -37,9 +37,7 @@ def push_run(
     """Pushes what a finished run left, or the encoder of a saved model or an export.
 
     The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
-    `repo` with `-training` appended, which is always private: checkpoints (queues, momentum encoders, optimiser),
-    final weights, recipe, results; not the prepared text, which is prepared again from the recipe. The same call
-    resumes an interrupted upload.
+    `repo` with `-training` appended, which is always private. The same call resumes an interrupted upload.
 
     Args:
         what: `encoder`, `training` or `all`.

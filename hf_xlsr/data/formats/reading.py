@@ -56,11 +56,10 @@ def read_rows(
     config: str | None = None,
     quarantine: Quarantine | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Streams the rows of a corpus in bounded memory.
+    r"""Streams the rows of a corpus in bounded memory.
 
-    Bad lines (wrong column count, not UTF-8, a NUL character, an empty required side, malformed JSON, more than 1 MiB)
-    go to the quarantine, and reading continues, unless more than a fifth of a file is malformed. Control characters in
-    TMX are dropped and counted as repairs. Some errors of a file are raised only while iterating.
+    Bad lines (wrong column count, not UTF-8, an empty required side, ...) go to the quarantine, and reading continues,
+    unless more than a fifth of a file is malformed. Some errors of a file are raised only while iterating.
 
     Args:
         path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
@@ -72,7 +71,6 @@ def read_rows(
         required: Our names of columns that must not be empty.
         optional: Our names that are also read where a table has such columns; None reads all, unless `columns` is given.
         selecting: Columns by which the caller selects rows; each is read unchanged, under its name after an underscore.
-        format: One of `READERS`; None infers it from the suffix.
         default_split: Split of a dataset with several when `split` is None.
         quarantine: Gets bad lines; None counts them and logs one warning at the end.
 
@@ -83,7 +81,7 @@ def read_rows(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "pairs.tsv"
-        ...     _ = file.write_text("en\\tfr\\ngood day\\tbonjour\\n")
+        ...     _ = file.write_text("en\tfr\ngood day\tbonjour\n")
         ...     list(read_rows(file, columns="source=en,target=fr"))
         [{'source': 'good day', 'target': 'bonjour'}]
     """

@@ -59,10 +59,6 @@ class CmlmMethod(OneEncoderMethod):
 
     `data.text` holds running text, `data.train` translation pairs, `nli.train` inference. A task takes part if it has
     data and `model` gives it a weight, so that stages may share their data and differ in weights.
-
-    The paper's strategies are recipes: S1 (`cmlm_br`) trains CMLM and bitext retrieval from the start, S2
-    (`cmlm_then_br`) one after the other, S3 (`cmlm_then_cmlm_br`) CMLM and then both. Section 4.2 numbers them so; table
-    4 swaps S1 and S2.
     """
 
     name = "cmlm"

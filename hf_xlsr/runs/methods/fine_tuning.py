@@ -255,9 +255,7 @@ class TranslationRecipe(Recipe):
 class TranslationMethod(FineTuningMethod):
     """`method: translation`. `model.start` names an encoder, a HICTL model or a run; pairs go from source to target.
 
-    `vocabulary.sources` reduces the vocabulary to the tokens of some text (see `trim_vocabulary`); consecutive stages
-    must reduce it alike. `evaluation` says how the test set is decoded; during training, decoding uses
-    `num_beams_in_training` beams.
+    `vocabulary.sources` reduces the vocabulary (see `trim_vocabulary`); consecutive stages must reduce it alike.
     """
 
     name = "translation"

@@ -44,10 +44,7 @@ class HictlRecipe(OneEncoderRecipe):
 
 
 class HictlMethod(OneEncoderMethod):
-    """`method: hictl`. `model.encoder` describes the encoder, or names a pretrained one by `path`.
-
-    `data.train` holds pairs, `data.monolingual` sentences (rows of `text`, and `lang` or the source's `languages`).
-    """
+    """`method: hictl`. `data.train` holds pairs, `data.monolingual` sentences."""
 
     name = "hictl"
     paper, citation = HICTL_PAPER, citations.HICTL
