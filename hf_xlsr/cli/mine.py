@@ -34,7 +34,6 @@ COMMON = [
     keyword("output", str, REQUIRED, "File of pairs: .tsv, .jsonl, .parquet or .tmx."),
     keyword("format", str | None, None, "Format of the output; by default by its suffix."),
     keyword("work", str | None, None, "Folder to resume from; by default OUTPUT.work.", metavar="FOLDER"),
-    keyword("keep_work", bool, False, "Keep the default work folder, too."),
     keyword("json", bool, False, "Print the summary as JSON."),
     keyword("vectors", str | None, None, "Embeddings that other commands share; filled as well.", metavar="FOLDER"),
     *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64),
@@ -157,9 +156,8 @@ class _Output:
 
         values = {**given, "show_progress_bar": not given["json"]}
         values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
-        names = ("output", "format", "work", "keep_work", "json")
-        self.path, self.format, work, keep, self.as_json = (values.pop(name) for name in names)
-        self.folder, self.keep = Path(work or f"{self.path}.work"), bool(work or keep)
+        self.path, self.format, work, self.as_json = map(values.pop, ("output", "format", "work", "json"))
+        self.folder, self.keep = Path(work or f"{self.path}.work"), bool(work)
         self.options = MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
         output_format(self.path, self.format, self.options.languages)
         check_writable(self.path, "--output")

@@ -41,7 +41,10 @@ class RowKind:
     names: tuple[tuple[str, ...], ...] = ()  # other names of `texts` in data of users
     # For errors: all columns that data of users may have, and what to do when no row is left.
     accepted: str = ""
-    empty: str = "no row is left after cleaning; check the sources and the counts of each cleaning step."
+    empty: str = (
+        "no row is left: none was read or has a label, or cleaning and the evaluation sets removed all; check the "
+        "sources, their columns, and the steps of data.cleaning."
+    )
 
     def columns_of(self, names: Collection[str]) -> tuple[str, ...] | None:
         """The first of `texts` and `names` that data with these columns has; None also where one of `kept` is missing."""
@@ -72,46 +75,36 @@ PAIRS = RowKind(
     names=(("anchor", "positive"), ("english", "non_english")),
     accepted="`source` and `target`, `anchor` and `positive` (also `negative`, `negative_1`, ...), `english` and "
     "`non_english`, `translation` ({'en': ..., 'de': ...}), or two columns named by languages",
-    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
-    "counts of data.cleaning.",
 )
 TAUGHT_PAIRS = replace(PAIRS, kept={"source": "string"})
 """Pairs with the text of the source, for a teacher."""
 TEXTS = RowKind(
     ("text",),
     accepted="`text` (also `lang`)",
-    empty="no monolingual sentence is left: none was read, or all are in evaluation sets; check data.monolingual.",
 )
 NLI = RowKind(
     ("premise", "hypothesis"),
     kept={"label": "int32"},
     names=(("sentence1", "sentence2"),),
     accepted="`premise`, `hypothesis` and `label`, or `sentence1`, `sentence2` and `label` (also `lang`)",
-    empty="no labelled pair of premise and hypothesis is left: none was read, none has a label, or all are in "
-    "evaluation sets; check the NLI sources.",
 )
 SENTENCES = RowKind(
     ("text",),
     kept={"continues": "bool"},
     accepted="`text` with a document, or `document` and `text` with a sentence (also `position`, `lang`)",
     empty="no two consecutive sentences are left: none were read, every document has one sentence, or cleaning and the "
-    "evaluation sets removed the neighbours; check the sources of running text and their columns.",
+    "evaluation sets removed the neighbours; check the sources and their columns.",
 )
 CONSECUTIVE = RowKind(("first", "second"))
 """Two consecutive sentences of running text in one row, as streams have them."""
-_NO_LABELLED = (
-    "no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train and the "
-    "counts of data.cleaning."
-)
 LABELLED = {
     "pair": RowKind(
         ("first", "second"),
         kept={"label": "int32"},
         names=(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text", "text_pair")),
         accepted="`premise` and `hypothesis`, `sentence1` and `sentence2`, or `text` and `text_pair`, and `label`",
-        empty=_NO_LABELLED,
     ),
-    "single": RowKind(("text",), kept={"label": "int32"}, accepted="`text` and `label`", empty=_NO_LABELLED),
+    "single": RowKind(("text",), kept={"label": "int32"}, accepted="`text` and `label`"),
 }
 """Labelled texts and pairs of texts, each row tokenised as one sequence; labels of regressions are `float32`."""
 

@@ -21,7 +21,7 @@ from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.auto_classes import load_auto
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 _TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
 
@@ -188,7 +188,10 @@ def evaluation_rows(
 
 def load_tokenizer(path: str, key: str) -> Any:
     """Loads the tokenizer of a folder or Hub id; `key` is the name of the option in errors."""
-    tokenizer = load_auto(AutoTokenizer, path)
+    try:
+        tokenizer = load_auto(AutoTokenizer, path)
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
     if tokenizer.pad_token_id is None:
         raise XlsrError(f"{key}: the tokenizer of '{path}' has no padding token; set one.")
     return tokenizer

@@ -147,13 +147,6 @@ def train_tokenizer(
     tokenizer.decoder = decoders.Metaspace()
 
     tokenizer.train_from_iterator(texts, trainer)
-    learned = tokenizer.get_vocab_size()
-    # The unigram trainer prunes in steps and stops a little short even on large text; half is too little text.
-    if learned < vocab_size * (0.5 if algorithm == "unigram" else 1.0):
-        raise XlsrError(
-            f"tokenizer.vocab_size is {vocab_size:,}, but the text gives only {learned:,} tokens; set it to {learned:,} "
-            "or less, or give more text."
-        )
     if algorithm == "unigram":
         _make_reproducible(tokenizer, len(special))
     names = {"pad_token": PAD, "unk_token": UNK, "mask_token": MASK}
@@ -246,10 +239,6 @@ def trim_vocabulary(
     model = spec["model"]
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
     ranks = {pair: rank for rank, pair in enumerate(merges)}
-    if vocab_size is not None and vocab_size < len(kept):
-        raise XlsrError(
-            f"vocab_size must be at least {len(kept):,}, the letters and special tokens, got {vocab_size}."
-        )
     for token, _ in used.most_common():
         parts = _bpe_parts(names[token], ranks) if kind == "BPE" else ()
         more = {token, *(model["vocab"][part] for part in parts if part in model["vocab"])} - kept

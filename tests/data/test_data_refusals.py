@@ -20,11 +20,9 @@ from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.running_text import prepare_running_text, read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.data.sources import open_source
-from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two"]
-TEXTS = ["the cat sat", "le chat dort"] * 40
 CLASSES = LabelledTask(labels=("a", "b"))
 PAIRS: dict[str, Any] = {"path": "x.tsv"}
 
@@ -127,7 +125,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     # Running text.
     (lambda: prepare_text("apart.txt"), "consecutive"),
     # Tokenizers and batches.
-    (lambda: train_tokenizer(TEXTS, vocab_size=5000, algorithm="bpe"), "vocab_size"),
     (lambda: LengthBucketBatchSampler([5] * 2, 1), "per_device_train_batch_size"),
 ]
 

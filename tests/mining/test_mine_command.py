@@ -120,7 +120,8 @@ def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
 def test_options(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
     output = tmp_path / "pairs.tmx"
     words = ["mine", *files, "--model", fake, "--output", str(output), "--languages", "en, fr", "--k", "3", "--many"]
-    words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "64GB", "--keep-work"]
+    words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "64GB"]
+    words += ["--work", f"{output}.work"]
     report = run(words, capsys)
     rows = list(read_rows(output, languages=("en", "fr")))
     sides = [Path(file).read_text().splitlines() for file in files]

@@ -25,7 +25,6 @@ from hf_xlsr.runs.methods.sentence_encoder import (
 from hf_xlsr.runs.sections import Sources, section_of
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
-from hf_xlsr.utils.errors import XlsrError
 
 HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
 # Values of the configuration that only other models of the family read.
@@ -64,19 +63,9 @@ class HictlMethod(OneEncoderMethod):
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         section, common = self.recipe.data, self.reading(evaluation_texts)
-        sources = as_list(section.monolingual)
-        if as_list(section.train) or not sources:
-            data = prepare(data=section.model_dump(), tokenizer=self.tokenizer_options(), folder=folder, **common)
-            parts = [data.train]
-        else:  # each sentence is paired with its reorderings
-            tokenizer = self.given_tokenizer()
-            if tokenizer is None:
-                raise XlsrError(
-                    f"recipe '{self.recipe.name}' has no data.train to train a tokenizer on; set tokenizer.path."
-                )
-            tokenizer.save_pretrained(str(folder / "tokenizer"))
-            data, parts = PreparedData(None, tokenizer, {"pairs": 0, "vocab_size": len(tokenizer)}), []
-        if sources:
+        data = prepare(data=section.model_dump(), tokenizer=self.tokenizer_options(), folder=folder, **common)
+        parts = [data.train]
+        if sources := as_list(section.monolingual):
             common |= {"cleaning": section.cleaning, "max_length": section.max_length}
             texts = prepare_texts(sources, tokenizers=data.tokenizer, folder=folder / "monolingual", **common)
             data.report["monolingual"] = texts.report
