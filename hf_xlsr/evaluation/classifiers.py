@@ -21,7 +21,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, 
 from hf_xlsr.evaluation.pairs import Languages, embed_pairs, pair_features, sides_of
 from hf_xlsr.evaluation.rows import LabelledTexts
 from hf_xlsr.utils.devices import choose_precision
-from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.utils.errors import require_choice
 
 HEADS = ("linear", "mlp", "trained")
 INVERSE_REGULARIZATION = (0.1, 1.0, 10.0, 100.0)
@@ -82,10 +82,6 @@ def learn_classifier(
     require_choice("head", head, HEADS)
     given = {"epochs": epochs, "learning_rate": learning_rate}
     changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
-    for option, value in changes.items():
-        if head == "linear":
-            raise XlsrError(f"`{option}` has no effect on head 'linear'. Leave it out or choose head 'mlp'.")
-        require_positive(option, value)
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)

@@ -10,8 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_xlsr.data.columns import parse_columns, split_name
-from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
+from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.rows import by_language, by_pair
@@ -158,12 +157,15 @@ def read_table(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     reader, inputs = open_inputs(protocol, data)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
     if pool := options.get("pool"):
-        inputs.pool = _read_pool(reader, pool, data)
+        inputs.pool = _rows(reader, "--pool", pool, None if is_table(pool) else data.split, data.languages)
     if tune := options.get("tune"):
         inputs.tune = _rows(reader, "--tune", tune, "dev", data.languages)
     finish_inputs(inputs, data, reader)
     if pool:
-        _check_pool(inputs)
+        present = by_pair(inputs.pool)
+        alone = ["-".join(pair) for pair in by_pair(inputs.only) if not {pair, pair[::-1]} & present.keys()]
+        if alone:
+            logger.warning("--pool has no pairs in %s: only --data gives candidates there", ", ".join(alone))
     if tune:
         _check_leaks(inputs, protocol)
     return inputs
@@ -197,14 +199,10 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Rows to test on, and those that a head is trained and chosen on in one language."""
     reader, inputs = open_inputs(protocol, data)
-    if split_name(data.split) in ("train", "dev"):
-        raise XlsrError(f"--split must not be train or dev, which {protocol.name} trains on, got '{data.split}'.")
     train, tune, held = (options.get(name) for name in ("train", "tune", "hold_out"))
     language = options.get("train_language") or next(iter(data.languages), None)
     if language is None:
         raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
-    if held and tune:
-        raise XlsrError("--tune and --hold-out exclude each other: both name the rows that the head is chosen on.")
 
     def learned(option: str, split: str, files: Sequence[str] | None, others: Iterable[Sequence[str]]) -> Rows:
         """Rows of a split, from `files` or else from the first of `others` that has this split."""
@@ -289,28 +287,3 @@ def _check_leaks(inputs: Inputs, protocol: Protocol) -> None:
             if shared := sum(text in seen for test in tested.values() for text in test):
                 total = sum(map(len, tested.values()))
                 logger.warning("%d of %d tested rows are also in %s in %s", shared, total, option, language)
-
-
-def _read_pool(reader: TableReader, pool: Sequence[str], data: DataOptions) -> Rows:
-    paths = expand_braces(pool[0])[0]
-    if is_table(pool) and len(pool) == len(paths) == 1 and detect_format(paths) == "moses":
-        # The lines of one file are targets without sources.
-        return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
-    return _rows(reader, "--pool", pool, None if is_table(pool) else data.split, data.languages)
-
-
-def _check_pool(inputs: Inputs) -> None:
-    """Refuses a pool that adds no candidate, or lines that would be candidates in several languages."""
-    pairs = by_pair(inputs.only)
-    if inputs.pool and "source_lang" not in inputs.pool[0] and len({target for _, target in pairs}) == 1:
-        return
-    present = by_pair(row for row in inputs.pool if "source_lang" in row)
-    alone = [pair for pair in pairs if pair not in present and pair[::-1] not in present]
-    names = ", ".join(map("-".join, alone))
-    if len(alone) == len(pairs):
-        raise XlsrError(
-            f"--pool must have pairs in the languages of --data, {names}, or lines in its only target language, got "
-            f"{', '.join(map('-'.join, present)) or 'lines'}."
-        )
-    if alone:
-        logger.warning("--pool has no pairs in %s: only --data gives candidates there", names)

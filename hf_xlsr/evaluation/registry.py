@@ -112,8 +112,6 @@ class Protocol:
 
 class _Protocols(Mapping[str, Protocol]):
     def __getitem__(self, name: str) -> Protocol:
-        if name not in NAMES:
-            raise KeyError(name)
         return next(protocol for protocol in load_module(name).PROTOCOLS if protocol.name == name)
 
     def __iter__(self) -> Iterator[str]:
@@ -132,9 +130,7 @@ PROTOCOLS: Mapping[str, Protocol] = _Protocols()
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
     chosen: dict[str, Protocol] = {}
     for name in (name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
-        if name not in PROTOCOLS or name in chosen:
-            hint = "it occurs twice." if name in chosen else did_you_mean(name, PROTOCOLS)
-            raise XlsrError(f"invalid protocol '{name}'; {hint}")
+        require_choice("protocol", name, PROTOCOLS)
         chosen[name] = PROTOCOLS[name]
     first, *others = chosen.values()
     for other in others:

@@ -155,9 +155,8 @@ def mean_over_languages(results: Results) -> Results:
     """The results and, for each metric that was measured for several language pairs, its unweighted mean.
 
     Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
-    tested in its training language (`en-en`) measures no transfer and is skipped, like premises and hypotheses in
-    different languages (`en-de_fr`). An existing mean is computed again. The languages of a mean over 3 language pairs
-    are `mean-of-3`.
+    tested in its training language (`en-en`) measures no transfer and is skipped. An existing mean is computed again. The
+    languages of a mean over 3 language pairs are `mean-of-3`.
 
     Examples:
         >>> results = measured("tatoeba", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.5})
@@ -168,7 +167,6 @@ def mean_over_languages(results: Results) -> Results:
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for record in results.records.values():
         same = record.languages == f"{record.source}-{record.source}"
-        same = same or (record.source != record.target and "_" in record.target)
         # A threshold is a setting that was found, not a score: its mean has no meaning.
         if record.is_mean or same or record.metric.endswith("threshold") or isinstance(record.value, Integral):
             continue

@@ -119,10 +119,10 @@ def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
-    """Rows in a language pair, swapped where they are in the other order; rows without languages are in any."""
+    """Rows in a language pair, swapped where they are in the other order."""
     chosen: list[Row] = []
     for row in rows:
-        found = (row["source_lang"], row["target_lang"]) if "source_lang" in row else languages
+        found = (row["source_lang"], row["target_lang"])
         if found == languages:
             chosen.append(row)
         elif found[::-1] == languages:

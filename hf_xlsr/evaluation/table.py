@@ -77,17 +77,16 @@ class Table:
         Of a file without a column `split`, all rows count as the split.
         """
         rows = self._rows("" if is_table(self.files) else split_name(name or ""))
-        if name is not None and (found := {str(row["split"]) for row in rows if "split" in row}):
-            rows = [row for row in rows if split_name(row["split"]) == split_name(name)]
-            if not rows:
-                raise XlsrError(
-                    f"{self.place} has no row of split '{name}'; its splits are {', '.join(sorted(found))}."
-                )
+        every = rows
+        if name is not None:
+            rows = [row for row in rows if split_name(row.get("split", name)) == split_name(name)]
         rows = self._select_languages(rows)
         if not rows:
-            protocol = self.reader.protocol
+            columns = ("split", *self.reader.language_columns)
+            has = {f"{column} {row[column]}" for row in every for column in columns if column in row}
             raise XlsrError(
-                f"{self.place} has no row for protocol {protocol}; check the file, --columns, --where and --languages."
+                f"{self.place} has no row for protocol {self.reader.protocol}, only {', '.join(sorted(has)) or 'none'}; "
+                "check the file, --columns, --where, --split and --languages."
             )
         return rows
 
@@ -197,15 +196,10 @@ class Table:
         def filled(text: str) -> str:
             return text.replace(PLACEHOLDER, language) if language else text
 
-        if self.files[0] in CORPORA:
-            for option in ("columns", "where", "config"):
-                if getattr(reader, option):
-                    raise XlsrError(
-                        f"--{option} is only for files and datasets, not for the corpus '{self.files[0]}'."
-                    )
-            return {"corpus": self.files[0]}
         paths = [filled(file) for file in self.files]
         source: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else paths}
+        if self.files[0] in CORPORA:
+            source = {"corpus": self.files[0]}
         if columns := {**{name: name for name in reader.nullable}, **reader.columns}:
             source["columns"] = {ours: filled(theirs) for ours, theirs in columns.items()}
         if reader.where:
@@ -240,11 +234,6 @@ class Table:
         for name in self.reader.language_columns:
             present = {row[name] for row in rows}
             wanted = {tag for language in languages for tag in matching_languages(language, present)}
-            if present and not wanted:
-                raise XlsrError(
-                    f"{self.place} has no row in {' or '.join(languages)}; its column '{name}' has "
-                    f"{', '.join(sorted(present))}."
-                )
             rows = [row for row in rows if row[name] in wanted]
         return rows
 

@@ -53,7 +53,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pq.write_table(pa.table(WIDE), home / "numbers.parquet")
     pairs = "source_lang\ttarget_lang\tsource\ttarget"
     write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
-    write_tsv(home / "other-pairs.tsv", [pairs, "en\tfr\tday\tjour", "fr\tit\tjour\tgiorno"])
     unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
     (home / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
     for name, splits in (("topics", "train validation test"), ("no-dev", "train test")):
@@ -80,9 +79,8 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
     ("tatoeba", "memory.tmx", {}, "--languages"),
     ("senteval", "TREC=test.tsv", EN, "split"),
-    ("xsr", "pairs.tsv", {"pool": ("other-pairs.tsv",)}, "--pool"),
     # Rows to train, tune and test on.
-    ("zero-shot", "topics.tsv", EN | {"split": "validation"}, "--split"),
+    ("zero-shot", "topics.tsv", EN | {"split": "validation"}, "--tune"),
     ("zero-shot", "topics.tsv", {}, "--train-language"),
     ("zero-shot", "no-dev.tsv", EN, "--hold-out"),
     ("zero-shot", "test.tsv", EN | {"train": ("relabelled.tsv",), "tune": ("train.tsv",)}, "--train"),
@@ -90,7 +88,6 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("pair-classification", "hant.tsv", {"tune": ("hans.tsv",)}, "--tune"),
     # BUCC: files of test and train stand in for `gold`, `tune` and `tune_gold` unless changed.
     ("bucc", "test.de test.en", {"gold": None}, "--gold"),
-    ("bucc", "test.de test.en", {"tune": ("test.de", "test.en"), "tune_gold": "test.gold"}, "--tune"),
 ]
 
 
@@ -104,8 +101,7 @@ def test_data(protocol: str, files: str, options: dict[str, Any], key: str, fold
         options = {**bucc_files(folder), **options}
         options.pop("data")
     options = {
-        name: tuple(map(place, value)) if name in ("pool", "train", "tune") else value
-        for name, value in options.items()
+        name: tuple(map(place, value)) if name in ("train", "tune") else value for name, value in options.items()
     }
     options |= {name: place(options[name]) for name in ("gold", "tune_gold") if options.get(name)}
     with pytest.raises(XlsrError) as error:
@@ -186,7 +182,6 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (skipped, "2 rows"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
     (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),
-    (lambda: corpus_bleu(["a"], ["a", "b"]), "references"),
     (lambda: corpus_bleu(["a"], ["a"], tokenize="13b"), "13a"),
 ]
 
@@ -242,8 +237,6 @@ def of_mteb(function: str, *arguments: Any, **options: Any) -> Callable[[], Any]
     return call
 
 
-LOCAL = [{"sentence1": "a", "sentence2": "b", "score": 1, "lang": "en"}]
-
 LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (documents(head="liner"), "linear"),
     (inference(dev=[{**INFERENCE[0], "label": -1}]), "dev"),
@@ -254,7 +247,6 @@ LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (similarity("", None), "texts"),
     (pairs("yes", 1), "yes"),
     (of_mteb("mteb_task", "Tatoba"), "'Tatoeba'"),
-    (of_mteb("local_task", "STS12", [{**LOCAL[0], "lang": "klingonese"}]), "klingonese"),
 ]
 
 

@@ -37,7 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_tsv(tmp_path / "plain.tsv", ["source\ttarget", "day\tTag"])
     unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
     (tmp_path / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
-    write_tsv(tmp_path / "pool.txt", ["vier", "fünf"])
     return tmp_path
 
 
@@ -71,12 +70,10 @@ def test_names_skipped_rows_and_hashes(folder: Path) -> None:
     assert read("tatoeba", WIDE_FILE, limit=2, **ALL).hashes(("source", "target")) != hashes
 
 
-def test_pool_of_pairs_or_lines_stays_whole(folder: Path) -> None:
+def test_pool_stays_whole(folder: Path) -> None:
     options: dict[str, Any] = {"columns": "source=en,target=de", "languages": ("en", "de"), "limit": 1}
-    lines = read("xsr", WIDE_FILE, pool=("pool.txt",), **options)
-    assert len(lines.only) == 1 and lines.pool == [{"target": "vier"}, {"target": "fünf"}]
-    pairs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options).pool
-    assert texts(pairs, "target") == [("eins",), ("zwei",), ("drei",)]
+    inputs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options)
+    assert len(inputs.only) == 1 and texts(inputs.pool, "target") == [("eins",), ("zwei",), ("drei",)]
 
 
 def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:

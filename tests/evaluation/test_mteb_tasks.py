@@ -1,4 +1,4 @@
-"""Own tasks of mteb: the same numbers as our protocols, whoever encodes; and local data under a name of their own."""
+"""Own tasks of mteb: the same numbers as our protocols, whoever encodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mteb_helpers import ENGLISH, FRENCH, routed_model, sides
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.encoding import routes_of
-from hf_xlsr.evaluation import bucc, hide_pairs, sts, tatoeba_mteb, xsr
+from hf_xlsr.evaluation import bucc, hide_pairs, sts, xsr
 
 mteb = pytest.importorskip("mteb")
 
@@ -20,7 +20,6 @@ from hf_xlsr.evaluation.mteb import (  # noqa: E402
     as_mteb_encoder,
     bucc_task,
     evaluate_mteb,
-    local_task,
     sts_task,
     xsr_task,
 )
@@ -90,13 +89,3 @@ def test_tasks_know_the_language_of_each_side(tiny_export: str):
     metrics = evaluate_mteb(routed, sts_task("toy", rows, ("en", "fr")))
     expected = ours["toy-sts/en-fr/test/spearman_wmean"]
     assert metrics["XlsrSTSWeightedMean-toy-mteb/en-fr/test/spearman_wmean"] == expected
-
-
-def test_local_bitext_equals_tatoeba_mteb(model: SentenceTransformer, pairs: list[dict[str, str]]):
-    english, french = sides(pairs)
-    columns = [*french, *FRENCH], [*english, *ENGLISH]
-    languages = {"source_lang": "fr", "target_lang": "en"}
-    rows = [{"source": one, "target": other, **languages} for one, other in zip(*columns, strict=True)]
-    metrics = evaluate_mteb(model, local_task("Tatoeba", rows))
-    ours = tatoeba_mteb(model, *columns, languages=("fr", "en"), name="t")["t-tatoeba-mteb/fr-en/test/f1"]
-    assert metrics["LocalTatoeba-mteb/fr-en/test/f1"] == pytest.approx(ours)

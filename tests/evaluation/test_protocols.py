@@ -63,11 +63,11 @@ def test_xtreme_swaps_pairs_to_english_first() -> None:
 
 def test_xsr_joins_both_directions_and_the_pool() -> None:
     rows = [pair("a", "A", "en", "de"), pair("B", "b", "de", "en"), pair("c", "C", "en", "fr")]
-    pool = [pair("d", "D", "en", "fr"), {"target": "L"}, pair("E", "e", "de", "en")]
+    pool = [pair("d", "D", "en", "fr"), pair("E", "e", "de", "en")]
     keys, texts = run("xsr", rows, pool=pool)
     assert {key.split("/")[1] for key in keys} == {"en-de", "de-en", "en-fr", "fr-en"}
-    assert texts[:4] == [["a", "b"], ["A", "B", "L", "E"], ["A", "B"], ["a", "b", "e"]]
-    assert texts[4:] == [["c"], ["C", "D", "L"], ["C"], ["c", "d"]]
+    assert texts[:4] == [["a", "b"], ["A", "B", "E"], ["A", "B"], ["a", "b", "e"]]
+    assert texts[4:] == [["c"], ["C", "D"], ["C"], ["c", "d"]]
 
 
 def test_functions_are_not_hidden_by_their_modules() -> None:

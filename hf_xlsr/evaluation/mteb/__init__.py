@@ -11,6 +11,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "encoder": ["MtebEncoder", "as_mteb_encoder", "evaluate_mteb", "register_model"],
-        "tasks": ["bucc_task", "local_task", "mteb_rows", "sts_task", "xsr_task"],
+        "tasks": ["bucc_task", "mteb_rows", "sts_task", "xsr_task"],
     },
 )

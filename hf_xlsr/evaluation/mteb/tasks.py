@@ -56,10 +56,8 @@ def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str
     chosen |= {"hf_subsets": list(hf_subsets)} if hf_subsets else {}
     try:
         return mteb.get_task(name, **chosen)
-    except ValueError as error:
-        raise XlsrError(f"mteb task '{name}': {error_line(error)}") from error
-    except KeyError as error:
-        raise XlsrError(f"mteb task {error.args[0].removeprefix('KeyError: ')}") from error
+    except (KeyError, ValueError) as error:
+        raise XlsrError(f"mteb task '{name}': {error_line(error.args[0])}") from error
 
 
 def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: str | None = None) -> Iterator[Row]:
@@ -206,7 +204,7 @@ class ProtocolTask(AbsTask):
         **about: Any,
     ) -> None:
         self.metadata = TaskMetadata(
-            eval_langs=_eval_langs([languages]),
+            eval_langs={"-".join(languages): [langscript(language) or language for language in languages]},
             eval_splits=[split],
             dataset={"path": f"local/{about['name']}", "revision": data_hash(texts)},
             **about,
@@ -304,54 +302,3 @@ def sts_task(
         type="STS",
         main_score="spearman_wmean",
     )
-
-
-def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> Any:
-    """Local rows scored as one of mteb's tasks scores its own data; the task is called `Local` and that task's name.
-
-    Each language or language pair becomes a subset, such as `de-en`. Rows have the columns of `COLUMNS` for a task of
-    bitext, STS, pair classification or classification; the `split` of classification is `train` for training rows.
-    """
-    task = mteb_task(task_name)
-    columns, sides = COLUMNS[task.metadata.type]
-    theirs = their_columns(task)
-    tables: dict[tuple[str, ...], dict[str, dict[str, list[Any]]]] = {}
-    texts = []
-    for row in rows:
-        part = str(row["split"]) if "split" in columns else split
-        table = tables.setdefault(tuple(str(row[side]) for side in sides), {}).setdefault(part, {})
-        for column in columns:
-            texts.append(str(row[column]))
-            if column != "split":
-                table.setdefault(theirs[column], []).append(row[column])
-        texts += [str(row[side]) for side in sides]
-    task.metadata = task.metadata.model_copy(
-        update={
-            "name": f"Local{task_name}",
-            "description": f"Local data, scored as {task_name} scores its own.",
-            "dataset": {"path": f"local/{task_name}", "revision": data_hash(texts)},
-            "eval_langs": _eval_langs(tables),
-            "eval_splits": [split],
-            "superseded_by": None,
-            "adapted_from": [task_name],
-        }
-    )
-    task.hf_subsets = task.metadata.hf_subsets
-    task.parallel_subsets = False
-    task.dataset = {
-        "-".join(languages): {part: Dataset.from_dict(table) for part, table in parts.items()}
-        for languages, parts in tables.items()
-    }
-    task.data_loaded = True
-    return task
-
-
-def _eval_langs(pairs: Iterable[tuple[str, ...]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for languages in pairs:
-        tags = [langscript(language) for language in languages]
-        if None in tags:
-            unknown = languages[tags.index(None)]
-            raise XlsrError(f"mteb does not know the language '{unknown}'. Give a code such as de.")
-        found["-".join(languages)] = [tag for tag in tags if tag]
-    return found

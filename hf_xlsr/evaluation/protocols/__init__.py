@@ -15,10 +15,10 @@ MODULES = {
     "transfer": ("nli", "zero-shot"),
     "xsim": ("xsim", "xsim-pp"),
 }
-NAMES = tuple(sorted(name for names in MODULES.values() for name in names))
+MODULE_OF = {name: module for module, names in MODULES.items() for name in names}
+NAMES = tuple(sorted(MODULE_OF))
 
 
 def load_module(protocol: str) -> ModuleType:
     """Imports the module that declares a protocol."""
-    (module,) = (module for module, names in MODULES.items() if protocol in names)
-    return import_module(f"{__name__}.{module}")
+    return import_module(f"{__name__}.{MODULE_OF[protocol]}")

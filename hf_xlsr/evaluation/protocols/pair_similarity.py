@@ -31,7 +31,6 @@ def sts(
     *,
     language: Languages = "en",
     split: str = "test",
-    subsets: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """Correlation of cosines with gold scores, for each task and over the tasks.
@@ -49,12 +48,10 @@ def sts(
             may be on any scale, and a number or its text. Without a column `subset` the task is one subset.
         language: Of the sentences; `"en-es"` or `("en", "es")` for pairs across languages, where each side takes its
             own route.
-        subsets: Also give the Spearman correlation of each subset of the tasks that have several.
 
     Returns:
         - For each task `spearman_all`, `spearman_mean`, `spearman_wmean` and the same of `pearson`; `pairs`, those
           with a score, and `dropped`: under `STS12-sts/en/test/`.
-        - With `subsets`: `spearman` and `pairs` under `STS12.MSRpar-sts/en/test/`.
         - Of two tasks or more, the unweighted means of the six correlations, under a name with their number:
           `sts-average-of-7/en/test/spearman_all`.
 
@@ -74,15 +71,11 @@ def sts(
     by_task: dict[str, dict[str, float]] = {}
     for name, task in read.items():
         cosines = pair_cosines(*embed_pairs(encoder, task.sides, language, **encoding))
-        parts = {subset: task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())}
-        by_task[name] = _correlations(cosines, task.scores, list(parts.values()), name)
+        parts = [task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())]
+        by_task[name] = _correlations(cosines, task.scores, parts, name)
         counts = {"pairs": len(cosines), "dropped": task.dropped}
         outcomes = {f"{kind}_all": Outcomes(kind, (cosines, task.scores)) for kind in COEFFICIENTS}
         results |= measured(name, "sts", languages, split, {**by_task[name], **counts}, outcomes)
-        for subset, rows in parts.items() if subsets and len(parts) > 1 else ():
-            own = Outcomes("spearman", (cosines[rows], task.scores[rows]))
-            values = {"spearman": own.value(), "pairs": int(rows.sum())}
-            results |= measured(f"{name}.{subset}", "sts", languages, split, values, {"spearman": own})
     if len(by_task) > 1:
         metrics = next(iter(by_task.values()))
         means = {metric: float(np.mean([values[metric] for values in by_task.values()])) for metric in metrics}
@@ -204,19 +197,14 @@ def _tuned_thresholds(scores: np.ndarray, labels: np.ndarray) -> tuple[float, fl
 
 
 @dataclass(frozen=True)
-class StsOptions(Options):
-    subsets: bool = option(False, "also the correlation of each subset of a task")
-
-
-@dataclass(frozen=True)
 class PairClassificationOptions(Options):
     tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
 
 
-def _run_sts(encoder: Encoder, inputs: Inputs, options: StsOptions) -> Results:
+def _run_sts(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
     results = Results()
     for language, tasks in inputs.tasks.items():
-        results |= sts(encoder, tasks, language=language, split=inputs.split, **inputs.encoding, **options.arguments())
+        results |= sts(encoder, tasks, language=language, split=inputs.split, **inputs.encoding)
     return results
 
 
@@ -236,7 +224,7 @@ PROTOCOLS = (
         "correlation of cosines with gold scores: all, mean and wmean",
         ("sentence1", "sentence2", "score"),
         _run_sts,
-        StsOptions,
+        Options,
         read=read_tasks,
         nullable=("score",),
         optional=("subset",),

@@ -177,8 +177,6 @@ def _splits(spec: TaskSpec, names: Sequence[Any], place: str) -> dict[str, np.nd
 def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray], place: str) -> np.ndarray:
     learnt = [answers[row] for row in splits.get("train", splits["test"])]
     numbers = number_labels(learnt, place if spec.test == "nested" else f"the train rows of {place}")
-    if spec.f1 and len(numbers) != 2:
-        raise XlsrError(f"{place} must have two labels for its F1, got {', '.join(map(repr, numbers))}.")
     return as_numbers(answers, numbers, place)
 
 

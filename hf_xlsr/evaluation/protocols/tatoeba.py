@@ -23,7 +23,7 @@ RANKS = (1, 5, 10)  # of `xsr`
 
 @dataclass(frozen=True)
 class XsrOptions(DebiasOptions):
-    pool: tuple[str, ...] = option((), "further pairs, or lines of targets, as additional candidates", data=True)
+    pool: tuple[str, ...] = option((), "further pairs as additional candidates", data=True)
 
 
 def tatoeba(
@@ -196,8 +196,7 @@ def _run_xsr(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
     results = Results()
     for languages, rows in by_pair_either_way(inputs.only).items():
         pool = in_order(inputs.pool, languages)
-        # A pool of lines has targets only.
-        pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
+        pools = both_sides([*rows, *pool])
         results |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
     return results
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal
 
-import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
@@ -74,7 +71,6 @@ def nli(
     name: str,
     head: str = "mlp",
     split: str = "test",
-    cross: bool = False,
     epochs: int | None = None,
     learning_rate: float | None = None,
     seed: int = 159753,
@@ -90,28 +86,18 @@ def nli(
             or 0, 1, 2.
         head: As in `zero_shot`; `mlp` is LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of
             128, by default 200 epochs; see `fit_mlp`).
-        cross: Also test premises of each language with hypotheses of each other one; `tests` must hold the same pairs
-            in the same order.
         seed: Of weights, dropout and order of pairs, by default the number in LASER's script.
 
     Returns:
         For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test
-        language `de`, with `cross` also under `{name}-nli-mlp/en-de_fr/{split}/` (premise `de`, hypothesis `fr`), and
-        `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
+        language `de`, and `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
     """
     from hf_xlsr.evaluation.classifiers import XNLI_MLP
 
     rows = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_relation)
-    (first, base), *others = rows[2].items()
-    for language, texts in others if cross else ():
-        if not np.array_equal(texts.labels, base.labels):
-            raise XlsrError(
-                f"`cross` needs the same pairs in the same order in every language; the labels of tests['{first}'] and "
-                f"tests['{language}'] differ."
-            )
     training: dict[str, Any] = {"language": train_language, "head": head, "mlp": XNLI_MLP, "seed": seed}
     training |= {"epochs": epochs, "learning_rate": learning_rate}
-    return _transfer(encoder, rows, training, name, f"nli-{head}", split, "pairs", cross=cross, **encoding)
+    return _transfer(encoder, rows, training, name, f"nli-{head}", split, "pairs", **encoding)
 
 
 def _relation(label: Any, row: int, name: str) -> str:
@@ -134,24 +120,18 @@ def _transfer(
     protocol: str,
     split: str,
     count: str,
-    *,
-    cross: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
-    """Trains a head and tests it in each language; `cross` also pairs premises and hypotheses of different languages."""
+    """Trains a head and tests it in each language."""
     from hf_xlsr.evaluation.classifiers import features_of, learn_classifier
 
     train, dev, tests = rows
     learnt = training["language"]
     classifier = learn_classifier(encoder, train, dev, **training, **encoding)
-    tested = CachedEncoder(classifier.encoder) if cross else classifier.encoder
     results = measured(name, protocol, (learnt, learnt), "dev", {"accuracy": classifier.dev_accuracy})
-    for first, last in product(tests, repeat=2) if cross else zip(tests, tests, strict=True):
-        sides = (*tests[first].sides[:-1], tests[last].sides[-1])
-        features = features_of(tested, sides, (first, last), **encoding)
-        right = classifier.predict(features) == tests[first].labels
-        pair = learnt, first if first == last else f"{first}_{last}"
-        results |= averaged(name, protocol, pair, split, {"accuracy": right}, {count: len(right)})
+    for language, texts in tests.items():
+        right = classifier.predict(features_of(classifier.encoder, texts.sides, language, **encoding)) == texts.labels
+        results |= averaged(name, protocol, (learnt, language), split, {"accuracy": right}, {count: len(right)})
     return results
 
 
@@ -168,7 +148,6 @@ class ZeroShotOptions(TrainedOptions):
 class NliOptions(TrainedOptions):
     head: Literal["linear", "mlp", "trained"] = option("mlp", "classifier")
     seed: int = option(159753, SEED)
-    cross: bool = option(False, "also premises of one language with hypotheses of another")
 
 
 PROTOCOLS = (

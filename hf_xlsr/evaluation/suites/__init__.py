@@ -111,10 +111,7 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
         place = Path(shipped_suites().get(str(suite), suite))
         try:
             one = Suite.model_validate(yaml.safe_load(place.read_text("utf-8")))
-        except ValidationError as error:
-            problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-            raise XlsrError(f"suite '{suite}': {'; '.join(problems)}") from error
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, ValidationError, yaml.YAMLError) as error:
             names = ", ".join(sorted(shipped_suites()))
             raise XlsrError(
                 f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
