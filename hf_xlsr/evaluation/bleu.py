@@ -36,19 +36,12 @@ def check_tokenizer(name: str) -> None:
 def corpus_bleu(
     translations: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", language: str = "en"
 ) -> tuple[float, str]:
-    """BLEU, between 0 and 1, of translations against one reference each, and sacrebleu's signature.
+    """BLEU, between 0 and 1, of detokenised translations against one reference each, and sacrebleu's signature.
 
-    N-grams up to 4, smoothed as sacrebleu does by default (`exp`), which only changes corpora in which some order of
-    n-grams has no match.
-
-    Args:
-        translations: Translations, detokenised.
-        references: Their references, in the same order.
-        tokenize: `13a` is sacreBLEU's default and the one to compare with; `zh`, `ja-mecab` and `ko-mecab` split text
-            without spaces, `char` into letters, `intl` by Unicode. `none` takes texts that are already tokenised and
-            splits them at spaces: tokenised BLEU, as `multi-bleu.perl` computes it. `moses` does that after the Moses
-            tokenizer (package sacremoses).
-        language: Of the texts, for `moses`.
+    N-grams up to 4, with sacrebleu's default smoothing. `tokenize`: `13a` is sacreBLEU's default and the one to compare
+    with; `zh`, `ja-mecab` and `ko-mecab` split text without spaces, `char` into letters, `intl` by Unicode. `none` splits
+    texts that are already tokenised at spaces, as `multi-bleu.perl` does; `moses` does that after the Moses tokenizer of
+    `language` (package sacremoses).
 
     Examples:
         >>> score, signature = corpus_bleu(["The cat sat on the mat."], ["The cat sat on a mat."])
@@ -86,27 +79,11 @@ def bleu(
     translations: list[str] | None = None,
     **options: Any,
 ) -> Results:
-    """Translates a test set and scores it.
+    """Translates a test set with a `translator`, whose `translate` gets `options`, and scores it.
 
-    Args:
-        translator: Anything with `translate`, which gets `options`, such as `num_beams`.
-        sources: Sentences.
-        references: Their translations, in the same order.
-        tokenize: See `corpus_bleu`; one or more. That of `default_tokenizer` when absent.
-        signatures: Gets the signature of each score, by the score's key.
-        translations: Gets the translations.
-
-    Returns:
-        `bleu` (between 0 and 1) and `sentences` under `{name}-bleu/en-de/{split}/`. The protocol is called `bleu` with
-        tokenizer 13a, otherwise after its tokenizer: `bleu-zh`, `bleu-moses`.
-
-    Examples:
-        >>> class Shouting:
-        ...     def translate(self, sentences, **options):
-        ...         return [sentence.upper() for sentence in sentences]
-        >>> sources, references = ["ein haus am see"], ["EIN HAUS AM SEE"]
-        >>> bleu(Shouting(), sources, references, languages=("de", "en"), name="toy")
-        {'toy-bleu/de-en/test/bleu': 1.0, 'toy-bleu/de-en/test/sentences': 1}
+    `tokenize` is one or more tokenizers of `corpus_bleu`, by default that of `default_tokenizer`. `signatures` gets the
+    signature of each score by its key, `translations` the translations. Gives `bleu` (between 0 and 1) and `sentences`
+    under `{name}-bleu/en-de/{split}/`; another tokenizer than 13a is part of the protocol: `bleu-zh`, `bleu-moses`.
     """
     chosen = [tokenize] if isinstance(tokenize, str) else list(tokenize or [default_tokenizer(languages[1])])
     for one in chosen:

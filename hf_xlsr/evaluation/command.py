@@ -151,8 +151,6 @@ def measure(
         own = protocol.options.of(given)
         results |= mean_over_languages(with_intervals(protocol.run(loaded, inputs, own)))
         used[protocol.name] = own.arguments()
-        if inputs.tune and not inputs.train:
-            used[protocol.name]["tune_language"] = inputs.tune_languages
     asked = {"model": model, "protocol": ",".join(used), "data": task.data.files}
     asked |= {**asdict(task.data), **given, **encoder.model_dump(exclude={"model"})}
     settings = {

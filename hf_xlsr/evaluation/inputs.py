@@ -98,17 +98,6 @@ class Inputs:
         return languages
 
     @property
-    def tune_languages(self) -> dict[str, str]:
-        """Language of the rows that each language is tuned on: its own, or the only one."""
-        tune = list(by_language(self.tune))
-        chosen: dict[str, str] = {}
-        for language in by_language(self.only) if tune else ():
-            if len(tune) > 1 and language not in tune:
-                raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
-            chosen[language] = language if language in tune else tune[0]
-        return chosen
-
-    @property
     def texts(self) -> dict[str, list[str]]:
         """The distinct sentences to test on, of each language."""
         texts: dict[str, dict[str, None]] = {}

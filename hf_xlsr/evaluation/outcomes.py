@@ -146,12 +146,7 @@ class Thresholds(NamedTuple):
 
     @classmethod
     def of(cls, scores: np.ndarray, positive: np.ndarray) -> Thresholds:
-        """The thresholds of scores, `positive` being 1 or True for positive examples.
-
-        Examples:
-            >>> Thresholds.of(np.array([0.5, 0.9, 0.5, 0.1]), np.array([1, 1, 0, 0]))
-            Thresholds(values=array([0.7, 0.3, 0.1]), taken=array([1, 3, 4]), right=array([1, 2, 2]))
-        """
+        """The thresholds of scores, `positive` being 1 or True for positive examples."""
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
         last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)

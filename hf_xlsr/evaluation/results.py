@@ -41,11 +41,6 @@ class Result(NamedTuple):
         value: The value; an integer is a count.
         n: Number of pairs, queries or texts that it is measured on, where the metrics have it.
         low: Lower end of its 95 % interval, where outcomes of single examples are known; likewise `high`.
-
-    Examples:
-        >>> record = Result("tico19", "xsim", "en-fr", "en", "fr", "test", "error", 0.1, 30)
-        >>> record.key, record.is_mean
-        ('tico19-xsim/en-fr/test/error', False)
     """
 
     dataset: str

@@ -22,13 +22,7 @@ class LabelledTexts(NamedTuple):
 
 
 def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[str] = (), name: str) -> list[Any]:
-    """The columns of rows: one list for each of `texts`, which are strings, and of `values`; errors have `name`.
-
-    Examples:
-        >>> rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
-        >>> read_columns(rows, texts=["text"], values=["label"], name="train")
-        [['a', 'b'], [1, 0]]
-    """
+    """The columns of rows: one list for each of `texts`, which are strings, and of `values`; errors have `name`."""
     names = [*texts, *values]
     columns: list[list[Any]] = [[] for _ in names]
     for number, row in enumerate(rows):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,23 +35,13 @@ HELD_OUT = 0.05  # of the training rows, to choose the check on after the weight
 class Schedule:
     """How a classifier is trained; the defaults are SentEval's for published results."""
 
-    optimizer: Literal["adam", "rmsprop"] = "adam"  # learning rate 1e-3 or 1e-2
     batch_size: int = 64
     passes_per_check: int = 4  # SentEval's `epoch_size`
     tenacity: int = 5  # checks without improvement in the whole training that are allowed; one more ends it
     max_passes: int = 200  # the first check after more passes ends the training
 
 
-class Setting(NamedTuple):
-    protocol: str
-    folds: int
-    schedule: Schedule
-
-
-SETTINGS = {
-    "literature": Setting("senteval", 10, Schedule()),
-    "fast": Setting("senteval-fast", 5, Schedule("rmsprop", batch_size=128, passes_per_check=2, tenacity=3)),
-}
+FOLDS, SCHEDULE = 10, Schedule()
 RELATEDNESS = Schedule(passes_per_check=50, tenacity=3, max_passes=1000)
 
 
@@ -86,8 +76,6 @@ def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracy_score(labels: Tensor) -> Score:
-    """A score for `train_classifiers`: the accuracy of the largest logit; `labels` are the numbers of all rows."""
-
     def accuracy(logits: Tensor, rows: np.ndarray) -> np.ndarray:
         return (logits.argmax(2) == labels[rows][:, None]).sum(0).cpu().numpy() / len(rows)
 
@@ -122,16 +110,10 @@ def train_classifiers(
 ) -> list[TrainedGroup]:
     """Trains every classifier of every group; each result equals that of training it alone.
 
-    SentEval resets its generators for each classifier, and so does this: all start from the weights of
-    `torch.nn.Linear` after `torch.manual_seed(seed)`, and the order of each pass is the next permutation of NumPy's
-    `RandomState(seed)`.
-
-    Args:
-        features: From `with_constant`, `(rows, padded width)`.
-        width: Width of the vectors without constant and padding.
-        targets: Target of the outputs, `(rows, outputs)`.
-        score: Of classifiers on dev rows; the first of the best checks is kept.
-        slope: Gradient of a row's loss, which is averaged over the batch.
+    `features` are those of `with_constant`, `(rows, padded width)`, of vectors of `width`; `targets` are
+    `(rows, outputs)`. SentEval resets its generators for each classifier, and so does this: all start from the weights
+    of `torch.nn.Linear` after `torch.manual_seed(seed)`, and the order of each pass is the next permutation of NumPy's
+    `RandomState(seed)`. The first of the checks with the best score is kept.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed accelerators
@@ -181,24 +163,15 @@ class _Stack:
         seed: int,
         slope: Slope,
     ) -> None:
-        self.features, self.targets, self.groups, self.schedule, self.slope = (
-            features,
-            targets,
-            groups,
-            schedule,
-            slope,
-        )
+        self.features, self.targets, self.groups = features, targets, groups
+        self.schedule, self.slope = schedule, slope
         self.random = [group.random or np.random.RandomState(seed) for group in groups]
         self.classifiers, self.outputs = len(groups[0].weight_decays), len(start)
         self.weights = start.repeat(len(groups), self.classifiers, 1)  # (groups, classifiers * outputs, padded width)
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]
         self.weights.grad = self.gradient = torch.empty_like(self.weights)
-        self.optimizer = (
-            torch.optim.Adam([self.weights], lr=1e-3, fused=True)
-            if schedule.optimizer == "adam"
-            else torch.optim.RMSprop([self.weights], lr=1e-2, foreach=False)
-        )
+        self.optimizer = torch.optim.Adam([self.weights], lr=1e-3, fused=True)
         self.batch = features.new_empty(len(groups) * schedule.batch_size, features.shape[1])
 
     def train(self, score: Score) -> list[TrainedGroup]:
@@ -270,7 +243,7 @@ class _Stack:
 
 
 class Outcome(NamedTuple):
-    """Accuracies of the chosen weight decay on dev rows and on test rows, and the label number of each test row."""
+    """Accuracies of the chosen weight decay, and the label number of each test row."""
 
     dev: float
     test: float
@@ -291,7 +264,7 @@ class Classification:
         labels: np.ndarray,
         *,
         schedule: Schedule,
-        folds: int = 10,
+        folds: int,
         seed: int = 1111,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -400,18 +373,14 @@ def relatedness(
     Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev,
     which is returned with the metrics on test; the fourth check without improvement, or 1,050 passes, ends the training.
     """
-    inputs = with_constant(features, device)
+    inputs, groups = with_constant(features, device), [Group(train, dev, (0.0,))]
     targets = torch.from_numpy(score_bins(scores)).to(inputs)
-    (trained,) = train_classifiers(
-        inputs,
-        features.shape[1],
-        targets,
-        [Group(train, dev, (0.0,))],
-        _pearson_score(scores),
-        schedule=RELATEDNESS,
-        seed=seed,
-        slope=squared_error_slope,
-    )
+    options: dict[str, Any] = {"schedule": RELATEDNESS, "seed": seed, "slope": squared_error_slope}
+
+    def correlation(logits: Tensor, rows: np.ndarray) -> np.ndarray:
+        return np.array([pearson(predicted, scores[rows]) for predicted in _expected(logits).T])
+
+    (trained,) = train_classifiers(inputs, features.shape[1], targets, groups, correlation, **options)
     predicted = _expected(logits_of(trained.weights, inputs[test]))[:, 0]
     gold = scores[test]
     metrics = {"pearson": float(pearson(predicted, gold)), "spearman": float(spearman(predicted, gold))}
@@ -421,10 +390,3 @@ def relatedness(
 def _expected(logits: Tensor) -> np.ndarray:
     """Mean score of each row under each classifier, `(rows, classifiers)`, float64."""
     return logits.softmax(2).cpu().numpy() @ SCORES.astype(np.float64)
-
-
-def _pearson_score(scores: np.ndarray) -> Score:
-    def score(logits: Tensor, rows: np.ndarray) -> np.ndarray:
-        return np.array([pearson(predicted, scores[rows]) for predicted in _expected(logits).T])
-
-    return score

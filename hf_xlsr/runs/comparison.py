@@ -56,12 +56,7 @@ def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[
 
 
 def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: Any) -> dict[str, dict[str, float]]:
-    """The same metrics of two encoders.
-
-    Examples:
-        >>> compare(lambda encoder: {"set-tatoeba/en-de/dev/accuracy": encoder}, 0.5, 0.75)
-        {'set-tatoeba/en-de/dev/accuracy': {'before': 0.5, 'after': 0.75, 'difference': 0.25}}
-    """
+    """The same metrics of two encoders: `before`, `after` and `difference` by key."""
     before, after = measure(start), measure(trained)
     return {
         key: {"before": before[key], "after": value, "difference": value - before[key]}

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from hf_xlsr.evaluation.senteval import Schedule
 
 DECAYS = [10**power for power in range(-5, -1)]
-OPTIMIZERS = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 
 
 class Alone(NamedTuple):
@@ -39,7 +38,7 @@ def train_model(
     """Trains one layer with the global generators; keeps the check with the best score."""
     inputs = torch.from_numpy(vectors)
     model = nn.Linear(vectors.shape[1], outputs).to(inputs.dtype)
-    optimizer = OPTIMIZERS[schedule.optimizer](model.parameters(), weight_decay=decay)
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=decay)
     best, best_model, passes, misses = -1.0, model.state_dict(), 0, 0
     while passes <= schedule.max_passes and misses <= schedule.tenacity:
         for _ in range(schedule.passes_per_check):

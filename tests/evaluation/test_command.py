@@ -83,7 +83,7 @@ def senteval_of(folder: Path) -> list[str]:
     rows = [(row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS)]
     reviews = write(folder / "reviews.tsv", "text label", [(row[0], row[2]) for row in rows])
     entailed = write(folder / "SICK-E.tsv", "sentence1 sentence2 label split", splits(rows))
-    return ["--data", f"MR={reviews}", entailed, "--languages", "en", "--setting", "fast"]
+    return ["--data", f"MR={reviews}", entailed, "--languages", "en"]
 
 
 CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
@@ -117,7 +117,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
         {"topics-zero-shot-linear/en-fr/test/accuracy", "topics-zero-shot-linear/mean-of-2/test/accuracy"},
     ),
     "nli": (nli_of, {"xnli-nli-mlp/en-en/test/accuracy", "xnli-nli-mlp/en-en/dev/accuracy"}),
-    "senteval": (senteval_of, {"MR-senteval-fast/en/test/accuracy", "senteval-fast-average-of-2/en/test/accuracy"}),
+    "senteval": (senteval_of, {"MR-senteval/en/test/accuracy", "senteval-average-of-2/en/test/accuracy"}),
 }
 
 

@@ -64,10 +64,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(home / "copy.tsv", ["text\tlabel", *texts[::-1]])
     write_tsv(home / "relabelled.tsv", ["text\tlabel", *(f"t{n}\t{(n + 1) % 2}" for n in range(40))])
     write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
-    header = "sentence1\tsentence2\tlabel"
-    for name, tags in (("hans", ("zho_Hans", "deu_Latn")), ("hant", ("zho_Hant", "deu_Latn"))):
-        rows = [f"{name} {tag} {n}\tb\t{n % 2}\t{tag}" for tag in tags for n in range(4)]
-        write_tsv(home / f"{name}.tsv", [f"{header}\tlang", *rows])
     bucc_files(home)
     return home
 
@@ -85,7 +81,6 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("zero-shot", "no-dev.tsv", EN, "--hold-out"),
     ("zero-shot", "test.tsv", EN | {"train": ("relabelled.tsv",), "tune": ("train.tsv",)}, "--train"),
     ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("copy.tsv",)}, "--tune"),
-    ("pair-classification", "hant.tsv", {"tune": ("hans.tsv",)}, "--tune"),
     # BUCC: files of test and train stand in for `gold`, `tune` and `tune_gold` unless changed.
     ("bucc", "test.de test.en", {"gold": None}, "--gold"),
 ]
@@ -105,7 +100,7 @@ def test_data(protocol: str, files: str, options: dict[str, Any], key: str, fold
     }
     options |= {name: place(options[name]) for name in ("gold", "tune_gold") if options.get(name)}
     with pytest.raises(XlsrError) as error:
-        _ = read(protocol, *map(place, files.split()), **options).tune_languages
+        read(protocol, *map(place, files.split()), **options)
     assert key in str(error.value) and "\n" not in str(error.value)
 
 
@@ -145,6 +140,12 @@ def skipped() -> Any:
     return PROTOCOLS["language-bias"].run(encoder(), inputs, PROTOCOLS["language-bias"].options())
 
 
+def untuned() -> Any:
+    rows = {tag: [{"sentence1": "a", "sentence2": "b", "label": n, "lang": tag} for n in (0, 1)] for tag in WIDE}
+    inputs = Inputs("w", "test", rows={"w": rows["de"]}, tune=[*rows["en"], *rows["fr"]])
+    return PROTOCOLS["pair-classification"].run(encoder(), inputs, PROTOCOLS["pair-classification"].options())
+
+
 def readable(folder: Path, text: str) -> Any:
     (folder / "results.json").write_text(text, "utf-8")
     return load_results(folder / "results.json")
@@ -180,6 +181,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
     (skipped, "2 rows"),
+    (untuned, "--tune must have rows in de"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
     (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),
     (lambda: corpus_bleu(["a"], ["a"], tokenize="13b"), "13a"),
@@ -241,7 +243,6 @@ LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (documents(head="liner"), "linear"),
     (inference(dev=[{**INFERENCE[0], "label": -1}]), "dev"),
     (inference(train=INFERENCE[:2]), "contradiction"),
-    (transfer(setting="fats"), "fast"),
     (transfer("SST2", words(12, "train", "test")), "dev"),
     (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
     (similarity("", None), "texts"),

@@ -9,6 +9,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 from input_helpers import bucc_files, read, texts, write_tsv
 
+from hf_xlsr.evaluation.rows import by_language
+
 WIDE = {
     "en": ["one", "two", "three"],
     "de": ["eins", "zwei", "drei"],
@@ -163,7 +165,9 @@ def test_one_name_of_a_language_in_all_tables(tmp_path: Path) -> None:
         return write_tsv(tmp_path / name, ["sentence1\tsentence2\tlabel\tlang", *rows])
 
     one, both = table("one.tsv", "zho_Hans", "deu_Latn"), table("both.tsv", "zho_Hans", "deu_Latn", "zho_Hant")
-    assert read("pair-classification", one, tune=(both,)).tune_languages == {"zho-Hans": "zho-Hans", "de": "de"}
+    inputs = read("pair-classification", one, tune=(both,))
+    assert [*by_language(inputs.only)] == ["zho-Hans", "de"]
+    assert [*by_language(inputs.tune)] == ["zho-Hans", "de", "zho-Hant"]
 
 
 def test_bucc_files(tmp_path: Path) -> None:

@@ -9,10 +9,16 @@ from senteval_helpers import folds_alone, nested_alone, train_alone
 from sklearn.metrics import f1_score
 
 from hf_xlsr.evaluation.protocols.senteval import senteval
-from hf_xlsr.evaluation.senteval import SETTINGS, relatedness
+from hf_xlsr.evaluation.senteval import Schedule, relatedness
 
 WIDTH = 24
-FAST = SETTINGS["fast"].schedule
+FAST = Schedule(batch_size=128, passes_per_check=2, tenacity=3)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_xlsr.evaluation.senteval.FOLDS", 5)
+    monkeypatch.setattr("hf_xlsr.evaluation.senteval.SCHEDULE", FAST)
 
 
 class Words:
@@ -76,21 +82,21 @@ def gold_of(rows: Sequence[dict[str, Any]], column: str = "label") -> np.ndarray
 
 def test_nested_task_equals_the_toolkit():
     rows = labelled(140)
-    metrics = senteval(Words(), {"MR": rows}, setting="fast")
+    metrics = senteval(Words(), {"MR": rows})
     ordered = in_order(rows, "text", "label")
     assert ordered != rows
     dev, test = nested_alone(vectors_of(ordered, "text"), gold_of(ordered), 5, schedule=FAST)
     assert metrics == {
-        "MR-senteval-fast/en/test/accuracy": pytest.approx(test),
-        "MR-senteval-fast/en/test/sentences": 140,
-        "MR-senteval-fast/en/dev/accuracy": pytest.approx(dev),
+        "MR-senteval/en/test/accuracy": pytest.approx(test),
+        "MR-senteval/en/test/sentences": 140,
+        "MR-senteval/en/dev/accuracy": pytest.approx(dev),
     }
     assert 0.5 < test < 1
 
 
 def test_mrpc_equals_the_toolkit():
     rows = pairs(160, splits=["train", "test", "train", "val"])
-    metrics = senteval(Words(), {"MRPC": rows}, setting="fast", seed=4)
+    metrics = senteval(Words(), {"MRPC": rows}, seed=4)
     learn, test = (
         in_order([row for row in rows if (row["split"] == "test") == tested], "sentence1", "sentence2", "label")
         for tested in (False, True)
@@ -101,25 +107,25 @@ def test_mrpc_equals_the_toolkit():
     final = train_alone(features, labels, None, decay=decay, **options)
     predicted = final.predict(vectors_of(test, "sentence1", "sentence2"))
     assert metrics == {
-        "MRPC-senteval-fast/en/test/accuracy": pytest.approx((predicted == gold_of(test)).mean()),
-        "MRPC-senteval-fast/en/test/f1": pytest.approx(f1_score(gold_of(test), predicted)),
-        "MRPC-senteval-fast/en/test/pairs": 40,
-        "MRPC-senteval-fast/en/dev/accuracy": pytest.approx(dev),
+        "MRPC-senteval/en/test/accuracy": pytest.approx((predicted == gold_of(test)).mean()),
+        "MRPC-senteval/en/test/f1": pytest.approx(f1_score(gold_of(test), predicted)),
+        "MRPC-senteval/en/test/pairs": 40,
+        "MRPC-senteval/en/dev/accuracy": pytest.approx(dev),
     }
-    assert 0 < metrics["MRPC-senteval-fast/en/test/f1"] < 1
+    assert 0 < metrics["MRPC-senteval/en/test/f1"] < 1
 
 
 def test_fixed_dev_equals_the_toolkit():
     rows = labelled(200, splits=["train", "train", "dev", "test"])
-    metrics = senteval(Words(), {"SST2": rows}, setting="fast")
+    metrics = senteval(Words(), {"SST2": rows})
     parts = [in_order([row for row in rows if row["split"] == split], "text", "label") for split in ("train", "dev")]
     (train, labels), dev = ((vectors_of(part, "text"), gold_of(part)) for part in parts)
     alone = [train_alone(train, labels, dev, decay=decay, schedule=FAST) for decay in (1e-5, 1e-4, 1e-3, 1e-2)]
     best = max(alone, key=lambda one: one.score)
     test = [row for row in rows if row["split"] == "test"]
-    assert metrics["SST2-senteval-fast/en/dev/accuracy"] == best.score
+    assert metrics["SST2-senteval/en/dev/accuracy"] == best.score
     expected = float((best.predict(vectors_of(test, "text")) == gold_of(test)).mean())
-    assert metrics["SST2-senteval-fast/en/test/accuracy"] == expected
+    assert metrics["SST2-senteval/en/test/accuracy"] == expected
 
 
 def test_relatedness_of_sorted_pairs():

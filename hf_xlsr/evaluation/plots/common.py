@@ -43,14 +43,7 @@ styled = rc_context(
 
 
 def shorten(text: str, width: int) -> str:
-    """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two).
-
-    Examples:
-        >>> shorten("A  sentence that goes on and on and on", 16)
-        'A sentence that…'
-        >>> shorten("你好世界", 6)
-        '你好…'
-    """
+    """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two)."""
     line = " ".join(text.split())
     return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
 

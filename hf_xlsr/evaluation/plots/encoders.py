@@ -37,16 +37,9 @@ def plot_tsne(
 ) -> Path:
     """Draws translation pairs, two or more, on a plane (t-SNE by cosine), numbered and listed.
 
-    Distances on the plane are only loosely those between the vectors: the picture shows whether translations meet, not
-    how well. Points that would overlap are moved apart. Compare figure 3 of the dual-momentum paper (Wang et al., 2021).
-
-    Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        source_vectors: `(n, width)`, like `target_vectors`, those of the translations.
-        sources: The `n` sentences.
-        targets: Their translations.
-        languages: Names of the two languages, for the legend.
-        seed: Of t-SNE.
+    Vectors are `(n, width)`; the suffix of `path` is the format (`.png`, `.pdf`, `.svg`). Distances on the plane are only
+    loosely those between the vectors: the picture shows whether translations meet, not how well. Points that would
+    overlap are moved apart. Compare figure 3 of the dual-momentum paper (Wang et al., 2021).
     """
     sides = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
     count = len(sources)

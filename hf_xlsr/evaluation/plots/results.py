@@ -79,12 +79,9 @@ def plot_languages(
 ) -> Path:
     """Draws what `language_bias` measured: a row for each language of queries, a column before and after a removal.
 
-    Bars are the shares of the languages retrieved, in per cent, as in figure 2 of the CMLM paper (Yang et al., 2021). The
-    query's own language has a colour of its own. A dashed line stands where all bars would end without language bias.
-
-    Args:
-        results: `Results`, or what `load_results` gave, by the name of the encoder.
-        protocols: First parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
+    Bars are the shares of the languages retrieved, in per cent, as in figure 2 of the CMLM paper (Yang et al., 2021). A
+    dashed line stands where all bars would end without language bias. `results` are those of `compare`, `protocols` the
+    first parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
     """
     columns = _bias_columns(results, protocols)
     queries = list(dict.fromkeys(language for shares in columns.values() for language in shares))
@@ -135,13 +132,8 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float], language: str, *, name
     if not shares:  # another encoder was measured on this language
         axes.set_axis_off()
         return
-    places = range(len(shares))
-    axes.bar(
-        places,
-        [100 * share for share in shares.values()],
-        width=0.8,
-        color=[OWN if name == language else OTHER for name in shares],
-    )
+    places, heights = range(len(shares)), [100 * share for share in shares.values()]
+    axes.bar(places, heights, width=0.8, color=[OWN if name == language else OTHER for name in shares])
     axes.axhline(100 / len(shares), color="0.25", linestyle="--", linewidth=0.9)
     axes.set(ylim=(0, 100), yticks=[0, 50, 100], xlim=(-0.7, len(shares) - 0.3))
     axes.set_xticks(places, list(shares) if named else [""] * len(shares), fontsize=8)
@@ -157,14 +149,10 @@ def plot_curves(
     *,
     metrics: Sequence[str] | None = None,
 ) -> Path:
-    """Draws runs side by side: a panel for each quantity, a colour for each run.
+    """Draws runs, `trainer.state.log_history` by name, side by side: a panel for each quantity, a colour for each run.
 
-    The panels are the total loss (of evaluations dashed), each part of the loss, and each metric that any run measured;
-    shares, correlations and F1 are times 100.
-
-    Args:
-        runs: `trainer.state.log_history` by the name of the run.
-        metrics: Last parts of the keys to draw, such as `recall`; without it the main metric of each protocol.
+    The panels are the total loss (of evaluations dashed), each part of the loss, and each of `metrics` (last parts of
+    keys, such as `recall`; without it the main metric of each protocol).
     """
     colours = colours_of(runs)
     series = {label: _series(history) for label, history in runs.items()}

@@ -269,15 +269,10 @@ def mining(
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
     """The threshold with the best F1, halfway between the last candidate taken and the first one rejected, and that F1.
 
-    `scores` are margin scores of candidates, `(n,)`, and `correct` says whether each is a gold pair, bool, `(n,)`; some
-    of the `total_gold` pairs may be no candidates. All candidates that reach the threshold are extracted, so equal
-    scores are taken together. Of several best thresholds the highest is chosen; where all candidates are taken it is the
-    lowest score. `(0.0, 0.0)` when no candidate is correct. LASER's `BuccOptimize` may separate equal scores, and fails
-    when all candidates are taken.
-
-    Examples:
-        >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)
-        (1.05, 0.8)
+    `scores` are margin scores of candidates, `(n,)`, `correct` says whether each is a gold pair; some of the `total_gold`
+    pairs may be no candidates. Equal scores are taken together. Of several best thresholds the highest is chosen; where
+    all candidates are taken it is the lowest score. `(0.0, 0.0)` when no candidate is correct. LASER's `BuccOptimize`
+    may separate equal scores, and fails when all candidates are taken.
     """
     if not correct.any():
         return 0.0, 0.0

@@ -209,11 +209,13 @@ def _run_sts(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
 
 
 def _run_classification(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -> Results:
-    tune, tuned_in = by_language(inputs.tune), inputs.tune_languages
-    results = Results()
+    """Tunes each language on its own rows, or all on the only language of `tune`."""
+    tune, results = by_language(inputs.tune), Results()
     for language, rows in by_language(inputs.only).items():
-        other = tuned_in.get(language)
-        tuning: dict[str, Any] = {"tune": tune[other], "tune_language": other} if other else {}
+        other = next(iter(tune)) if len(tune) == 1 else language
+        if tune and other not in tune:
+            raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
+        tuning: dict[str, Any] = {"tune": tune[other], "tune_language": other} if tune else {}
         results |= pair_classification(encoder, rows, language=language, **tuning, **inputs.common)
     return results
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.pairs import embed_pairs
 from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
-from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,6 @@ def senteval(
     tasks: Mapping[str, Iterable[Row]],
     *,
     language: str = "en",
-    setting: str = "literature",
     device: str | None = None,
     seed: int = 1111,
     **encoding: Unpack[EncodingOptions],
@@ -72,16 +71,14 @@ def senteval(
     """SentEval's transfer tasks: a classifier on frozen embeddings, trained and tested as the toolkit does.
 
     The classifier is one linear layer with softmax cross-entropy, its weight decay one of 1e-5, 1e-4, 1e-3, 1e-2. It
-    trains until its dev accuracy has failed to rise six times in all (four in setting `fast`), and the best check is
-    kept. The features of a pair are `[|u - v|, u * v]`. Embeddings are not normalised. White space in texts is reduced to
-    single spaces, and rows are sorted by their numbers of words and their label, as in SentEval: folds and batches depend
-    on the order.
+    trains (10 folds, Adam, batches of 64, as papers report) until its dev accuracy has failed to rise six times in all,
+    and the best check is kept. The features of a pair are `[|u - v|, u * v]`. Embeddings are not normalised. White space
+    in texts is reduced to single spaces, and rows are sorted by their numbers of words and their label, as in SentEval:
+    folds and batches depend on the order.
 
     Args:
         tasks: Rows by the task's name, one of `TASKS`, with its `columns`. A suffix after a dot may be chosen freely
             (`MR.de`, the same task in another language).
-        setting: `literature`: 10 folds, Adam, batches of 64, as papers report. `fast`: 5 folds, RMSprop, batches of
-            128, less patience; SentEval's setting for prototypes, with the protocol name `senteval-fast`.
         device: Where classifiers are trained; by default an accelerator if there is one.
         seed: Of the classifiers' weights and batches.
 
@@ -98,11 +95,9 @@ def senteval(
     """
     import torch
 
-    from hf_xlsr.evaluation.senteval import SETTINGS, Classification, relatedness
+    from hf_xlsr.evaluation.senteval import FOLDS, SCHEDULE, Classification, relatedness
     from hf_xlsr.utils.devices import resolve_device
 
-    require_choice("setting", setting, SETTINGS)
-    protocol, folds, schedule = SETTINGS[setting]
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     place = resolve_device(device) if device else accelerator or torch.device("cpu")
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
@@ -116,7 +111,7 @@ def senteval(
             dev_pearson, tested = relatedness(features, task.gold, *rows, seed=seed, device=place)
             dev = {"pearson": dev_pearson}
         else:
-            options: dict[str, Any] = {"schedule": schedule, "folds": folds, "seed": seed, "device": place}
+            options: dict[str, Any] = {"schedule": SCHEDULE, "folds": FOLDS, "seed": seed, "device": place}
             outcome = getattr(Classification(features, task.gold, **options), spec.test)(*rows)
             dev, tested = {"accuracy": outcome.dev}, {"accuracy": outcome.test}
             if spec.f1:
@@ -124,10 +119,12 @@ def senteval(
             accuracies.append(outcome.test)
         logger.info("%s: %s", name, tested)
         tested["pairs" if spec.pairs else "sentences"] = len(task.splits["test"])
-        results |= measured(name, protocol, language, "test", tested) | measured(name, protocol, language, "dev", dev)
+        results |= measured(name, "senteval", language, "test", tested) | measured(
+            name, "senteval", language, "dev", dev
+        )
     if len(accuracies) > 1:
         mean = {"accuracy": float(np.mean(accuracies))}
-        results |= measured(f"average-of-{len(accuracies)}", protocol, language, "test", mean)
+        results |= measured(f"average-of-{len(accuracies)}", "senteval", language, "test", mean)
     return results
 
 
@@ -141,14 +138,7 @@ class Task(NamedTuple):
 
 
 def read_task(rows: Iterable[Row], name: str) -> Task:
-    """Reads and checks the rows of a task.
-
-    Examples:
-        >>> rows = [{"text": "good film", "label": 1}, {"text": "bad", "label": 0}] * 4
-        >>> task = read_task(rows, "MR")
-        >>> task.splits["test"].tolist(), task.gold.tolist()
-        ([1, 3, 5, 7, 0, 2, 4, 6], [1, 0, 1, 0, 1, 0, 1, 0])
-    """
+    """Reads and checks the rows of a task."""
     spec, place = TASKS[name.partition(".")[0]], f"tasks['{name}']"
     count = len(spec.texts)
     columns = read_columns(rows, texts=spec.texts, values=spec.columns[count:], name=place)
@@ -198,7 +188,6 @@ def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOpt
 
 @dataclass(frozen=True)
 class SentevalOptions(Options):
-    setting: Literal["literature", "fast"] = option("literature", "how SentEval's classifiers are trained")
     seed: int = option(1111, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
     device: str | None = option(None, "device of the encoder and of classifiers")
 

@@ -243,14 +243,7 @@ def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
 
 
 def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each row's nearest neighbour is the same row of the other side, by unit vectors `(n, width)`.
-
-    Examples:
-        >>> source = np.array([[1.0, 0.0], [0.8, 0.6]])
-        >>> forward, backward = right_both_ways(source, np.array([[0.96, 0.28], [0.0, 1.0]]))
-        >>> forward.tolist(), backward.tolist()
-        ([True, False], [True, True])
-    """
+    """Whether each row's nearest neighbour is the same row of the other side, by unit vectors `(n, width)`."""
     own = np.arange(len(source_vectors))
     forward, backward = nearest_row(source_vectors, target_vectors), nearest_row(target_vectors, source_vectors)
     return forward == own, backward == own
