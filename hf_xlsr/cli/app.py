@@ -21,7 +21,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "prepare": ("train", "prepare", "Prepare the data of a recipe ahead of its training."),
     "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol."),
     "compare": ("evaluate", "compare", "Compare encoders: tables with intervals, and tests of the differences."),
-    "plot": ("plot", "plot", "Plot translation pairs, retrieved languages or training runs."),
+    "plot": ("plot", "plot", "Plot translation pairs or retrieved languages."),
     "encode": ("encode", "encode", "Encode texts: to files, or for other commands."),
     "mine": ("mine", "mine", "Find translations in two texts."),
     "score": ("mine", "score", "Score given pairs by margin and cosine."),

@@ -20,10 +20,10 @@ from hf_xlsr.cli.options import (
     load_labelled,
     shared,
 )
-from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.errors import XlsrError
 
 plot = typer.Typer(
-    help="Plot translation pairs, retrieved languages or training runs.",
+    help="Plot translation pairs or retrieved languages.",
     context_settings=HELP,
     add_completion=False,
 )
@@ -42,10 +42,7 @@ Picture = Annotated[str, typer.Option(help="The picture: .png, .pdf or .svg.", c
 Model = Annotated[str, typer.Argument(help=MODEL)]
 Models = Annotated[list[str], typer.Argument(help="Models; LABEL=PATH names one in the plot.")]
 Results = Annotated[list[str], typer.Argument(help="Results files; LABEL=PATH names one in the plot.")]
-Runs = Annotated[list[str], typer.Argument(help="Folders of runs; LABEL=PATH names one in the plot.")]
 Pairs = Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=2, max=100)]
-Metric = Annotated[str | None, typer.Option(help="Last part of the metric keys to plot, e.g. precision@5.")]
-Protocols = Annotated[str | None, typer.Option(help="First parts of the metric keys to plot, separated by commas.")]
 
 
 @plot.command(cls=Verb, context_settings=HELP)
@@ -76,20 +73,11 @@ def spaces(
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-def languages(results: Results, output: Picture, protocol: Protocols = None) -> None:
+def languages(results: Results, output: Picture) -> None:
     """Plot which languages retrieval finds."""
     from hf_xlsr.evaluation.plots import plot_languages
 
-    print(plot_languages(output, load_labelled(results), protocol.split(",") if protocol else None))
-
-
-@plot.command(cls=Verb, context_settings=HELP)
-def curves(runs: Runs, output: Picture, metric: Metric = None) -> None:
-    """Plot losses or metrics over the steps of training runs."""
-    from hf_xlsr.evaluation.plots import plot_curves
-
-    found = {label: _log_history(path) for label, path in labelled(runs).items()}
-    print(plot_curves(output, found, metrics=metric.split(",") if metric else None))
+    print(plot_languages(output, load_labelled(results)))
 
 
 def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most: int | None = None) -> Any:
@@ -113,13 +101,3 @@ def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most:
         for pair, rows in chosen.items():
             found[label][pair] = encode_pairs(encoder, *both_sides(rows), pair, **options.encoding)
     return chosen, found
-
-
-def _log_history(run: str) -> list[dict[str, Any]]:
-    import json
-
-    try:
-        history: list[dict[str, Any]] = json.loads((Path(run) / "training/log.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise XlsrError(f"'{run}' is not a run with a training log ({error_line(error)}).") from error
-    return history

@@ -190,9 +190,8 @@ def fine_tune(
 ) -> Classifier:
     """Trains a copy of an encoder together with a softmax layer on its embeddings; the model itself stays unchanged.
 
-    The layer reads the unit embedding of a text, or `pair_features` of two, scaled to a size of about 1. AdamW; the
-    learning rates, `learning_rate` of the encoder, rise over the first tenth of the steps and fall linearly to 0;
-    gradients are clipped at norm 1; autocast in bfloat16 where the machine computes it fast. The weights of the epoch
+    AdamW; the learning rates, `learning_rate` of the encoder, rise over the first tenth of the steps and fall linearly to
+    0; gradients are clipped at norm 1; autocast in bfloat16 where the machine computes it fast. The weights of the epoch
     that is best on `dev` are kept, of equals the later. The global random state is left as it was.
     """
     network: Any = copy.deepcopy(model).float()  # half-precision weights would not take small steps

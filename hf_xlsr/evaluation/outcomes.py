@@ -82,15 +82,13 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     Shares of right answers are compared by McNemar's exact test (1947), other means by the paired t-test, F1 and
     correlations by the paired bootstrap (Koehn, 2004), whose smallest p-value is about `2 / resamples`.
     """
+    from scipy.stats import binomtest, ttest_rel
+
     one, other = first.columns[0], second.columns[0]
     if first.statistic == "mean" and {one.dtype, other.dtype} == {np.dtype(bool)}:
-        from scipy.stats import binomtest
-
         wins, losses = int((one & ~other).sum()), int((other & ~one).sum())
         return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
     if first.statistic == "mean":
-        from scipy.stats import ttest_rel
-
         return float(ttest_rel(one, other).pvalue) if np.ptp(one - other) > 0 else float(np.array_equal(one, other))
     statistic, count = STATISTICS[first.statistic], len(first.columns)
 

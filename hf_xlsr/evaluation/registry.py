@@ -22,10 +22,7 @@ FOR_ALL = ("seed", "device")  # options of the command that are valid with every
 
 
 def option(default: Any, help: str, *, data: bool = False) -> Any:
-    """A field of a protocol's options, with a line for the command's help; None leaves the default to the protocol.
-
-    `data` marks an option that names data to read, rather than an argument of the protocol's function.
-    """
+    """A field of a protocol's options, None leaving the default to the function; `data`: no argument of the function."""
     return field(default=default, metadata={"help": help, "data": data})
 
 

@@ -56,18 +56,16 @@ def results_table(results: Results, title: str) -> Table:
     table = Table(title=escape(title))
     for place, column in enumerate(header):
         table.add_column(column, overflow="fold", no_wrap=place > 3, justify="right" if place > 3 else "left")
-    above = ["", "", ""]
+    above = ""
     for record in results.records.values():
         unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
         ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
         value = metric_value(record.metric, record.value) + (" %" if unit == "%" else "")
         metric = record.metric.replace("_", " ") + (" ×100" if unit == "×100" else "")
-        place = [record.name, record.languages, record.split]
-        if table.row_count and place[0] != above[0]:
+        if above and record.name != above:
             table.add_section()
-        depth = next((i for i in range(3) if place[i] != above[i]), 3)
-        cells = [*[""] * depth, *place[depth:], metric, value, "–".join(ends)]
+        cells = [record.name, record.languages, record.split, metric, value, "–".join(ends)]
         # Text, because rich would take square brackets in a name for markup.
         table.add_row(*map(Text, cells[: len(header)]))
-        above = place
+        above = record.name
     return table

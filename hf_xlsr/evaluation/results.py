@@ -137,11 +137,11 @@ def averaged(
     return measured(dataset, protocol, languages, split, {**means, **counts}, outcomes)
 
 
-def with_intervals(results: Results, *, seed: int = 0) -> Results:
+def with_intervals(results: Results) -> Results:
     records = dict(results.records)
     for key, outcomes in results.outcomes.items():
         if len(outcomes.columns[0]) > 1:
-            low, high = interval(outcomes, seed=seed)
+            low, high = interval(outcomes)
             records[key] = records[key]._replace(low=low, high=high)
     return Results(records.values(), results.outcomes)
 

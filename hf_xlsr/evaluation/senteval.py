@@ -251,11 +251,10 @@ class Outcome(NamedTuple):
 
 
 class Classification:
-    """Labelled vectors and SentEval's ways to train and test classifiers on them.
+    """Labelled vectors, in SentEval's order, and its ways to train and test classifiers on them.
 
-    The rows must be in SentEval's order. The weight decay with the highest mean dev accuracy is chosen, in per cent and
-    rounded to two decimals; of equal ones the smallest. `seed` is that of the classifiers, and of the folds of
-    `train_folds`.
+    The weight decay with the highest mean dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones
+    the smallest. `seed` is that of the classifiers, and of the folds of `train_folds`.
     """
 
     def __init__(

@@ -183,7 +183,7 @@ def _finish(
         from hf_xlsr.evaluation.plots import plot_curves
 
         finished.plots.insert(0, folder.path / "loss.png")
-        plot_curves(finished.plots[0], {folder.path.name: trainer.state.log_history})
+        plot_curves(finished.plots[0], trainer.state.log_history)
     arguments = trainer.args
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def test_plots_of_translation_pairs(
         ("tsne MODEL --data none.tsv --output wide.tsv/x.png", "wide.tsv"),
         ("tsne MODEL --data wide.tsv WIDE en,fr,de --output x.png", "--languages"),
         ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 4", "--pairs"),
-        ("curves . --output x.png", "training log"),
     ],
 )
 def test_invalid_plots(
@@ -54,12 +52,3 @@ def test_invalid_plots(
     given = [part for word in words.split() for part in (WIDE if word == "WIDE" else [word])]
     assert key in failing(capsys, "plot", *given)
     assert not Path("x.png").exists()
-
-
-def test_plots_of_runs(tmp_path: Path) -> None:
-    for name, value in (("one", 0.5), ("two", 0.75)):
-        (tmp_path / name / "training").mkdir(parents=True)
-        log = [{"loss": value + step, "step": step} for step in (1, 2, 3)]
-        (tmp_path / name / "training" / "log.json").write_text(json.dumps(log))
-    picture = str(tmp_path / "picture.svg")
-    assert main(["plot", "curves", *(str(tmp_path / name) for name in ("one", "two")), "--output", picture]) == 0

@@ -155,7 +155,7 @@ RETRIEVAL = {"e5": results({"tatoeba/en-fr/test/accuracy": 0.5})}
 PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: readable(folder, "{"), "results.json"),
     (lambda folder: compare(RETRIEVAL, ["acuracy"]), "accuracy"),
-    (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
+    (lambda folder: plot_languages(folder / "p.png", RETRIEVAL), "language-bias"),
 ]
 
 

@@ -110,6 +110,6 @@ def test_the_code_of_the_guide_runs(tiny_export: str, tmp_path: Path, monkeypatc
     printed = capsys.readouterr().out
     assert len(blocks) == 4
     assert "True\n" in printed and "ModelMeta(" in printed
-    for name in ("LocalTatoeba", "XlsrXSR-mine-mteb/de-en/test/precision@1", "XlsrSTSWeightedMean-mine-mteb/en/test"):
+    for name in ("XlsrXSR-mine-mteb/de-en/test/precision@1", "XlsrSTSWeightedMean-mine-mteb/en/test"):
         assert name in printed
     assert (tmp_path / "mteb-results" / "results" / "me__my-model").is_dir()

@@ -203,14 +203,11 @@ def evaluate_mteb(
 ) -> Results:
     """Runs mteb's tasks and gives their main scores under our keys.
 
-    mteb's default cache of results is never read or written. A score in `cache` is reused only for the same model,
-    prompt and routes, and the same revision of the task's data.
-
     Args:
-        model: What `as_mteb_encoder` takes or returns.
+        model: What `as_mteb_encoder` takes, with its `options`, or returns.
         tasks: Names of mteb's tasks or task objects (`mteb.get_task`, our own), one or several.
-        cache: Folder for mteb's result files; by default they are not kept.
-        **options: See `as_mteb_encoder`.
+        cache: Folder for mteb's result files; by default they are not kept. A score in it is reused only for the same
+            model, prompt and routes, and the same revision of the task's data.
 
     Returns:
         `main_score`, and the same under the metric's own name (`f1`, `cosine_spearman`), for each subset and split:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +44,6 @@ def shorten(text: str, width: int) -> str:
     """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two)."""
     line = " ".join(text.split())
     return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
-
-
-def colours_of(labels: Iterable[str]) -> dict[str, str]:
-    """A colour for each distinct label; after eight they repeat."""
-    return dict(zip(dict.fromkeys(labels), cycle(COLOURS), strict=False))
 
 
 def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:

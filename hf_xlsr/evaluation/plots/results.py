@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,11 +19,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, table_title
-from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten, styled
+from hf_xlsr.evaluation.plots.common import COLOURS, save_figure, shorten, styled
 from hf_xlsr.evaluation.protocols.parallel import SHARE
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.evaluation.results import metrics_of
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
 PANELS_PER_ROW = 3
@@ -42,7 +43,8 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
     A table has a row for each of its columns, with a point and its 95 % interval for each encoder. The last row is the
     unweighted mean over the columns that all encoders have.
     """
-    colours = colours_of(label for table in tables for label in table.rows)
+    labels = dict.fromkeys(label for table in tables for label in table.rows)
+    colours = dict(zip(labels, cycle(COLOURS), strict=False))  # after eight they repeat
     heights = [0.8 + len(table.shown) * (0.12 * len(colours) + 0.16) for table in tables]
     figure = Figure(figsize=(7, sum(heights) + 0.4), layout="constrained")
     grid = figure.subplots(len(tables), height_ratios=heights, squeeze=False)
@@ -74,16 +76,13 @@ def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) 
 
 
 @styled
-def plot_languages(
-    path: str | os.PathLike[str], results: Mapping[str, Mapping[str, Any]], protocols: Sequence[str] | None = None
-) -> Path:
+def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[str, Any]]) -> Path:
     """Draws what `language_bias` measured: a row for each language of queries, a column before and after a removal.
 
     Bars are the shares of the languages retrieved, in per cent, as in figure 2 of the CMLM paper (Yang et al., 2021). A
-    dashed line stands where all bars would end without language bias. `results` are those of `compare`, `protocols` the
-    first parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
+    dashed line stands where all bars would end without language bias. `results` are those of `compare`.
     """
-    columns = _bias_columns(results, protocols)
+    columns = _bias_columns(results)
     queries = list(dict.fromkeys(language for shares in columns.values() for language in shares))
     most = max(len(retrieved) for shares in columns.values() for retrieved in shares.values())
     width = max(7.0, len(columns) * max(2.4, 0.24 * most + 0.5)) + 0.4
@@ -106,25 +105,24 @@ def plot_languages(
     return save_figure(figure, path)
 
 
-def _bias_columns(results: Mapping[str, Mapping[str, Any]], protocols: Sequence[str] | None) -> dict[str, Shares]:
+def _bias_columns(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Shares]:
     """The shares of each column of panels, by its title."""
     found: dict[str, Shares] = {}
-    known = set()
     for label, content in results.items():
         biases: dict[str, list[float]] = {}
         columns: dict[str, Shares] = {}
         for record in metrics_of(content).records.values():
-            known.add(record.name)
-            wanted = "language-bias" in record.name if protocols is None else record.name in protocols
+            if record.is_mean or "language-bias" not in record.name:
+                continue
             title = f"{shorten(label, 30)}\n{record.name}, {record.split}"
-            if wanted and not record.is_mean and record.metric == "bias":
+            if record.metric == "bias":
                 biases.setdefault(title, []).append(record.value)
-            elif wanted and not record.is_mean and record.metric.startswith(SHARE):
+            elif record.metric.startswith(SHARE):
                 shares = columns.setdefault(title, {}).setdefault(record.languages, {})
                 shares[record.metric.removeprefix(SHARE)] = record.value
         found |= {f"{title}\nmean bias {fmean(biases[title]):.2f}": shares for title, shares in columns.items()}
-    if missing := [name for name in protocols or () if name not in known] or (["language-bias"] if not found else []):
-        raise XlsrError(f"The results have no bias and shares of '{missing[0]}'; {did_you_mean(missing[0], known)}")
+    if not found:
+        raise XlsrError(f"The results of {', '.join(results)} have no protocol language-bias.")
     return found
 
 
@@ -143,29 +141,16 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float], language: str, *, name
 
 
 @styled
-def plot_curves(
-    path: str | os.PathLike[str],
-    runs: Mapping[str, Iterable[Mapping[str, Any]]],
-    *,
-    metrics: Sequence[str] | None = None,
-) -> Path:
-    """Draws runs, `trainer.state.log_history` by name, side by side: a panel for each quantity, a colour for each run.
+def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str, Any]]) -> Path:
+    """Draws a run, from `trainer.state.log_history`.
 
-    The panels are the total loss (of evaluations dashed), each part of the loss, and each of `metrics` (last parts of
-    keys, such as `recall`; without it the main metric of each protocol).
+    The panels are the total loss (of evaluations dashed), each part of the loss, and the main metric of each protocol;
+    shares, correlations and F1 are times 100.
     """
-    colours = colours_of(runs)
-    series = {label: _series(history) for label, history in runs.items()}
-    keys = list(dict.fromkeys(key for one in series.values() for key in one))
-    # The Trainer's own eval_runtime and the like have no protocol as prefix.
-    measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
+    series = _series(log_history)
     # The total comes first, the parts follow in the order of the log, then the metrics.
-    losses = sorted((key for key in keys if key == "loss" or key.startswith("loss/")), key=lambda key: key != "loss")
-    quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
-    missing = next((name for name in metrics or () if name not in measured), "" if quantities else "loss")
-    if missing:
-        raise XlsrError(f"the logs of {', '.join(runs)} have no '{missing}'; {did_you_mean(missing, measured)}")
-
+    losses = sorted((key for key in series if key == "loss" or key.startswith("loss/")), key=lambda key: key != "loss")
+    quantities = [*losses, *(key for key in series if key not in losses and _metric(key) in HEADLINES)]
     columns = min(len(quantities), PANELS_PER_ROW)
     rows = math.ceil(len(quantities) / columns)
     figure = Figure(figsize=(max(4.3 * columns, 6.5), 3 * rows + 0.5), layout="constrained")
@@ -173,12 +158,10 @@ def plot_curves(
     for key, axes in zip(quantities, panels, strict=False):
         is_loss, unit = key in losses, metric_unit(_metric(key))
         factor = 100 if unit and not is_loss else 1
-        for label, one in series.items():
-            # The evaluation's total lies dashed over that of training; a single point makes no line.
-            for name, line in ((key, "-"), (f"eval_{key}", "--")):
-                if points := [(step, factor * value) for step, value in sorted(one.get(name, []))]:
-                    marker = "" if is_loss and len(points) > 1 else "o"
-                    axes.plot(*zip(*points, strict=True), line, color=colours[label], marker=marker, markersize=4)
+        for name, line in ((key, "-"), (f"eval_{key}", "--")):
+            if points := [(step, factor * value) for step, value in sorted(series.get(name, []))]:
+                marker = "" if is_loss and len(points) > 1 else "o"  # a single point makes no line
+                axes.plot(*zip(*points, strict=True), line, color=COLOURS[0], marker=marker, markersize=4)
         if is_loss:
             axes.set_title("total loss" if key == "loss" else f"{key.removeprefix('loss/')} loss", fontsize=10)
             values = np.concatenate([line.get_ydata() for line in axes.lines])
@@ -196,10 +179,10 @@ def plot_curves(
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
     for axes in panels:
         axes.remove()
-    handles = [Line2D([], [], color=colour, label=shorten(label, 40)) for label, colour in colours.items()]
-    if any("eval_loss" in one for one in series.values()) and losses:
-        handles.append(Line2D([], [], color="0.4", linestyle="--", label="of an evaluation"))
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), columns + 1), frameon=False)
+    if "eval_loss" in series and losses:
+        handles = [Line2D([], [], color=COLOURS[0], linestyle=style) for style in ("-", "--")]
+        labels = ["training", "evaluation"]
+        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False)
     return save_figure(figure, path)
 
 

@@ -36,9 +36,7 @@ NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities"
 
 @dataclass(frozen=True)
 class BuccData:
-    """Sentences of two languages, some of which are hidden translations.
-
-    Ids of a side are distinct, one for each sentence; `gold` has one or more pairs of source and target id.
+    """Sentences of two languages with distinct ids, some of which are hidden translations: `gold` has their ids.
 
     Examples:
         >>> BuccData(["a1"], ["Hello."], ["b1", "b2"], ["Au revoir.", "Bonjour."], frozenset({("a1", "b2")})).targets
@@ -182,7 +180,6 @@ def bucc_settings(
     Args:
         settings: Pairs of `k`, the size of the neighbourhoods both ways, and `margin`, see `margin_scores`; by default
             those of the dual-momentum paper and of LASER (its `bucc.py` after `--unify --retrieval max`).
-        languages: Codes of the languages of sources and targets.
         protocol: First part of the protocol's name in metric keys.
 
     Returns:
@@ -242,12 +239,9 @@ def mining(
     """Precision, recall and F1 of mined pairs, as `bucc`, from parallel sentences.
 
     The pairs are divided into two random halves, one to tune the threshold and one to test. In each half `hide_pairs` of
-    the pairs keep both sides, and each other pair loses one side (see `hf_xlsr.evaluation.hide_pairs`). `k` and `margin`
-    are those of `bucc`.
-
-    Returns:
-        The metrics of `bucc`, under `{name}-mining-k4-ratio/en-fr/test/`, and `f1` of the tuning half under `tune`. A
-        share other than 0.2 is part of the name (`mining-h0.5-k4-ratio`).
+    the pairs keep both sides, and each other pair loses one side (see `hf_xlsr.evaluation.hide_pairs`). Gives the metrics
+    of `bucc`, under `{name}-mining-k4-ratio/en-fr/test/`, and `f1` of the tuning half under `tune`. A share other than
+    0.2 is part of the name (`mining-h0.5-k4-ratio`).
 
     Examples:
         >>> class Words:

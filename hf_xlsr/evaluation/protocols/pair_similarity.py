@@ -45,7 +45,7 @@ def sts(
 
     Args:
         tasks: Rows `{"sentence1": ..., "sentence2": ..., "score": ..., "subset": ...}` by the task's name. The score
-            may be on any scale, and a number or its text. Without a column `subset` the task is one subset.
+            may be on any scale. Without a column `subset` the task is one subset.
         language: Of the sentences; `"en-es"` or `("en", "es")` for pairs across languages, where each side takes its
             own route.
 
@@ -134,8 +134,8 @@ def pair_classification(
     `BinaryClassificationEvaluator`, the tuning may also put all pairs on one side.
 
     Args:
-        rows: `{"sentence1": ..., "sentence2": ..., "label": ...}`; label 1 (or `"1"`) is a paraphrase (PAWS-X) or an
-            entailed sentence (XNLI, RTE), 0 (or `"0"`) any other pair. For XNLI mteb leaves out the neutral pairs.
+        rows: `{"sentence1": ..., "sentence2": ..., "label": ...}`; label 1 is a paraphrase (PAWS-X) or an entailed
+            sentence (XNLI, RTE), 0 any other pair. For XNLI mteb leaves out the neutral pairs.
         tune: Rows of another split, on which the threshold is chosen.
         language: Of the sentences; `"en-de"` or `("en", "de")` for pairs across languages.
         tune_language: Of the sentences of `tune`; by default `language`.

@@ -52,21 +52,19 @@ def language_bias(
 ) -> Results:
     """Shares of each language among the `k` sentences nearest to each query, by cosine (section 5.2, figure 2).
 
-    `texts` are sentences by language; row `i` of all languages says the same thing. Every sentence of every language is a
-    query. Its candidates are all sentences of all languages except those of its own row: neither the query itself nor its
-    translations. Each of `L` languages then has equally many candidates, a neutral encoder gives each the share `1 / L`,
-    and
+    `texts` are sentences by language; row `i` of all languages says the same thing. Every sentence is a query. Its
+    candidates are the sentences of all `L` languages except those of its own row, so that a neutral encoder gives each
+    language the share `1 / L`, and
 
         `bias = L * (share of the query's own language)`
 
     is 1 for a neutral encoder, be it random or perfect, `L` for one that stays in the query's language, and below 1 for
-    one that avoids it. `with_translations_bias` has the translations among the candidates, of which the own language
-    has none, so that an encoder that finds them first is below 1: the share over that of the pool without the query,
-    `(n - 1) / (L n - 1)` for `n` rows.
+    one that avoids it. `with_translations_bias` has the translations among the candidates, so that an encoder that finds
+    them first is below 1: the share over that of the pool without the query, `(n - 1) / (L n - 1)` for `n` rows.
 
-    The paper gives neither `k` nor the pool. Here `k` is by default the number of languages: a neutral encoder finds
-    the nearest other row in all its languages. `debias` also measures after removing each language's bias: a fitted
-    one, or, with `self`, one component fitted on the same sentences, as the paper does.
+    The paper gives neither `k` nor the pool. Here `k` is by default the number of languages. `debias` also measures after
+    removing each language's bias: a fitted one, or, with `self`, one component fitted on the same sentences, as the
+    paper does.
 
     Returns:
         For each language of queries, under `{name}-language-bias/fr/test/`: `bias`, `with_translations_bias`,
@@ -170,16 +168,14 @@ def search(
 ) -> Results:
     """Search in a pool of all languages, by cosine.
 
-    `texts` and `debias` are those of `language_bias`. Every sentence of every language is a query. The pool has the
-    sentences of all languages without the query itself; its translations are relevant. For each pair of languages the
-    one translation is ranked among the documents that are no translation. A document of equal similarity is ranked above
-    it: an encoder that gives all texts one vector finds nothing.
+    `texts` and `debias` are those of `language_bias`. Every sentence is a query, the pool all other sentences. For each
+    pair of languages the one translation is ranked among the documents that are no translation, below those of equal
+    similarity: an encoder that gives all texts one vector finds nothing.
 
     Returns:
-        For each language of queries and of documents, under `{name}-search/en-de/test/`: `mrr` (mean of 1 / rank),
-        `ndcg@10`, `recall@1`, `recall@10`, `queries` and `own_language_error`, the share of queries for which a wrong
-        document of the query's own language ranks above the translation. Then the means over languages. After a removal
-        the protocol is `search-pcr1` and the like.
+        `mrr` (mean of 1 / rank), `ndcg@10`, `recall@1`, `recall@10`, `queries` and `own_language_error`, the share of
+        queries for which a wrong document of the query's own language ranks above the translation, under
+        `{name}-search/en-de/test/` (after a removal `search-pcr1` and the like); then the means over languages.
 
     Examples:
         >>> class Lengths:

@@ -43,9 +43,8 @@ def tatoeba(
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
+        sources: Sentences of the first of the `languages`.
         targets: Their translations, in the same order.
-        languages: Codes of the two languages.
         name: The dataset, of which `split` is a part.
         encoding: See `EncodingOptions`.
 
@@ -146,10 +145,9 @@ def xsr(
 ) -> Results:
     """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
 
-    The candidates are the distinct sentences of the second language in `pool` and `golds`, the translations of the
-    queries, in the order they are first seen; ties go to the one seen first. The translation is found by its exact text,
-    so a sentence that occurs twice is one candidate. Gives `precision@1`, `precision@5`, `precision@10`, `pool_size`
-    (number of candidates) and `queries`, under `{name}-xsr/en-fr/test/`.
+    The candidates are the distinct sentences in `pool` and `golds`, the translations of the queries; ties go to the one
+    seen first. The translation is found by its exact text. Gives `precision@1`, `precision@5`, `precision@10`,
+    `pool_size` (number of candidates) and `queries`, under `{name}-xsr/en-fr/test/`.
     """
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 

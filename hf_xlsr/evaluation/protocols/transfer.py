@@ -38,12 +38,10 @@ def zero_shot(
     language: no labelled text of another language is seen before the test.
 
     Args:
-        encoder: Anything with a sentence-transformers style `encode`; a document is encoded as one text. Head
-            `trained` needs a sentence-transformers model, of which it trains a copy.
-        train: Training rows `{"text": ..., "label": ...}`.
-        dev: Rows in the training language to choose on.
+        encoder: Anything with a sentence-transformers style `encode`. Head `trained` needs a sentence-transformers model,
+            of which it trains a copy.
+        train: Training rows `{"text": ..., "label": ...}`; `dev` are those to choose on, in the same `train_language`.
         tests: Rows to test on, by language.
-        train_language: The language of `train` and `dev`.
         head: `linear`, logistic regression; `mlp`, LASER's network for MLDoc (see `fit_mlp`); `trained`, a linear layer
             trained together with the encoder (see `fine_tune`).
         epochs: Passes over `train`; by default 500 for `mlp` and 3 for `trained`.

@@ -232,9 +232,6 @@ def _like(model: str, word: str) -> str:
 PROTOCOLS = (
     pair_protocol("xsim", "LASER's error rate of the best margin among k neighbours", xsim, XsimOptions),
     pair_protocol(
-        "xsim-pp",
-        "xSIM++: xsim into English among sentences with one changed number, name or word",
-        xsim_pp,
-        XsimPpOptions,
+        "xsim-pp", "xSIM++: xsim into English, with distractors that differ in a word", xsim_pp, XsimPpOptions
     ),
 )

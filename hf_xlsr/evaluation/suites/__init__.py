@@ -124,11 +124,10 @@ def evaluate_suite(
 ) -> list[ComparisonTable]:
     """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare`.
 
-    It reads and checks everything before it loads a model. It saves each result at once as `OUTPUT/ENCODER/TASK.json`,
-    with the outcomes of single examples beside it. A later run measures only what has a new model, data or settings.
-    After a failure the suite goes on with the next task, and raises at the end. It compares all encoders in
-    `OUTPUT/table.md`, `.tex` and `.json`, and draws the tables in `OUTPUT/plots`. Embeddings are kept for other
-    commands in `vectors`, by default `OUTPUT/vectors`.
+    Everything is checked before a model is loaded. Each result is saved at once as `OUTPUT/ENCODER/TASK.json`, with its
+    outcomes. A later run measures only what has a new model, data or settings. After a failure the suite goes on with the
+    next task, and raises at the end. Tables are `OUTPUT/table.md`, `.tex` and `.json`, plots are in `OUTPUT/plots`.
+    Embeddings are kept for other commands in `vectors`, by default `OUTPUT/vectors`.
     """
     home = Path(output)
     check_writable(home, "--output", folder=True)
