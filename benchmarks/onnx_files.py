@@ -25,7 +25,7 @@ from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.onnx import OnnxEncoder
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.evaluation.protocols.tatoeba import both_ways, right_both_ways
-from hf_xlsr.export import export_sentence_transformer
+from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 
@@ -45,7 +45,7 @@ def random_export(folder: Path, job: Job) -> None:
     config = paper_encoder_config(
         vocab_size=size, hidden_size=width, num_attention_heads=width // 64, intermediate_size=2 * width
     )
-    export_sentence_transformer(encoder_from_config(config), tokenizer, folder, max_length=128)
+    save_export(to_sentence_transformer(encoder_from_config(config), tokenizer, max_length=128), folder)
 
 
 def prepare(job: Job, sides: list[str]) -> Step:

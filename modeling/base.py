@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 from transformers.utils import ModelOutput
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained, resized_bias
@@ -74,8 +73,8 @@ class XlsrPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, TokenBias):
-            init.zeros_(module.bias)
+        if hasattr(module, "initialize"):  # modules of this package
+            module.initialize()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()

@@ -34,9 +34,8 @@ class LengthChunk(NamedTuple):
 def length_chunks(attention_mask: torch.Tensor, size: int | None = None) -> list[LengthChunk]:
     """Splits a batch by length, to encode its short sentences without the padding of the long ones.
 
-    Balanced batches mix languages and tasks, whose sentences differ in length. By default there are at most four chunks
-    of at least 32 rows each. Their number depends on the number of rows alone, so that all processes call the
-    encoder equally often.
+    By default there are at most four chunks of at least 32 rows each. Their number depends on the number of rows alone,
+    so that all processes call the encoder equally often.
     """
     places = torch.arange(1, attention_mask.shape[1] + 1, device=attention_mask.device)
     lengths = (attention_mask * places).amax(dim=1)  # up to the last token

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype, masked_lm_loss
@@ -31,6 +32,9 @@ class TokenBias(nn.Module):
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def initialize(self) -> None:
+        init.zeros_(self.bias)
 
 
 class LmHead(TokenBias):

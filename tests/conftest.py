@@ -32,7 +32,7 @@ from hf_xlsr.data.plain import DataConverter  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
 from hf_xlsr.encoders.stock import encoder_from_config  # noqa: E402
-from hf_xlsr.export import export_sentence_transformer  # noqa: E402
+from hf_xlsr.export import save_export  # noqa: E402
 from hf_xlsr.runs.recipe import load_runs  # noqa: E402
 
 ENGLISH = (
@@ -132,7 +132,7 @@ def tiny_export(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> str
     torch.manual_seed(0)
     model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
     folder = tmp_path_factory.mktemp("export") / "tiny"
-    export_sentence_transformer(model.encoder, tokenizer, folder, pooling="mean", normalize=True, max_length=32)
+    save_export(model.to_sentence_transformer(tokenizer, max_length=32), folder)
     return str(folder)
 
 

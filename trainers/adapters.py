@@ -34,11 +34,8 @@ def add_adapters(
 ) -> Any:
     """Adds LoRA adapters to the encoder of a model; projections and heads are trained and saved as a whole.
 
-    A `DualMomentumModel` gets them on its base encoders and, frozen, on its momentum encoders: the momentum adapters
-    start as copies and follow by equation 1; frozen weights are equal on both sides.
-
-    `save_pretrained` of the result writes adapters and heads only. `peft.PeftModel.from_pretrained` loads them onto the
-    original model. `merged` turns it into a plain model.
+    A `DualMomentumModel` gets them on its base encoders and, as copies that follow by equation 1, on its momentum
+    encoders. `save_pretrained` of the result writes adapters and heads only; `merged` turns it into a plain model.
 
     Args:
         model: Any of this package's models.

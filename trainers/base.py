@@ -32,8 +32,7 @@ from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_shardi
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
-# Up to this length matrix products are faster on a CPU; beyond it their score matrices cost more than they save. Most
-# sentences are far shorter than the maximum, which decides.
+# Up to this maximum length matrix products are faster on a CPU.
 PLAIN_ATTENTION_TOKENS = 200
 
 
@@ -91,9 +90,7 @@ def languages_of(pairs: Any) -> list[str]:
 def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
     """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
 
-    The backward pass of torch's fused attention on a CPU takes most of a step under bfloat16: through a 12-layer encoder
-    of width 384 it needed 1.6 s for 256 sentences of 16 tokens, and plain matrix products 0.4 s, with equal forward
-    passes. With attention dropout torch uses products anyway.
+    There the backward pass of torch's fused attention takes four times as long.
     """
     slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
     return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
@@ -103,8 +100,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.plain.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts of
-      these, or prepared data. Batches of similar length come from `LengthBucketBatchSampler`, or `StreamBatches` for
-      streams, already split over processes.
+      these, or prepared data. Batches have sentences of similar length.
     - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes, as are the model's
       `statistics` under their own names.
     - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and

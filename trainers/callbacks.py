@@ -25,8 +25,7 @@ PART_OF_EPOCH = 1e-6  # less than any step's
 class SamplerEpochCallback(TrainerCallback):
     """Sets the epoch of the batch sampler, also when an epoch is resumed in the middle.
 
-    Trainer sets it only on samplers that accelerate wrapped, and not on a resume under several processes. Streams are one
-    endless epoch.
+    Trainer sets it only on samplers that accelerate wrapped. Streams are one endless epoch.
     """
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:

@@ -59,7 +59,6 @@ class CmlmTrainer(XlsrTrainer):
         train_dataset: Documents for conditional masked language modelling, see `DataConverter.running_text`.
         retrieval_dataset: Translation pairs for bitext retrieval, see `DataConverter.pairs`.
         nli_dataset: Inference pairs, see `DataConverter.inference`; the model needs `nli_labels`.
-        **kwargs: As for `XlsrTrainer`.
     """
 
     def __init__(

@@ -25,8 +25,7 @@ else:
 def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
     """Seeds a data loader worker as Trainer does, and makes it ignore the signals that stop a training.
 
-    A terminal's Ctrl-C, launchers and schedulers signal every process. If workers ended, the training would fail before
-    it saves its checkpoint. Workers end with their training process.
+    If workers ended with the signal, the training would fail before it saves its checkpoint.
     """
     for number in GracefulStopCallback.SIGNALS:
         signal.signal(number, signal.SIG_IGN)

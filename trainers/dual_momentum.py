@@ -1,8 +1,7 @@
 """Training dual momentum contrast.
 
 Once per optimiser step, the momentum encoders are updated and the step's keys enter the queues. Neither belongs to the
-forward pass, which may run twice (gradient checkpointing, evaluation). Keys of accumulated micro-batches must enter
-together for accumulation to equal a larger batch.
+forward pass, which may run twice (gradient checkpointing, evaluation).
 """
 
 from __future__ import annotations
@@ -170,7 +169,6 @@ class DualMomentumTrainer(XlsrTrainer):
         train_dataset: Translation pairs, see `DataConverter.pairs`.
         nli_dataset: Inference pairs for the auxiliary task of appendix B, see `DataConverter.inference`; the model needs
             `nli_labels`.
-        **kwargs: As for `XlsrTrainer`.
     """
 
     no_sharding = "Momentum updates of dual momentum contrast need whole weights on every process."

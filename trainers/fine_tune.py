@@ -117,7 +117,6 @@ class FineTuneTrainer(XlsrTrainer):
         processing_class: The tokenizer.
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
-        **kwargs: As for `XlsrTrainer`.
     """
 
     contrast = False

@@ -28,7 +28,6 @@ class HictlTrainer(PairTrainer):
         args: `HictlTrainingArguments`.
         train_dataset: Translation pairs, sentences, or a dict with both; see `DataConverter.pairs_and_texts`.
         processing_class: The tokenizer; by default that of the model's place.
-        **kwargs: As for `XlsrTrainer`.
     """
 
     token_labels = "lm_labels"

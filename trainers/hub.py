@@ -65,8 +65,7 @@ class SlimPushes(_Base):
     ) -> Any:
         """Exports and uploads the model; by default to `hub_revision` with `hub_token`.
 
-        Returns:
-            The commit, or without `blocking` its future; None in all processes but the main one.
+        Returns the commit, or without `blocking` its future; None in all processes but the main one.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)

@@ -40,7 +40,6 @@ class LightweightTrainer(PairTrainer):
         args: `LightweightTrainingArguments`.
         train_dataset: Translation pairs, see `DataConverter.pairs`.
         processing_class: The tokenizer; by default that of the model's place.
-        **kwargs: As for `XlsrTrainer`.
     """
 
     token_labels = "mlm_labels"
@@ -98,7 +97,6 @@ class DistillationTrainer(LightweightTrainer):
         model: The model; or, with default settings, an encoder: a folder, Hub id or `SentenceTransformer`.
         args: `LightweightTrainingArguments`.
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
-        **kwargs: As for `LightweightTrainer`.
     """
 
     model_class = DistillationModel

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate import PartialState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, parse_flag_from_env
 from torch import nn
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
@@ -19,9 +19,7 @@ WHOLE_WEIGHTS = "FULL_STATE_DICT"
 
 def check_sharding(args: Any, *, refusal: str = "", adapters: bool = False) -> None:
     """Checks that weights are sharded in a supported way, or not at all; `refusal` says why a trainer supports none."""
-    deepspeed, fsdp = (
-        os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1") for name in ("DEEPSPEED", "FSDP")
-    )
+    deepspeed, fsdp = (parse_flag_from_env(f"ACCELERATE_USE_{name}") for name in ("DEEPSPEED", "FSDP"))
     zero3 = deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
     given: Mapping[str, Any] = args.fsdp_config if isinstance(args.fsdp_config, dict) else {}
     version = given.get("version", 2) if args.fsdp else os.environ.get("FSDP_VERSION", "1")
@@ -40,11 +38,7 @@ def check_sharding(args: Any, *, refusal: str = "", adapters: bool = False) -> N
 
 
 def set_up_sharding(trainer: Any) -> None:
-    """Sets how weights are sharded and saved, unless the launch does.
-
-    Units are the layers of the encoder: stock architectures also name their embeddings, which accelerate splits by
-    itself. Checkpoints contain whole weights, which any number of processes can load without pickles.
-    """
+    """Sets how weights are sharded (by layers of the encoder) and saved (whole), unless the launch does."""
     plugin, model = trainer.accelerator.state.fsdp_plugin, trainer.model
     plugin.state_dict_config = plugin.optim_state_dict_config = None  # else those of another type would remain
     plugin.set_state_dict_type(WHOLE_WEIGHTS)

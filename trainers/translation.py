@@ -81,7 +81,6 @@ class TranslationTrainer(XlsrTrainer):
         train_dataset: Translation pairs, source to target, see `DataConverter.pairs`; step one uses all language pairs
             together.
         processing_class: The encoder's tokenizer.
-        **kwargs: As for `XlsrTrainer`.
     """
 
     contrast = False

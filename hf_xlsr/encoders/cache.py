@@ -26,8 +26,7 @@ VECTORS, KEYS = ".vectors.npy", ".keys.npy"
 class CachedEncoder:
     """Wraps an encoder and keeps the embedding of each text, by text, route and prompt, in memory or in a store on disk.
 
-    Embeddings are kept as the encoder returns them and normalised on request, so both kinds share the cache. Memory grows
-    by one float32 vector per distinct text. `encoded` tells how many texts the encoder has encoded.
+    Memory grows by one float32 vector per distinct text. `encoded` tells how many texts the encoder has encoded.
 
     Examples:
         >>> class Lengths:
@@ -82,8 +81,7 @@ class VectorStore:
     """Vectors of one encoder by key, memory-mapped, in a folder of their own inside `folder`, which encoders share.
 
     `encoder` is everything that determines the vectors apart from the keys, such as the model's `content_hash`. Each
-    `add` writes a pair of new files, the keys last: a reader finds a whole pair or none. So processes may read and write
-    at once. Two that add the same key both write it, which takes disk and nothing else.
+    `add` writes a pair of new files, the keys last, so processes may read and write at once.
 
     Examples:
         >>> store = VectorStore("vectors", {"model": "a hash"})

@@ -22,8 +22,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
 
     Of a folder, or of a Hub id in the local cache: names and content of all files but cards, pictures, licences and
     hidden ones. Of a loaded `SentenceTransformer`: its weights, its modules' and tokenizers' configuration, and its
-    prompts. The two hashes of one model differ. A loaded model has a new hash after each load if the files lack weights
-    that are then random (BERT's unused pooler): give its folder then.
+    prompts. The two hashes of one model differ; weights that the files lack (BERT's unused pooler) change the second.
     """
     if not isinstance(model, (str, os.PathLike)):
         return loaded_hash(model)

@@ -23,10 +23,9 @@ LONGEST = 2**20  # tokens; a greater `model_max_length` means that the tokenizer
 
 @dataclass(frozen=True)
 class EncoderPart:
-    """One encoder of an export and its tokenizer, in `folder` (empty for the export itself), with the modules after it.
+    """One encoder of an export, in `folder` (empty for the export itself), and the modules after it.
 
-    `layers` are their classes (`Pooling`, `Dense`, `Normalize`) and folders, in order; `max_length` is None if only the
-    tokenizer has a limit.
+    `layers` are their classes and folders, in order; `max_length` is None if only the tokenizer has a limit.
     """
 
     folder: str

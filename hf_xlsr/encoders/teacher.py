@@ -26,8 +26,8 @@ TEXTS_AT_ONCE = 4096
 class Teacher:
     """Unit vectors of a sentence encoder for training texts.
 
-    Cosines of many encoders fill a narrow range (those of E5 are above 0.7), because all of their embeddings share one
-    direction. Centred embeddings use the whole range, which is easier to learn.
+    Cosines of many encoders fill a narrow range (those of E5 are above 0.7). Centred embeddings use the whole range,
+    which is easier to learn.
 
     Args:
         encoder: Folder, Hub id, or anything with a sentence-transformers style `encode`.
@@ -75,11 +75,7 @@ class Teacher:
         return embed(self.encoder, texts, prompt=self.prompt, batch_size=self.batch_size)
 
     def prepare(self, texts: Iterable[str]) -> None:
-        """Computes the embeddings that are not on disk yet, and their mean, the centre.
-
-        Args:
-            texts: The training texts.
-        """
+        """Computes the embeddings of the training texts that are not on disk yet, and their mean, the centre."""
         total, count, stream = np.zeros(self.dim), 0, iter(texts)
         with tqdm(desc="teacher", unit=" texts", disable=None) as bar:
             while chunk := list(islice(stream, TEXTS_AT_ONCE)):

@@ -5,16 +5,13 @@ from __future__ import annotations
 from hf_xlsr.export.pruning import prune
 from hf_xlsr.export.routed import (
     debias_sentence_transformer,
-    export_routed_sentence_transformer,
     single_route,
     to_routed_sentence_transformer,
 )
-from hf_xlsr.export.sentence_transformer import export_sentence_transformer, save_export, to_sentence_transformer
+from hf_xlsr.export.sentence_transformer import save_export, to_sentence_transformer
 
 __all__ = [
     "debias_sentence_transformer",
-    "export_routed_sentence_transformer",
-    "export_sentence_transformer",
     "prune",
     "save_export",
     "single_route",

@@ -37,9 +37,8 @@ _LAYERS: dict[str, Any] = {"Dense": Dense, "Normalize": Normalize}
 class SentenceGraph(nn.Module):
     """One encoder of an export with the modules after it, in float32.
 
-    Linear layers behind mean or first-token pooling give the same before it, so the states have them too: pooling and
-    normalising `last_hidden_state`, as the pipeline of transformers.js does, gives the sentence embedding. Behind max
-    pooling they do not: then only `sentence_embedding` is right.
+    Linear layers behind mean or first-token pooling give the same before it, so the states have them too: transformers.js
+    pools and normalises `last_hidden_state`. Behind max pooling only `sentence_embedding` is right.
     """
 
     def __init__(self, export: Path, part: EncoderPart) -> None:
@@ -70,9 +69,8 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
 
     A graph takes `input_ids` and `attention_mask`, `(batch, length)` int64 of any size, and returns
     `last_hidden_state`, `(batch, length, width)`, and `sentence_embedding`, `(batch, width)`, both float32; it includes
-    pooling, linear layers and normalisation. The names are those that transformers.js looks for. In the quantised file
-    the token embeddings and the weights of linear layers are int8, of which seven bits are used: processors without VNNI
-    add two products in 16 bits, which would overflow. Activations are quantised at run time.
+    pooling, linear layers and normalisation. In the quantised file the token embeddings and the weights of linear layers
+    are int8, of which seven bits are used, so that processors without VNNI do not overflow.
 
     Returns by route (empty without routes) `difference`, the largest from torch, and `cosine_int8`, the lowest with
     torch, both on random token ids.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel
 from hf_xlsr.encoders.debias import Debias
 from hf_xlsr.encoders.encoding import route_of, routes_of
 from hf_xlsr.encoders.loading import MAX_LENGTH
-from hf_xlsr.export.sentence_transformer import dense, encoder_modules, save_export, to_sentence_transformer
+from hf_xlsr.export.sentence_transformer import dense, encoder_modules, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 # The BCP-47 tag of an undetermined language: the route of texts without one, which removes nothing.
@@ -35,8 +34,7 @@ def to_routed_sentence_transformer(
     """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`, on the CPU in float32.
 
     The language is given as `task`: `model.encode(texts, task="zh")`. Without it `encode` raises a `ValueError` with the
-    routes; `encode_query` and `encode_document`, which the model cards and retrieval evaluators of sentence-transformers
-    call without a language, use the first of `encoders`.
+    routes; `encode_query` and `encode_document` use the first of `encoders`.
 
     If all languages share one encoder, tokenizer and projection, the result is that of `to_sentence_transformer`, which
     ignores `task`. Objects that some languages share are exported once.
@@ -83,13 +81,6 @@ def _router(routes: dict[str, list[Any]], first: str, normalize: bool, default: 
     without_language: Any = {("query", None): first, ("document", None): first}
     router = Router(routes, default_route=default, allow_empty_key=False, route_mappings=without_language)
     return [router, *([Normalize()] if normalize else [])]
-
-
-def export_routed_sentence_transformer(
-    encoders: Mapping[str, PreTrainedModel], tokenizers: Mapping[str, Any], path: str | Path, **options: Any
-) -> SentenceTransformer:
-    """Saves the model of `to_routed_sentence_transformer` and loads it: `SentenceTransformer(path)` needs no hf-xlsr."""
-    return save_export(to_routed_sentence_transformer(encoders, tokenizers, **options), path)
 
 
 def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
@@ -156,7 +147,7 @@ def debias_sentence_transformer(
 
 
 def _removal(debias: Debias, language: str) -> Dense:
-    """The removal for one language as an affine layer: `x (I - C C^T)`, `x - m`, or `(x - m) W`."""
+    """The removal for one language as an affine layer: `x (I - C C^T)` or `x - m`."""
     offset = debias.apply(np.zeros(debias.dimension), language)
     weight = debias.apply(np.eye(debias.dimension), language) - offset
     return dense(torch.from_numpy(weight.T), torch.from_numpy(offset) if offset.any() else None)

@@ -80,15 +80,8 @@ def to_sentence_transformer(
     return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
 
 
-def export_sentence_transformer(
-    encoder: PreTrainedModel, tokenizer: Any, path: str | Path, **options: Any
-) -> SentenceTransformer:
-    """Saves the model of `to_sentence_transformer` and loads it: `SentenceTransformer(path)` needs no hf-xlsr."""
-    return save_export(to_sentence_transformer(encoder, tokenizer, **options), path)
-
-
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
-    """Writes a model of stock modules to a folder, and loads it.
+    """Writes a model of stock modules to a folder, and loads it: `SentenceTransformer(path)` needs no hf-xlsr.
 
     Pooling and maximum length are also written under the names of older versions, which text-embeddings-inference reads.
     """

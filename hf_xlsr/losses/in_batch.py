@@ -111,8 +111,8 @@ def alignment_loss(
     + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
     ```
 
-    averaged over `j`. The paper uses the inner product (footnote 5), the default. With `normalize=True` and
-    `temperature=0.05`, half of it is sentence-transformers' `MultipleNegativesRankingLoss` (scale 20) made symmetric.
+    averaged over `j`. The paper uses the inner product (footnote 5), the default. With `normalize=True`, half of it is
+    sentence-transformers' `MultipleNegativesRankingLoss` made symmetric.
 
     Args:
         source: `u`, `(batch, width)`.
@@ -337,8 +337,8 @@ def matching_loss(
     \mathrm{softmax}_k \frac{\cos(u_j, v_k)}{\tau}\right)
     ```
 
-    The teacher's similarities between sources are the goal of the student's between sources and targets. Sentences that
-    the teacher holds close are not pushed apart as far as others. The widths of student and teacher may differ.
+    Sentences that the teacher holds close are not pushed apart as far as others. The widths of student and teacher may
+    differ.
 
     Args:
         source: `u`, `(batch, width)`.

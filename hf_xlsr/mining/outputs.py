@@ -28,7 +28,6 @@ ROWS_AT_ONCE = 1 << 12
 BANDS = 20  # of the scores, shown from best to worst
 SHOWN = 30  # pairs of each band
 BARS = 60
-RIGHT_TO_LEFT = {"ar", "arc", "ckb", "dv", "fa", "he", "ku", "ps", "sd", "ug", "ur", "yi"}
 
 _BREAKS = re.compile("[\t\n\r]+")
 # Not allowed in XML 1.0, even escaped.
@@ -168,12 +167,9 @@ def write_report(
         if index in wanted
     ]
     counts, edges = np.histogram(scores, BARS) if len(scores) else (np.zeros(1, int), np.array([0.0, 1.0]))
-    tags = [
-        {"lang": tag, "dir": "rtl" if tag.split("-")[0] in RIGHT_TO_LEFT else "auto"} for tag in languages or ("", "")
-    ]
     content = {
         "title": title,
-        "languages": tags,
+        "languages": languages or ("", ""),
         "pairs": sorted(found, key=lambda pair: -pair["score"]),
         "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
         "total": len(scores),

@@ -105,8 +105,8 @@ def mine_bitext(
             with a vector in each row, which is normalised to length 1.
         target: The other side, of the same kind.
         options: The defaults if None.
-        encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model, which is
-            loaded only if something is left to encode. Not for matrices.
+        encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model. Not for
+            matrices.
         folder: Work folder of the stages; a temporary one if None.
         known: Translations that are hidden among the sentences to choose the threshold, see `docs/mine.md`.
         precision: With known pairs, the precision that the threshold must reach; by default it has the best F1.

@@ -92,9 +92,8 @@ class LazyEncoder:
     def identity(self, language: str | None = None, routes: Mapping[str, str] | None = None) -> str:
         """An identifier that differs between encoders.
 
-        A model given by name is identified by the content of its files, which are downloaded if missing. A loaded model
-        is identified by its settings and weights (`loaded_hash`), any other object by its class, and both by their
-        vectors of two sentences, in `language`.
+        That of a model given by name is the content of its files, which are downloaded if missing; of a loaded model
+        its `loaded_hash`, of another object its class, and of both their vectors of two sentences, in `language`.
         """
         if self.model is not None:
             try:
@@ -166,8 +165,7 @@ def encode_shards(
 ) -> None:
     """Encodes the missing shards of sides; `process` is the number of this one and of all, which take shards in turn.
 
-    Sentences of a shard are sorted by length, longest first, so that a batch has sentences of similar length. A vector
-    depends on its shard, not on the number of processes.
+    Sentences of a shard are sorted by length. A vector depends on its shard, not on the number of processes.
     """
     # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
     share = [(*side, shard) for side in sides for shard in range(len(side[1].shards))][process[0] :: process[1]]

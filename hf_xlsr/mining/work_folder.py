@@ -25,10 +25,7 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Stage:
-    """A folder with the files of one stage and its state; without a path both are kept in memory.
-
-    The state is one JSON file that is replaced atomically: a killed process leaves the old one or the new one.
-    """
+    """A folder with the files of one stage and its state, a JSON file; without a path both are kept in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

@@ -151,10 +151,7 @@ class DualMomentumLoss(nn.Module):
 
     @torch.no_grad()
     def finish_step(self) -> None:
-        """Updates the momentum encoder (equation 1) and enqueues the keys of all micro-batches and processes.
-
-        `DualMomentumCallback` calls it; a training loop of your own calls it after each optimiser step.
-        """
+        """Updates the momentum encoder and enqueues the keys, after each optimiser step; see `DualMomentumCallback`."""
         self.steps_end = True
         pairs = momentum_pairs(extract_model_from_parallel(self.model), self.momentum_model)
         update_averages(pairs, self.config.momentum)
@@ -177,10 +174,7 @@ class DualMomentumLoss(nn.Module):
         tasks: tuple[str | None, str | None] = (None, None),
         batch_size: int = 64,
     ) -> None:
-        """Fills the queues with at most `queue_size` translations, so that the first step has all negatives.
-
-        `tasks` are the routes of both sides, for a `Router`.
-        """
+        """Fills the queues with translations; `tasks` are the routes of both sides, for a `Router`."""
         for start in range(0, len(sources), batch_size):
             columns = []
             for texts, task in zip((sources, targets), tasks, strict=True):

@@ -119,8 +119,8 @@ class XsimEvaluator(TatoebaEvaluator):
         self.settings = {"k": k, "margin": margin}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        options: dict[str, Any] = {"languages": self.languages, "name": "pairs", **self.settings, **self.encoding}
-        return last_parts(xsim(model, self.sources, self.targets, **options))
+        options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
+        return last_parts(xsim(model, self.sources, self.targets, name="pairs", **options))
 
 
 class BuccEvaluator(ProtocolEvaluator):
@@ -148,8 +148,8 @@ class BuccEvaluator(ProtocolEvaluator):
         self.settings = {"k": k, "margin": margin}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        options: dict[str, Any] = {"languages": self.languages, "name": "pairs", **self.settings, **self.encoding}
-        metrics = bucc(model, self.tune, self.test, **options)
+        options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
+        metrics = bucc(model, self.tune, self.test, name="pairs", **options)
         tuned = {f"tune_{key.rpartition('/')[2]}": value for key, value in metrics.items() if "/train/" in key}
         return last_parts({key: value for key, value in metrics.items() if "/test/" in key}) | tuned
 
@@ -162,9 +162,7 @@ class LanguageBiasEvaluator(ProtocolEvaluator):
 
     Args:
         texts: Language -> its sentences; row `i` of all languages says the same thing.
-        name: Prefix of the metrics.
         k: Sentences retrieved for each query; by default the number of languages.
-        options: See `ProtocolEvaluator`.
     """
 
     protocol, primary, greater_is_better = "language_bias", "bias", False

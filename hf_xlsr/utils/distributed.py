@@ -73,8 +73,7 @@ class _GatherRows(torch.autograd.Function):
 def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
     """Stacks the rows of all processes, `(batch, ...)` on each; gradients flow back to the rank that owns the row.
 
-    When every rank computes the same loss on the gathered rows, DDP's average of the gradients is the gradient of that
-    loss on the global batch: each rank receives the sum over ranks for its rows, and DDP divides by their number.
+    If every rank computes the same loss on these rows, DDP's average of the gradients is that of the global batch.
     """
     if world_size() == 1:
         return local

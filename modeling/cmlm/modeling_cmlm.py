@@ -42,8 +42,7 @@ class SentenceProjections(nn.Module):
     P_1(v) = v, \quad P_i(v) = W_{i3}\, ReLU(W_{i2}\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
     ```
 
-    of widths h, 2h, 2h, h by default. The paper does not say whether projections share layers; since its last layer has h
-    outputs, each one is a separate network here. They are computed together.
+    of widths h, 2h, 2h, h by default. Each one is a separate network; they are computed together.
     """
 
     def __init__(
@@ -127,12 +126,6 @@ class CmlmModel(EncoderWithLmHead):
         self.lm_head = self.make_lm_head()
         self.nli_head = NliHead(width, 0, config.nli_labels) if config.nli_labels else None
         self.post_init()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, SentenceProjections):
-            module.initialize()
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Sentence embeddings as of `sentence_vector`, `(batch, width)`, float32, not normalised."""

@@ -43,11 +43,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
     In the `PairOutput`, `losses` are the parts of equation 3, or 5 with the auxiliary task: `source_to_target`,
     `target_to_source`, `nli`. `statistics` are `queue/filled` (share of the rows), `queue/stale` and `queue/duplicates`:
     the shares of queries whose own translation, or an exact copy of it from another pair, is in the queue. Embeddings and
-    keys are unit vectors.
-
-    Args:
-        config: The configuration.
-        encoders: Pretrained encoders by name; by default new ones of the configuration.
+    keys are unit vectors. `encoders` are pretrained encoders by name, by default new ones of the configuration.
 
     Examples:
         >>> from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
@@ -135,12 +131,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
         return (model, info) if output_loading_info else model
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, MemoryQueue):
-            module.initialize()
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""

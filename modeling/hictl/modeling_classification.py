@@ -35,10 +35,8 @@ class HictlClassifierOutput(SequenceClassifierOutput):
 class HictlForSequenceClassification(XlsrPreTrainedModel):
     """An output layer on a stock encoder (section 3.2: the [CLS] state "is fed into an extra output-layer").
 
-    The state of the first token of a sentence, or of a pair in one row, passes dropout and one linear layer. With several
-    labels the loss is cross-entropy; with one it is the mean squared error. The paper does not specify dropout: the
-    default is the encoder's own. Nor does it specify the loss of STS-B: as in BERT, it is the squared error of the
-    unscaled scores here.
+    The state of the first token of a sentence, or of a pair in one row, passes dropout (by default the encoder's) and one
+    linear layer. With several labels the loss is cross-entropy; with one it is, as in BERT, the mean squared error.
 
     Examples:
         >>> small = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,

@@ -153,10 +153,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def keep_tokens(self, tokens: Sequence[int]) -> None:
-        """Reduces the vocabulary: embeddings and output bias keep the rows of `tokens`, in that order.
-
-        `trim_vocabulary` returns these ids together with the reduced tokenizer.
-        """
+        """Reduces the vocabulary to `tokens`, in that order, which `trim_vocabulary` returns."""
         old, chosen = self.get_input_embeddings(), torch.as_tensor(tokens, device=self.device)
         new = nn.Embedding(len(chosen), old.weight.shape[1], old.padding_idx, _weight=old.weight[chosen])
         self.set_input_embeddings(new)

@@ -228,10 +228,9 @@ class LightweightDualTransformer(SentenceEncoderModel):
 class DistillationModel(LightweightDualTransformer):
     """A student of a sentence encoder (Reimers and Gurevych, 2020), with the lightweight model's losses.
 
-    Sources and translations learn the teacher's embedding of the source. In-batch contrast separates what the teacher
-    holds alike in different languages; it also keeps the student from collapsing when its languages have few pairs.
-    With `queue_size` the student is contrasted as in dual momentum contrast. The teacher, which never changes, replaces
-    the momentum encoder, so keys in the queue never become outdated.
+    Sources and translations learn the teacher's embedding of the source. In-batch contrast keeps the student from
+    collapsing when its languages have few pairs. With `queue_size` the student is contrasted as in dual momentum
+    contrast, with the teacher instead of the momentum encoder.
 
     Examples:
         >>> from hf_xlsr.modeling.lightweight import DistillationConfig
@@ -254,12 +253,6 @@ class DistillationModel(LightweightDualTransformer):
         self.teacher_projection = nn.Linear(width, config.teacher_dim or width) if other else nn.Identity()
         self.queue = MemoryQueue(config.queue_size, config.teacher_dim or width) if config.queue_size else None
         self.post_init()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, MemoryQueue):
-            module.initialize()
 
     @property
     def loss_weights(self) -> dict[str, float]:

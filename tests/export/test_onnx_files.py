@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr.encoders.encoding import embed, routes_of
-from hf_xlsr.export import export_routed_sentence_transformer, export_sentence_transformer
+from hf_xlsr.export import save_export, to_routed_sentence_transformer, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
 
 pytest.importorskip("onnxruntime")
@@ -43,10 +43,10 @@ def exports(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = tiny_encoder(len(parts.tokenizers["en"])) | {"model_type": "mpnet", "pad_token_id": 0}
     encoder = AutoModel.from_config(AutoConfig.for_model(**values, initializer_range=0.3))
     options: dict[str, Any] = {"projection": nn.Linear(16, 16), "pooling": "max", "normalize": False}
-    export_sentence_transformer(encoder, parts.tokenizers["en"], home / "single", max_length=MAX_LENGTH, **options)
-    export_routed_sentence_transformer(
-        parts.encoders, parts.tokenizers, home / "routed", projections=parts.projections, max_length=MAX_LENGTH
-    )
+    single = to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH, **options)
+    save_export(single, home / "single")
+    routed = {"projections": parts.projections, "max_length": MAX_LENGTH}
+    save_export(to_routed_sentence_transformer(parts.encoders, parts.tokenizers, **routed), home / "routed")
     return home
 
 
@@ -101,7 +101,8 @@ def test_routes(exports: Path, reports: dict[str, Any]) -> None:
 
 def test_missing_weights_are_refused(parts: Parts, tmp_path: Path) -> None:
     encoder = AutoModel.from_config(AutoConfig.for_model(**tiny_encoder(len(parts.tokenizers["en"]))))
-    export_sentence_transformer(encoder, parts.tokenizers["en"], tmp_path / "export", max_length=MAX_LENGTH)
+    model = to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH)
+    save_export(model, tmp_path / "export")
     weights = load_file(tmp_path / "export" / "model.safetensors")
     save_file({f"other.{name}": value for name, value in weights.items()}, tmp_path / "export" / "model.safetensors")
     with pytest.raises(XlsrError, match="weights"):

@@ -15,7 +15,7 @@ from torch import nn
 
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.encoding import embed, routes_of
-from hf_xlsr.export import export_routed_sentence_transformer
+from hf_xlsr.export import save_export, to_routed_sentence_transformer
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,8 @@ def parts() -> Parts:
 @pytest.fixture(scope="module")
 def folder(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("routed") / "model"
-    export_routed_sentence_transformer(
-        parts.encoders, parts.tokenizers, path, projections=parts.projections, max_length=MAX_LENGTH
-    )
+    options: dict[str, Any] = {"projections": parts.projections, "max_length": MAX_LENGTH}
+    save_export(to_routed_sentence_transformer(parts.encoders, parts.tokenizers, **options), path)
     return path
 
 
@@ -56,13 +55,13 @@ def test_vectors_of_each_encoder(model: SentenceTransformer, parts: Parts):
 
 def test_shared_encoder_needs_no_router(parts: Parts, tmp_path: Path):
     one = dict.fromkeys(("en", "fr", "de"), parts.encoders["en"])
-    shared = export_routed_sentence_transformer(
+    shared = to_routed_sentence_transformer(
         one,
         dict.fromkeys(one, parts.tokenizers["en"]),
-        tmp_path / "model",
-        projections=dict.fromkeys(one, parts.projections["en"]),
+        dict.fromkeys(one, parts.projections["en"]),
         max_length=MAX_LENGTH,
     )
+    shared = save_export(shared, tmp_path / "model")
     assert [type(module).__name__ for module in shared] == ["Transformer", "Pooling", "Dense", "Normalize"]
     expected = parts.by_hand(ENGLISH, "en")
     assert close(shared.encode(ENGLISH), expected) and close(shared.encode(ENGLISH, task="de"), expected)
@@ -73,13 +72,10 @@ def test_shared_parts_are_stored_once(parts: Parts, tmp_path: Path):
     english, chinese = parts.encoders.values()
     tokenizers = {"en": parts.tokenizers["en"], "fr": parts.tokenizers["en"], "zh": parts.tokenizers["zh"]}
     layer = nn.Linear(16, 8)
-    shared = export_routed_sentence_transformer(
-        {"en": english, "fr": english, "zh": chinese},
-        tokenizers,
-        tmp_path / "model",
-        projections={"en": layer, "fr": layer, "zh": parts.projections["zh"]},
-        max_length=MAX_LENGTH,
-    )
+    projections = {"en": layer, "fr": layer, "zh": parts.projections["zh"]}
+    encoders = {"en": english, "fr": english, "zh": chinese}
+    shared = to_routed_sentence_transformer(encoders, tokenizers, projections, max_length=MAX_LENGTH)
+    shared = save_export(shared, tmp_path / "model")
     routes = shared[0].sub_modules
     assert routes["en"][0] is routes["fr"][0] and routes["en"][2] is routes["fr"][2]
     assert close(shared.encode(CHINESE, task="zh"), parts.by_hand(CHINESE, "zh"))

@@ -21,7 +21,7 @@ from transformers import AutoConfig
 
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.export import export_sentence_transformer
+from hf_xlsr.export import save_export, to_sentence_transformer
 
 NODE = os.environ.get("HF_XLSR_NODE", "")
 TEXTS = ["Red house, bird!", "un oiseau bleu", "house of stone; three fish"]
@@ -44,7 +44,8 @@ def test_embeddings_equal_torch(name: str, algorithm: str, tmp_path: Path) -> No
     tokenizer = train_tokenizer(words, vocab_size=80, algorithm=algorithm, frame=True, max_length=32)
     torch.manual_seed(0)
     encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)), initializer_range=0.3))
-    model = export_sentence_transformer(encoder, tokenizer, tmp_path / name, max_length=32, **CASES[name])
+    model = to_sentence_transformer(encoder, tokenizer, max_length=32, **CASES[name])
+    model = save_export(model, tmp_path / name)
     write_onnx(tmp_path / name, int8=True)
     expected = model.encode(TEXTS)
     script = shutil.copy(Path(__file__).with_name("transformers_js.mjs"), NODE)

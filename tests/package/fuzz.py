@@ -29,7 +29,7 @@ from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.cache import VectorStore
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.export import export_sentence_transformer
+from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.mining import MiningOptions, mine_bitext
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
@@ -117,7 +117,7 @@ def weights(folder: Path) -> tuple[Path, Callable[[], Any]]:
     tokenizer = train_tokenizer(texts, vocab_size=60, algorithm="bpe", max_length=16)
     torch.manual_seed(0)
     encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
-    export_sentence_transformer(encoder, tokenizer, folder / "model", max_length=16)
+    save_export(to_sentence_transformer(encoder, tokenizer, max_length=16), folder / "model")
     return folder / "model" / "model.safetensors", lambda: load_encoder(str(folder / "model"), "cpu").encode(["one"])
 
 

@@ -201,13 +201,10 @@ def test_resume_after_sigkill_is_exact(tmp_path: Path) -> None:
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
 
 
-@pytest.mark.parametrize("change", [{"queue_size": 32}, {"queue_storage": "int8"}, "no file"])
-def test_resume_with_another_queue_is_refused(change: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"queue_size": 32}, {"queue_storage": "int8"}])
+def test_resume_with_another_queue_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     loss = queue_loss(model := shared_model(tmp_path))
     trainer_of(model, loss, tmp_path / "run", max_steps=2, save_strategy="steps", save_steps=1).train()
-    if change == "no file":
-        (tmp_path / "run" / "checkpoint-2" / DualMomentumCallback.FILE).unlink()
-        change = {}
     other = queue_loss(model, **change)
-    with pytest.raises(XlsrError, match="queue" if change else "Missing"):
+    with pytest.raises(XlsrError, match="queue"):
         trainer_of(model, other, tmp_path / "run", max_steps=4).train(resume_from_checkpoint=True)

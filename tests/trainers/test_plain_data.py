@@ -24,7 +24,7 @@ from transformers import AutoConfig
 
 from hf_xlsr import trainers
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.export import export_sentence_transformer
+from hf_xlsr.export import save_export, to_sentence_transformer
 
 PRETRAINING = ["Lightweight", "DualMomentum", "Hictl", "Cmlm"]
 ROWS = make_pairs(96, seed=4)
@@ -39,7 +39,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     folder, tokenizer = tmp_path_factory.mktemp("encoder"), framed_tokenizer()
     made = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
-    export_sentence_transformer(made, tokenizer, folder / "st", max_length=32)
+    save_export(to_sentence_transformer(made, tokenizer, max_length=32), folder / "st")
     for part in (made, tokenizer):
         part.save_pretrained(str(folder / "plain"))
     return str(folder)

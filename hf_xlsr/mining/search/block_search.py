@@ -20,8 +20,7 @@ from hf_xlsr.utils.errors import XlsrError
 SIDES = ("source", "target")
 RESULTS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 RECALL_SAMPLE = 1000  # rows of each side
-# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A killed process loses one
-# block; the more queries it has, the more of them share a cell.
+# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest.
 SIZES = {
     "exact": ((8192, 2048), (8192, 1024), (4096, 1024), (2048, 1024), (1024, 512), (512, 512)),
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),

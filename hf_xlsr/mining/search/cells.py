@@ -1,8 +1,7 @@
 """Approximate search in cells of near vectors, for sides that are too large to compare all sources with all targets.
 
-An inverted file like FAISS' IVF, but searched for all queries at once: the vectors of both sides are sorted by cell, and
-the queries that probe a cell are compared with it in one matrix product, instead of one query at a time. Vectors are
-not quantised, and files are read in order.
+An inverted file like FAISS' IVF, but the vectors of both sides are sorted by cell, and the queries that probe a cell are
+compared with it in one matrix product. Vectors are not quantised, and files are read in order.
 """
 
 from __future__ import annotations

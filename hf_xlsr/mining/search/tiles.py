@@ -15,11 +15,7 @@ ROUNDING = 2e-6  # of the product of the lengths: error bound of a float32 inner
 
 
 class Filter:
-    """Precision of the first pass, and its error.
-
-    If the CPU multiplies bfloat16 in hardware, the first pass uses it: it only has to find the few candidates that
-    can be among the nearest, and its error is bounded.
-    """
+    """Precision of the first pass, bfloat16 if the CPU multiplies it in hardware, and its bounded error."""
 
     def __init__(self, device: str = "cpu") -> None:
         coarse = resolve_device(device).type == "cpu" and cpu_has_fast_bfloat16()
@@ -96,9 +92,8 @@ class TopK:
     def update(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
         """Merges a tile of similarities into the lists of its rows (or columns), the `askers`; `first` is a candidate.
 
-        The maxima of groups rule out most of a tile: one pass over the similarities at the speed of memory. Members of
-        a group are as many places apart as there are groups, so that maxima are taken over whole vectors of
-        neighbouring numbers.
+        The maxima of groups rule out most of a tile. Members of a group are as many places apart as there are groups, so
+        that maxima are taken over whole vectors of neighbouring numbers.
         """
         values = self.values[askers]
         count, listed = values.shape
