@@ -73,8 +73,9 @@ class XlsrPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if hasattr(module, "initialize"):  # modules of this package
-            module.initialize()
+        own: Any = getattr(module, "initialize", None)  # of modules of this package
+        if own is not None:
+            own()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()
