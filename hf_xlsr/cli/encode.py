@@ -125,7 +125,7 @@ def fit(
     texts: Texts,
     components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1,
     method: Annotated[
-        Literal["components", "mean"], typer.Option(help="Remove components or the mean.")
+        Literal["components", "mean", "whitening"], typer.Option(help="Remove components or the mean, or whiten.")
     ] = "components",
     **given: Any,
 ) -> None:
@@ -168,7 +168,8 @@ def _print_report(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     count = report["components"]
-    what = "the mean" if report["method"] == "mean" else f"{count} component{'s' if count > 1 else ''}"
+    others = {"mean": "the mean", "whitening": "mean and covariance"}
+    what = others.get(report["method"], f"{count} component{'s' if count > 1 else ''}")
     table = Table(title=escape(f"{report['output']}: removes {what} of each language, width {report['dimension']}"))
     table.add_column("language")
     table.add_column("texts", justify="right")

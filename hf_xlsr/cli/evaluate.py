@@ -151,7 +151,7 @@ def compare(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option(help="A .md, .tex or .json file; by default a table is printed, in a pipe as Markdown."),
+        typer.Option(help="A .md, .csv, .tex or .json file; by default a table is printed, in a pipe as Markdown."),
     ] = None,
     plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None,
 ) -> None:

@@ -38,7 +38,7 @@ SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
     "routes": (str | None, None, "Language=route of a model with several encoders: en=source,de=target.", ENCODING),
     "batch_size": (int | None, 128, "Sentences encoded at a time.", {}),
     "device": (str | None, None, "cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING),
-    "dtype": (str | None, None, "float32, bfloat16, float16, onnx or onnx-int8.", ENCODING),
+    "dtype": (str | None, None, "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest.", ENCODING),
     "seed": (int | None, None, "Seed of everything random.", {"min": 0, "show_default": False}),
 }
 

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ VECTORS, KEYS = ".vectors.npy", ".keys.npy"
 class CachedEncoder:
     """Wraps an encoder and keeps the embedding of each text, by text, route and prompt, in memory or in a store on disk.
 
-    Memory grows by one float32 vector per distinct text. `encoded` tells how many texts the encoder has encoded.
+    Memory grows by one float32 vector per distinct text. `encoded` and `seconds` tell how many texts the encoder has
+    encoded, and how long it took.
 
     Examples:
         >>> class Lengths:
@@ -42,7 +44,7 @@ class CachedEncoder:
 
     def __init__(self, encoder: Any, store: VectorStore | None = None) -> None:
         self.encoder = encoder
-        self.encoded = 0
+        self.encoded, self.seconds = 0, 0.0
         self.routes = routes_of(encoder)
         self.default_prompt_name = default_prompt(encoder)
         self._store: VectorStore | _InMemory = store or _InMemory()
@@ -56,9 +58,10 @@ class CachedEncoder:
         missing = list(dict.fromkeys(key for key, vector in zip(keys, found, strict=True) if vector is None))
         if missing:
             route = {} if task is None else {"task": task}
+            start = perf_counter()
             fresh = self.encoder.encode([key[2] for key in missing], normalize_embeddings=False, **route, **options)
             self._store.add(missing, as_array(fresh))
-            self.encoded += len(missing)
+            self.encoded, self.seconds = self.encoded + len(missing), self.seconds + perf_counter() - start
             found = self._store.find(keys)
         vectors = np.stack([vector for vector in found if vector is not None])
         return unit_length(vectors) if normalize_embeddings else vectors

@@ -40,21 +40,35 @@ def remove_components(vectors: np.ndarray, components: np.ndarray) -> np.ndarray
     return vectors - (vectors @ components) @ components.T
 
 
+def whiten(vectors: np.ndarray, affine: np.ndarray) -> np.ndarray:
+    """Subtracts a mean and multiplies by the inverse square root of a covariance: `(e - m) W`.
+
+    `affine` is `m`, then `W`, `(1 + width, width)`.
+
+    Examples:
+        >>> whiten(np.array([[3.0, 4.0]]), np.array([[1.0, 4.0], [0.5, 0.0], [0.0, 0.1]]))
+        array([[1., 0.]])
+    """
+    return (vectors - affine[0]) @ affine[1:]
+
+
 # By method: the name of what is fitted in the file, and its removal.
 METHODS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "components": ("components", remove_components),
     "mean": ("means", operator.sub),
+    "whitening": ("whitenings", whiten),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Debias:
-    """What is removed from the embeddings of each language: its first principal components, or its mean.
+    """What is removed from the embeddings of each language: its first principal components, mean, or covariance.
 
     Attributes:
         fitted: Language -> by method, float64. `components`: its first r principal components, `(width, r)`, orthonormal
             columns: right singular vectors of the uncentred matrix of its embeddings. `mean`: their mean, `(width,)`.
-        method: `components` or `mean`.
+            `whitening`: their mean and whitening matrix, `(1 + width, width)`, see `whiten`.
+        method: `components`, `mean` or `whitening`.
         counts: Language -> number of texts it was fitted on.
         shares: Language -> share of the mean squared length of its embeddings that is removed.
 
@@ -79,16 +93,16 @@ class Debias:
 
     @property
     def dimension(self) -> int:
-        return len(next(iter(self.fitted.values())))
+        return next(iter(self.fitted.values())).shape[-1 if self.method == "whitening" else 0]
 
     @property
     def removed(self) -> int:
-        """Number of components removed of each language; 0 for the mean."""
+        """Number of components removed of each language; 0 for the other methods."""
         return next(iter(self.fitted.values())).shape[1] if self.method == "components" else 0
 
     @property
     def variant(self) -> str:
-        """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., or `mean`."""
+        """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., `mean` or `whitening`."""
         return f"pcr{self.removed}" if self.method == "components" else self.method
 
     def language_of(self, language: str | None) -> str:
@@ -208,9 +222,10 @@ class DebiasFitter:
     ) -> Debias:
         """Computes what to remove, from the embeddings so far; more may follow.
 
-        `components` is the number of principal components: the paper removes 1, its authors' notebook 1 or 2. The method
-        `mean`, which subtracts the mean of a language's embeddings, ignores it. Each direction has the sign that makes
-        its entry of largest magnitude positive.
+        `components` is the number of principal components: the paper removes 1, its authors' notebook 1 or 2. The
+        methods `mean`, which subtracts the mean of a language's embeddings, and `whitening`, which also makes their
+        covariance the identity, ignore it. Each direction has the sign that makes its entry of largest magnitude
+        positive.
         """
         check_method(components, method)
         counts = {language: count for language, (count, _, _) in self._moments.items()}
@@ -218,9 +233,12 @@ class DebiasFitter:
         fitted: dict[str, np.ndarray] = {}
         shares: dict[str, float] = {}
         for language, (count, total, moment) in self._moments.items():
+            mean = total / count
+            squares = float(count * (mean @ mean))
             if method == "mean":
-                fitted[language] = mean = total / count
-                squares = float(count * (mean @ mean))
+                fitted[language] = mean
+            elif method == "whitening":
+                fitted[language] = np.vstack([mean, _inverse_root(moment / count - np.outer(mean, mean))])
             else:
                 fitted[language], squares = _leading(moment, count, components, language)
             whole = float(np.trace(moment))
@@ -239,6 +257,17 @@ def _leading(moment: np.ndarray, count: int, components: int, language: str) -> 
     # The sign of an eigenvector depends on the library.
     signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(components)])
     return np.ascontiguousarray(chosen * signs), float(values[:components].sum())
+
+
+def _inverse_root(covariance: np.ndarray) -> np.ndarray:
+    """`U L^(-1/2) U^T` of the eigenvectors and eigenvalues, `(width, width)`; directions without variance become 0.
+
+    Su et al. stop at `U L^(-1/2)`, which has the same cosines. Rotating back keeps the directions that languages share.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    varying = values > len(values) * np.finfo(np.float64).eps * values[-1]
+    scales = np.where(varying, 1 / np.sqrt(np.where(varying, values, 1.0)), 0.0)
+    return (vectors * scales) @ vectors.T
 
 
 def check_method(components: int, method: str) -> None:

@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "plots.results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages"],
         "command": ["EncoderOptions", "evaluate_files"],
         "inputs": ["DataOptions"],
+        "metrics": ["load_metric"],
         "protocols.bucc": [
             "BUCC_SETTINGS",
             "BuccData",

@@ -1,4 +1,4 @@
-"""Encoders side by side: which differences are significant, as Markdown, LaTeX or JSON."""
+"""Encoders side by side: which differences are significant, as Markdown, CSV, LaTeX or JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
+
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import Result, Results, metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
-ENDINGS = (".md", ".tex", ".json")
+ENDINGS = (".md", ".csv", ".tex", ".json")
 # What stands for a protocol where no metric is chosen: all of these that it has, under their directions.
 HEADLINES = "error precision@1 f1 accuracy spearman_all spearman max_ap bias ndcg@10 bleu main_score".split()
 DIRECTIONS = ("source_to_target_", "target_to_source_")
@@ -182,22 +184,31 @@ def _test(table: ComparisonTable) -> None:
 
 
 def render(tables: Sequence[ComparisonTable], ending: str = ".md") -> str:
-    """The tables of `compare` in the format of a file that ends in `.md`, `.tex` (booktabs) or `.json`."""
+    """The tables of `compare` in the format of a file that ends in `.md`, `.csv`, `.tex` (booktabs) or `.json`."""
     if ending == ".json":
         return json.dumps([_plain(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
+    if ending == ".csv":
+        lines = [
+            {"table": table.name, "metric": table.metric, "encoder": label, "column": column, **_numbers(cell)}
+            for table in tables
+            for label, cells in table.rows.items()
+            for column, cell in cells.items()
+        ]
+        return str(pd.DataFrame(lines).to_csv(index=False))
     parts = [LEGEND, ""] if ending == ".md" else ["% " + LEGEND.replace("%", r"\%")]
     for table in tables:
         parts += _markdown(table) if ending == ".md" else _latex(table)
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _plain(table: ComparisonTable) -> dict[str, Any]:
-    def numbers(cell: Cell) -> dict[str, Any]:
-        record = cell.record
-        values = {"value": record.value, "low": record.low, "high": record.high, "n": record.n}
-        return {**values, "best": cell.best, "unequal": cell.unequal}
+def _numbers(cell: Cell) -> dict[str, Any]:
+    record = cell.record
+    values = {"value": record.value, "low": record.low, "high": record.high, "n": record.n}
+    return {**values, "best": cell.best, "unequal": cell.unequal}
 
-    rows = {label: {column: numbers(cell) for column, cell in cells.items()} for label, cells in table.rows.items()}
+
+def _plain(table: ComparisonTable) -> dict[str, Any]:
+    rows = {label: {column: _numbers(cell) for column, cell in cells.items()} for label, cells in table.rows.items()}
     tests = [
         {"encoders": [one, other], "column": column, "p": p} for (one, other, column), p in table.p_values.items()
     ]

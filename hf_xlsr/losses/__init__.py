@@ -26,7 +26,7 @@ from hf_xlsr.losses.vocabulary import (
     sparse_target_cross_entropy,
     swap_sides,
 )
-from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, word_contrast_loss
+from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 
 __all__ = [
     "STORAGES",
@@ -38,6 +38,7 @@ __all__ = [
     "encode_in_chunks",
     "generative_labels",
     "generative_loss",
+    "hard_word_share",
     "masked_lm_loss",
     "matching_loss",
     "matching_pairs",

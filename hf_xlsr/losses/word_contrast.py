@@ -113,6 +113,27 @@ def draw_negative_words(
     return drawn
 
 
+@torch.no_grad()
+def hard_word_share(
+    queries: torch.Tensor, embeddings: torch.Tensor, drawn: torch.Tensor, *, top: float = 0.01, sample: int = 4096
+) -> torch.Tensor:
+    """Share of drawn words, `(batch, count)`, among the `top` share of the vocabulary that is most similar to the query.
+
+    Uniform draws give `top`, the hardest ones 1. The threshold of each query is estimated on about `sample` evenly
+    spaced words.
+
+    Examples:
+        >>> hard_word_share(torch.ones(1, 1), torch.linspace(-1, 1, 5)[:, None], torch.tensor([[0, 4]]), top=0.5)
+        tensor(0.5000)
+    """
+    words = unit_rows(embeddings[:: -(-len(embeddings) // sample)])
+    with torch.autocast(queries.device.type, enabled=False):
+        directions = unit_rows(queries).to(words.dtype)
+        thresholds = (directions @ words.T).quantile(1 - top, dim=1, keepdim=True)
+        own = unit_rows(embeddings[drawn].flatten(0, 1)).unflatten(0, drawn.shape)
+        return ((own @ directions.unsqueeze(2)).squeeze(2) >= thresholds).float().mean()
+
+
 class _WordCosines(torch.autograd.Function):
     """Cosines of pairs of a unit query and a word; the embeddings are gathered in chunks, and again for the gradient."""
 

@@ -29,8 +29,8 @@ def debias(
     Args:
         model: Unchanged; the result shares its weights.
         texts: Language -> its sentences, any iterable. They need not be translations of each other.
-        components: Number of principal components to remove of each language, for the `method` `components`. The other
-            is `mean`, which subtracts the mean of a language's embeddings.
+        components: Number of principal components to remove of each language, for the `method` `components`. The others
+            are `mean`, which subtracts the mean of a language's embeddings, and `whitening`.
         normalize: Rescale to unit length after the removal.
 
     Examples:

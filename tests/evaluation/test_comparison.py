@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,13 @@ def test_command_writes_all_formats(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([*words, "--plots", str(tmp_path / "plots")]) == 0
     assert "| good\\_one | **90.0**" in capsys.readouterr().out
     assert [file.name for file in (tmp_path / "plots").iterdir()] == ["toy-tatoeba-xtreme-test-accuracy.png"]
-    for ending in (".tex", ".json"):
+    for ending in (".csv", ".tex", ".json"):
         assert main([*words, "--output", str(tmp_path / f"table{ending}")]) == 0
+    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert [(row["encoder"], row["value"], row["best"]) for row in rows] == [
+        ("good_one", "0.9", "True"),
+        ("second", "0.5", "False"),
+    ]
     (content,) = json.loads((tmp_path / "table.json").read_text())
     assert content["encoders"]["second"]["en-de"]["value"] == 0.5 and content["tests"][0]["p"] < 0.05
     tex = (tmp_path / "table.tex").read_text()

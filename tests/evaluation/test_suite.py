@@ -29,7 +29,7 @@ from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.evaluation.suites import Suite, evaluate_suite, load_suite, shipped_suites
 
 PAIRS = make_pairs(30, seed=3)
-TABLES = ("table.md", "table.tex", "table.json")
+TABLES = ("table.md", "table.csv", "table.tex", "table.json")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def debias(model: SentenceTransformer) -> Debias:
     return fit_debias(model, TEXTS)
 
 
-@pytest.mark.parametrize("method", ["components", "mean"])
+@pytest.mark.parametrize("method", ["components", "mean", "whitening"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_removal_by_task(model: SentenceTransformer, method: str, normalize: bool) -> None:
     fitted = fit_debias(model, TEXTS, method=method)

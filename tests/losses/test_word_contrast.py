@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_helpers import Largest, value_and_gradients
 
-from hf_xlsr.losses import bags_of_words, draw_negative_words, word_contrast_loss
+from hf_xlsr.losses import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 
 VOCABULARY, WIDTH, BATCH, COUNT, SPECIAL = 40, 6, 5, 7, [0, 1, 2, 39]
 
@@ -138,6 +138,26 @@ def test_draws_are_different_allowed_pieces(data: st.DataObject) -> None:
     for row, bag in zip(drawn.tolist(), bags, strict=True):
         assert len(set(row)) == count
         assert set(row) <= set(range(vocabulary)) - special - bag
+
+
+def test_share_of_hard_words() -> None:
+    """A naive count; near the top share at temperature 1, where draws are nearly uniform, and far above it at 0.02."""
+    generator = torch.Generator().manual_seed(3)
+    queries, table = (torch.randn(rows, 32, generator=generator) for rows in (4, 5000))
+    ids = torch.randint(3, 5000, (4, 10), generator=generator)
+    bags, shares = bags_of_words(ids, torch.ones_like(ids), SPECIAL), []
+    for temperature in (1.0, 0.02):
+        drawn = draw(queries, table, bags=bags, count=200, temperature=temperature, chunk_size=1000)
+        normalize = torch.nn.functional.normalize
+        cosines = normalize(queries) @ normalize(table).T
+        hard = [
+            set(row.topk(50).indices.tolist()) & set(words.tolist()) for row, words in zip(cosines, drawn, strict=True)
+        ]
+        expected = sum(map(len, hard)) / drawn.numel()
+        shares.append(hard_word_share(queries, table, drawn, sample=5000).item())
+        assert shares[-1] == pytest.approx(expected, abs=1e-6)
+        assert hard_word_share(queries, table, drawn, sample=2500).item() == pytest.approx(expected, rel=0.35)
+    assert shares[0] < 0.03 < 0.15 < shares[1]
 
 
 def naive(

@@ -39,6 +39,7 @@ from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.encoders.onnx import OnnxEncoder
 from hf_xlsr.evaluation.bleu import corpus_bleu
+from hf_xlsr.evaluation.metrics import load_metric
 from hf_xlsr.trainers.adapters import add_adapters
 
 for file in ("a.tmx", "a.po"):
@@ -51,6 +52,7 @@ for call in (
     lambda: list(load_corpus("bible", languages=["en"])),
     lambda: OnnxEncoder("."),
     lambda: corpus_bleu(["a"], ["a"]),
+    lambda: load_metric("mining_f1"),
     lambda: add_adapters(None, rank=2),
 ):
     print(missed(call))
@@ -117,9 +119,9 @@ def test_core_trains_evaluates_exports_and_mines(core: Path, tmp_path: Path) -> 
 
 
 def test_core_names_missing_extras(core: Path, tmp_path: Path) -> None:
-    *modules, tmx, po, language, sentences, bible, onnx, bleu, adapters = run(
+    *modules, tmx, po, language, sentences, bible, onnx, bleu, metric, adapters = run(
         core, "-c", MISSED, folder=tmp_path
     ).splitlines()
     assert modules == ["hf_xlsr.evaluation.mteb mteb", "hf_xlsr.evaluation.plots plots"]
     assert (tmx, po, language, sentences) == ("text",) * 4
-    assert (bible, onnx, bleu, adapters) == ("bible", "onnx", "translation", "peft")
+    assert (bible, onnx, bleu, metric, adapters) == ("bible", "onnx", "translation", "evaluate", "peft")

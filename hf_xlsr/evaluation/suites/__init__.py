@@ -7,11 +7,13 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import yaml
@@ -126,8 +128,8 @@ def evaluate_suite(
 
     Everything is checked before a model is loaded. Each result is saved at once as `OUTPUT/ENCODER/TASK.json`, with its
     outcomes. A later run measures only what has a new model, data or settings. After a failure the suite goes on with the
-    next task, and raises at the end. Tables are `OUTPUT/table.md`, `.tex` and `.json`, plots are in `OUTPUT/plots`.
-    Embeddings are kept for other commands in `vectors`, by default `OUTPUT/vectors`.
+    next task, and raises at the end. Tables are `OUTPUT/table.md`, `.csv`, `.tex` and `.json`; plots are in
+    `OUTPUT/plots`. Embeddings are kept for other commands in `vectors`, by default `OUTPUT/vectors`.
     """
     home = Path(output)
     check_writable(home, "--output", folder=True)
@@ -151,6 +153,7 @@ def evaluate_suite(
             except Exception as error:  # the others should run
                 failed[f"{label}/{name}"] = error_line(error) or type(error).__name__
                 logger.error("%s failed: %s", f"{label}/{name}", failed[f"{label}/{name}"], exc_info=error)
+        print(f"{label}: {runner.account()}", file=sys.stderr)
     tables = compare({label: _merged(one) for label, one in found.items() if one}) if any(found.values()) else []
     for ending in ENDINGS:
         write_text(home / f"table{ending}", render(tables, ending))
@@ -175,6 +178,11 @@ class _Runner:
 
     def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
         self.model, self.options, self.vectors = model, options, vectors
+        self._start = perf_counter()
+
+    def account(self) -> str:
+        texts, seconds = (self.cached.encoded, self.cached.seconds) if "cached" in vars(self) else (0, 0.0)
+        return f"{texts:,} texts encoded in {seconds:,.1f} of {perf_counter() - self._start:,.1f} seconds"
 
     @cached_property
     def loaded(self) -> Any:

@@ -1,0 +1,86 @@
+"""Metrics of the `evaluate` library that need no network."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
+from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.extras import require_package
+
+METRICS = ("retrieval_accuracy", "mining_f1")
+
+
+def load_metric(name: str) -> Any:
+    """A metric as `evaluate.load` gives it, without a download.
+
+    - `retrieval_accuracy`: predictions are vectors of sentences, references those of their translations, row by row.
+      Gives `source_to_target_accuracy`, `target_to_source_accuracy` and `accuracy`, as protocol `tatoeba` does.
+    - `mining_f1`: predictions are the mined pairs of ids, references the gold ones; their numbers may differ.
+      Pairs of all batches count together, each once. Gives `precision`, `recall` and `f1`.
+
+    Spearman's correlation is the library's own `spearmanr`.
+
+    Examples:
+        >>> metric = load_metric("mining_f1")
+        >>> metric.compute(predictions=[("s1", "t1"), ("s2", "t9")], references=[("s1", "t1")])["precision"]
+        0.5
+    """
+    require_choice("name", name, METRICS)
+    # The library creates its folder even for a metric in memory, by default in the user's home.
+    with tempfile.TemporaryDirectory(prefix="hf-xlsr-metric-") as folder:
+        return _metric_classes()[name](cache_dir=folder, keep_in_memory=True)
+
+
+@lru_cache(maxsize=1)
+def _metric_classes() -> dict[str, Any]:
+    """The subclasses of `evaluate.Metric`, created on first use: the library is an extra."""
+    require_package("evaluate")
+    import evaluate
+    from datasets import Features, Sequence, Value
+
+    class PairMetric(evaluate.Metric):
+        about: str
+        inputs: str
+        feature: Any
+
+        def _info(self) -> evaluate.MetricInfo:
+            features = Features({"predictions": self.feature, "references": self.feature})
+            return evaluate.MetricInfo(self.about, citation="", features=features, inputs_description=self.inputs)
+
+    class RetrievalAccuracy(PairMetric):
+        about = "Share of sentences whose nearest neighbour by cosine is their translation."
+        inputs = "\npredictions: vectors of sentences; references: vectors of their translations, in the same order."
+        feature = Sequence(Value("float32"))
+
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            sides = [unit_length(np.asarray(vectors, dtype=np.float32)) for vectors in (predictions, references)]
+            if not all(len(side) and side.any(axis=1).all() for side in sides):
+                raise XlsrError("predictions and references must be vectors other than zero.")
+            forward, backward = (float(right.mean()) for right in right_both_ways(*sides))
+            found = {"source_to_target_accuracy": forward, "target_to_source_accuracy": backward}
+            return {**found, "accuracy": (forward + backward) / 2}
+
+    class MiningF1(PairMetric):
+        about = "Precision, recall and F1 of mined pairs of sentences."
+        inputs = "\npredictions: mined pairs of ids; references: gold pairs of ids; their numbers may differ."
+        feature = Sequence(Sequence(Value("string")))
+
+        def add_batch(self, *, predictions: Any = None, references: Any = None) -> None:
+            """Adds mined and gold pairs."""  # the library appends to it
+            # The library's columns are of one length, so a batch is one row that holds both lists.
+            batch = {"predictions": predictions, "references": references}
+            super().add_batch(**{name: [[[*map(str, pair)] for pair in pairs]] for name, pairs in batch.items()})
+
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            mined, gold = ({tuple(pair) for row in rows for pair in row} for rows in (predictions, references))
+            right = len(mined & gold)
+            shares = {"precision": right / max(len(mined), 1), "recall": right / max(len(gold), 1)}
+            return {**shares, "f1": 2 * right / max(len(mined) + len(gold), 1)}
+
+    return dict(zip(METRICS, (RetrievalAccuracy, MiningF1), strict=True))
