@@ -121,12 +121,15 @@ class DualMomentumModel(XlsrPreTrainedModel):
         cls, path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
         """As `PreTrainedModel.from_pretrained`. Missing momentum encoders start as copies; all of them are frozen."""
-        stored = DualMomentumConfig.from_pretrained(path)
-        if stored.queue_size:  # a float32 queue would read int8 numbers as keys
-            names = ("queue_size", "queue_storage", "projection_dim")
-            check_same(str(path), {name: getattr(stored, name) for name in names}, kwargs.get("config") or kwargs)
-        loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+        try:
+            loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+        except RuntimeError as error:
+            if "mismatch" in str(error):  # of the sizes of tensors
+                check_queues(str(path), kwargs.get("config") or kwargs)
+            raise
         model, info = loaded
+        if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
+            check_queues(str(path), model.config)  # a float32 queue would read int8 numbers as keys
         if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
@@ -320,3 +323,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
         if self.projections:
             projections = {language: self.projections[name] for language, name in names.items()}
         return to_routed_sentence_transformer(encoders, own, projections, pooling=self.config.pooling, **options)
+
+
+def check_queues(path: str, expected: Any) -> None:
+    """Checks that saved queues have the size, storage and width of a configuration."""
+    stored, names = DualMomentumConfig.from_pretrained(path), ("queue_size", "queue_storage", "projection_dim")
+    check_same(path, {name: getattr(stored, name) for name in names}, expected)
