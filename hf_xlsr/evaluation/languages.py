@@ -36,8 +36,8 @@ def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
 def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, told: Collection[str]) -> list[View]:
     """The languages in which a file of pairs is read: once, or with `each` once for each language but the fixed one.
 
-    The fixed side is in the first of `languages` unless its name in the file, in `sides`, is a language; `told` says
-    which of `source_lang` and `target_lang` the user mapped to a column.
+    The fixed side is in the first of `languages` unless its name in the file, in `sides`, is a language; `told` has the
+    columns that the user mapped.
 
     Examples:
         >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, told=())

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 
-# On a CPU the batches, weights and moments of a stack should fit in the cache of one core: 300 KiB for a group of four
-# classifiers with two outputs and width 768. An accelerator is faster with larger stacks.
+# On a CPU a stack should fit in the cache of one core: 300 KiB for four classifiers with two outputs and width 768.
 GROUPS_ON_CPU = 5
 GROUPS_ON_ACCELERATOR = 128
 ALIGNMENT = 16  # rows of features start at multiples of it, which are faster to read

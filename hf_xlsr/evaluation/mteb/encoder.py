@@ -116,9 +116,8 @@ def as_mteb_encoder(
 ) -> MtebEncoder:
     """A model that `mteb.evaluate` takes; its scores are filed under `content_hash` as revision.
 
-    mteb says `deu-eng` when it hands over either column of a bitext task. For a model with an encoder for each language,
-    the language of a column is that of the subset where it has one, and else found by `column_language` among the
-    subset's two. Prompt and routes change the embeddings too: mteb files the scores of each combination apart.
+    For a model with an encoder for each language, the language of a column is that of the subset where it has one, and
+    else found by `column_language` among the subset's two. mteb files the scores of each prompt and routes apart.
 
     Args:
         model: Folder or Hub id of an export, or a loaded `SentenceTransformer`.

@@ -163,11 +163,7 @@ def subset_languages(metadata: TaskMetadata, subset: str) -> tuple[str, ...]:
 
 
 def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place: str) -> str:
-    """Identifies which of two languages a whole column is in.
-
-    Each of up to 2,000 evenly spaced texts votes. Where the two languages share no script the letters decide, else
-    py3langid among the two. A text votes for a language unknown to py3langid unless it is identified as the other one.
-    """
+    """Identifies which of two languages a whole column is in, by the votes of up to 2,000 evenly spaced texts."""
     first, second = candidates
     advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
     share = share_of_first(candidates, place=place, advice=advice)
@@ -186,9 +182,8 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
 class ProtocolTask(AbsTask):
     """A task of mteb that is scored by one of our protocols, for any encoder of mteb.
 
-    It hands over the sentences of a language as mteb hands over the columns of tasks that keep all languages in one
-    table: the subset is the language, so that nothing needs to be identified. `measure` holds the data; `texts` are all
-    that affects the score except the model, for the revision; `about` are other fields of `TaskMetadata`.
+    The subset of a column is its language, so that nothing needs to be identified. `measure` holds the data; `texts` are
+    all that affects the score except the model, for the revision; `about` are other fields of `TaskMetadata`.
     """
 
     abstask_prompt = "Retrieve semantically similar text."

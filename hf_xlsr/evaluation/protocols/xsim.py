@@ -71,10 +71,9 @@ def xsim(
     """LASER's xSIM: share of sources whose neighbour with the best margin is not their own row.
 
     Each source chooses among its `k` nearest targets the one with the best margin: `ratio`, `distance` or `absolute` (the
-    plain nearest neighbour, the `source_to_target_error` of `tatoeba_laser`), see `margin_scores`. No threshold, no
-    one-to-one. The other arguments are those of `tatoeba`. Gives `error` and `pairs` under `{name}-xsim/en-fr/test/`.
-    Where `k` and `margin` are not LASER's defaults the protocol's name has them: `xsim-k3-distance`, and
-    `xsim-absolute`, where `k` has no effect.
+    plain nearest neighbour, as `tatoeba_laser`), see `margin_scores`. Gives `error` and `pairs` under
+    `{name}-xsim/en-fr/test/`. Where `k` and `margin` are not LASER's defaults the protocol's name has them:
+    `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
     """
     protocol = variant_name("xsim", k, margin)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
