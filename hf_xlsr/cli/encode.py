@@ -88,7 +88,6 @@ def encode(
 
 
 def _encoder(model: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The encoder of a command line, and how it encodes."""
     from hf_xlsr.encoders.loading import check_choice, load_encoder
 
     check_choice(model, given["device"], given["dtype"])

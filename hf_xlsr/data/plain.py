@@ -396,6 +396,5 @@ def _filled(text: str | None) -> bool:
 
 
 def _negatives(values: Iterable[Any]) -> Iterator[str]:
-    """The texts of a row's negatives; a row may lack some."""
     for value in values:
         yield from filter(_filled, [value] if isinstance(value, str | None) else value)

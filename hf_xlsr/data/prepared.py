@@ -173,7 +173,6 @@ class PackedRunningText(_KeyedRows):
         return examples_of({"first_ids": joined[::2], "second_ids": joined[1::2], "lang": of_spans[::2]}, keys)
 
     def _joined(self, rows: Sequence[Sequence[int]]) -> list[int]:
-        """One sequence, framed once."""
         inner = [token for row in rows for token in row[self.before : len(row) - self.after]]
         return [*rows[0][: self.before], *inner, *rows[-1][len(rows[-1]) - self.after :]]
 

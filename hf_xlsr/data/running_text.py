@@ -169,7 +169,6 @@ def read_running_text(
 def _sentences(
     options: Mapping[str, Any], languages: Sequence[str], quarantine: Quarantine, seed: int
 ) -> Iterator[_Sentence]:
-    """The sentences of one source."""
     named = [str(language) for language in as_list(options.get("languages")) or languages]
     if "corpus" in options:
         form = "pairs" if options["corpus"] == "bible" else "documents"

@@ -179,7 +179,6 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             yield [(epoch, index) for index in batch[self.own].tolist()]
 
     def _order(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        """The order by length of a bucket's examples."""
         seed = partial(np.random.default_rng, [self.seed, epoch, int(examples[0])])
         return balanced_length_order(self.lengths[examples], self.strata[examples], seed)
 

@@ -163,7 +163,6 @@ class StreamBatches(Batching, FeatureBatches):
         return tuple(str(one.row[name]) for name in self.streams[one.stream].kind.languages)
 
     def _split(self, rows: list[_Drawn], rng: np.random.Generator) -> tuple[list[list[_Drawn]], list[_Drawn]]:
-        """Full global batches, and the rows left over."""
         order = rng.permutation(len(rows))
         whole = len(rows) // self.global_batch
         used, rest = np.split(order, [whole * self.global_batch])

@@ -169,7 +169,6 @@ def _finish(
     seconds: dict[str, float],
     console: Console,
 ) -> dict[str, float]:
-    """Writes and evaluates the model, and writes log, loss plot, results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     folder.record_recipe(recipe)
     finished = method.evaluate_and_export(folder, trainer, data, sets, console)
