@@ -1,4 +1,4 @@
-"""Evaluation by mteb: our encoders in its tasks, our protocols as its tasks, and its data as our rows."""
+"""Evaluation by mteb: our encoders in its tasks, and its data as our rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "encoder": ["MtebEncoder", "as_mteb_encoder", "evaluate_mteb", "register_model"],
-        "tasks": ["bucc_task", "mteb_rows", "sts_task", "xsr_task"],
+        "tasks": ["mteb_rows"],
     },
 )

@@ -1,30 +1,19 @@
-"""mteb's tasks: their data as rows with our columns, and tasks on the user's own data."""
+"""mteb's tasks and their data as rows with our columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import langcodes
 import mteb
-from datasets import Dataset
-from mteb.abstasks import AbsTask
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.languages import check_language_code
-from torch.utils.data import DataLoader
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.data.languages import language_code, share_of_first
-from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.evaluation.protocols.bucc import BuccData, bucc
-from hf_xlsr.evaluation.protocols.pair_similarity import sts
-from hf_xlsr.evaluation.protocols.tatoeba import xsr
-from hf_xlsr.evaluation.results import Results
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.hashing import data_hash
 
 Row = dict[str, Any]
 SAMPLE = 2000  # texts of a column that vote
@@ -176,124 +165,4 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
     raise XlsrError(
         f"{place} may be in {first} or {second}: {won:.0%} of its {len(votes)} texts with letters look like {first}; "
         f"{advice}."
-    )
-
-
-class ProtocolTask(AbsTask):
-    """A task of mteb that is scored by one of our protocols, for any encoder of mteb.
-
-    The subset of a column is its language, so that nothing needs to be identified. `measure` holds the data; `texts` are
-    all that affects the score except the model, for the revision; `about` are other fields of `TaskMetadata`.
-    """
-
-    abstask_prompt = "Retrieve semantically similar text."
-
-    def __init__(
-        self,
-        measure: Callable[..., Results],
-        *,
-        languages: tuple[str, ...],
-        split: str,
-        samples: int,
-        texts: Iterable[str],
-        **about: Any,
-    ) -> None:
-        self.metadata = TaskMetadata(
-            eval_langs={"-".join(languages): [langscript(language) or language for language in languages]},
-            eval_splits=[split],
-            dataset={"path": f"local/{about['name']}", "revision": data_hash(texts)},
-            **about,
-        )
-        super().__init__()
-        self.measure, self.samples, self.languages_of_sides = measure, samples, languages
-        self.dataset = {"-".join(languages): {split: None}}
-        self.data_loaded = True
-
-    def _evaluate_subset(
-        self, model: Any, data_split: Any, *, hf_split: str, encode_kwargs: Any, **_: Any
-    ) -> dict[str, float]:
-        def encode(texts: list[str], *, task: str, **_: Any) -> Any:
-            loader = DataLoader(Dataset.from_dict({"text": texts}), batch_size=encode_kwargs.get("batch_size", 32))
-            place = {"task_metadata": self.metadata, "hf_split": hf_split, "hf_subset": task}
-            return model.encode(loader, **place, **encode_kwargs)
-
-        encoder = SimpleNamespace(encode=encode, routes=self.languages_of_sides)
-        found = self.measure(encoder, name=self.metadata.name, languages=self.languages_of_sides, split=hf_split)
-        return {record.metric: record.value for record in found.records.values() if record.split == hf_split}
-
-    def _calculate_descriptive_statistics_from_split(self, split: str, **_: Any) -> Any:
-        return {"num_samples": self.samples}
-
-
-def xsr_task(
-    name: str,
-    queries: Sequence[str],
-    golds: Sequence[str],
-    pool: Sequence[str],
-    languages: tuple[str, str],
-    *,
-    split: str = "test",
-) -> ProtocolTask:
-    """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score."""
-    return ProtocolTask(
-        partial(xsr, queries=queries, golds=golds, pool=pool),
-        languages=languages,
-        split=split,
-        samples=len(queries),
-        texts=[*(str(len(side)) for side in (queries, golds, pool)), *queries, *golds, *pool],
-        name=f"XlsrXSR-{name}",
-        description="Cross-lingual sentence retrieval: precision of finding translations among other sentences.",
-        reference="https://aclanthology.org/2021.acl-long.226",
-        type="BitextMining",
-        main_score="precision@1",
-    )
-
-
-def bucc_task(
-    name: str,
-    tune: BuccData,
-    test: BuccData,
-    languages: tuple[str, str],
-    *,
-    split: str = "test",
-    k: int = 4,
-    margin: str = "ratio",
-) -> ProtocolTask:
-    """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score."""
-    parts = [[str(len(data.sources)), str(len(data.gold)), *data.texts] for data in (tune, test)]
-    return ProtocolTask(
-        partial(bucc, tune=tune, test=test, k=k, margin=margin),
-        languages=languages,
-        split=split,
-        samples=len(test.gold),
-        texts=[str(k), margin, *parts[0], *parts[1]],
-        name=f"XlsrBuccF1-{name}",
-        description="Translations hidden among other sentences, mined by margin with a threshold tuned on other data.",
-        reference="https://comparable.limsi.fr/bucc2018/bucc2018-task.html",
-        type="BitextMining",
-        main_score="f1",
-    )
-
-
-def sts_task(
-    name: str, rows: Iterable[Row], languages: str | tuple[str, ...] = "en", *, split: str = "test"
-) -> ProtocolTask:
-    """Protocol `sts` as a task of mteb, `XlsrSTSWeightedMean-{name}`, with `spearman_wmean` as its main score."""
-    listed = list(rows)
-
-    def measure(encoder: Encoder, *, name: str, languages: tuple[str, ...], split: str) -> Results:
-        return sts(encoder, {name: listed}, language="+".join(languages), split=split)
-
-    columns = ("sentence1", "sentence2", "score", "subset")
-    return ProtocolTask(
-        measure,
-        languages=(languages,) if isinstance(languages, str) else languages,
-        split=split,
-        samples=len(listed),
-        texts=(str(row.get(column, "")) for row in listed for column in columns),
-        name=f"XlsrSTSWeightedMean-{name}",
-        description="Semantic textual similarity: mean of the subsets' correlations, weighted by their sizes.",
-        reference="https://github.com/facebookresearch/SentEval",
-        type="STS",
-        main_score="spearman_wmean",
     )
