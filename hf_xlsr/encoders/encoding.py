@@ -74,9 +74,11 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     names = routes_of(encoder)
     if routes:
         chosen = {language_code(tag): route for tag, route in routes.items()}
-        if route := chosen.get(language_code(language or "")):
-            require_choice("routes", route, names)
-            return route
+        route = chosen.get(language_code(language)) if language else None
+        if route is None:  # the default route would embed it by another encoder
+            raise XlsrError(f"`routes` must include language {language!r}, got {', '.join(routes)}.")
+        require_choice("routes", route, names)
+        return route
     by_language = {language_code(name): name for name in names if langcodes.tag_is_valid(name)}
     if language and language_code(language) in by_language:
         return by_language[language_code(language)]

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
-from hf_xlsr.encoders.loading import encoder_facts, load_encoder
+from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
@@ -96,6 +96,8 @@ class LazyEncoder:
         its `loaded_hash`, of another object its class, and of both their vectors of two sentences, in `language`.
         """
         if self.model is not None:
+            if self._dtype == "auto":
+                self._dtype = fastest_dtype(self.model, self._device)
             try:
                 digest = content_hash(self.model)
             except XlsrError:

@@ -135,6 +135,8 @@ def scan(
         residual = max(residual, _longest(difference))
         low, high = min(low, shifts.min()), max(high, shifts.max())
         fingerprints[start : start + len(block)] = block.view(np.uint32).astype(np.uint64) @ factors
+    if not np.isfinite(longest):
+        raise XlsrError(f"`{name}` has vectors whose squared length float32 cannot hold: normalise them.")
     return VectorStats(longest, spread, residual, float(high - low), *_surplus(vectors, fingerprints, copies))
 
 
