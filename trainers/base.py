@@ -143,7 +143,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         self.args, self.evaluations = args, list(evaluations)
         if evaluator is not None:
             self.evaluations.append(self._evaluation_by(evaluator, model))
-        for name in ("compute_loss_func", *(() if args.evaluates_rows else ("compute_metrics",))):
+        for name in ("compute_loss_func", "model_init", *(() if args.evaluates_rows else ("compute_metrics",))):
             if kwargs.get(name) is not None:
                 raise XlsrError(f"`{name}` is not supported: losses are of whole batches. Use evaluations=[...].")
         for name, value in NEEDS_STORED.items():

@@ -31,13 +31,14 @@ class PreparedData:
     """Training data of a run: `train` is `PreparedPairs`, or what a method made of them.
 
     `tokenizer` is that of all languages, or `tokenizers` maps each language to its own; languages with one path share
-    one object. `nli` are the rows of a second task.
+    one object. `pairs` and `nli` are the rows of further tasks; None where a task has no data or no weight.
     """
 
     train: Any
     tokenizer: Any
     report: dict[str, Any]
     tokenizers: dict[str, Any] = field(default_factory=dict)
+    pairs: Any = None
     nli: Any = None
 
 

@@ -85,7 +85,6 @@ class Source(Section):
         given = set(self.model_dump(exclude_none=True, exclude_defaults=True))
         kind = "corpus" if "corpus" in given else "path"
         unsupported = sorted(given - _CORPUS_KEYS if kind == "corpus" else given & {*_VERSIONS})
-        wanted, known = set(self.languages or self.parallel or ()), set(self.parallel or ())
         fault = None
         if kind not in given:
             fault = "a source needs `corpus` or `path`"
@@ -95,8 +94,6 @@ class Source(Section):
             fault = "`hash_split` needs `hash_key`"
         elif self.parallel is not None and self.columns is not None:
             fault = "`parallel` excludes `columns`"
-        elif self.parallel is not None and (len(wanted) < 2 or not wanted <= known):
-            fault = f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}"
         if fault:
             raise ValueError(fault)
         return self

@@ -319,8 +319,6 @@ def with_own_data(
     section: Any = method.recipe_class.model_fields["data"].annotation
     fields, data = section.model_fields, dict(content.get("data") or {})
     if "train" in given:
-        if not languages:
-            raise XlsrError("--languages is missing; give the languages of --train, e.g. --languages en,de.")
         data = {key: value for key, value in data.items() if key not in fields or not holds_sources(fields[key])}
         content.pop("nli", None)
     for split in ("train", "dev", "test"):

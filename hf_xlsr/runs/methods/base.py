@@ -190,6 +190,8 @@ class Method(ABC):
         missing = [] if self.recipe.languages else ["--train FILE", "--languages en,de"]
         if not {"encoders", "encoder", "start"} & {*self.recipe.model}:
             missing.append("--encoder ID")
+        if hasattr(self.recipe, "teacher") and not self.recipe.teacher.path:
+            missing.append("--teacher.path ID")
         if missing:
             raise XlsrError(f"recipe '{self.recipe.name}' needs {' and '.join(missing)}.")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -32,15 +31,6 @@ from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
 from hf_xlsr.utils.errors import XlsrError
-
-
-@dataclass
-class CmlmPreparedData(PreparedData):
-    """What a run trains on: `train` is its running text, `pairs` its translations, `nli` its inference; None where a
-    task has no data or no weight.
-    """
-
-    pairs: Any = None
 
 
 class CmlmData(SentenceDataSection):
@@ -100,10 +90,10 @@ class CmlmMethod(OneEncoderMethod):
         if "text" in self.active:
             self.check_tokenizer(MaskDrawer)
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> CmlmPreparedData:
+    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         recipe, active, common = self.recipe, self.active, self.reading(evaluation_texts)
         length, path = recipe.data.max_length, self.tokenizer_options()["path"]
-        prepared = CmlmPreparedData(None, self.given_tokenizer(), {"pairs": 0})
+        prepared = PreparedData(None, self.given_tokenizer(), {"pairs": 0})
         if "text" in active:
             prepared.train = prepare_running_text(
                 active["text"],
@@ -131,13 +121,13 @@ class CmlmMethod(OneEncoderMethod):
         prepared.report["vocab_size"] = len(prepared.tokenizer)
         return prepared
 
-    def build_model(self, data: CmlmPreparedData) -> Any:
+    def build_model(self, data: PreparedData) -> Any:
         labels = NLI_LABELS if data.nli is not None else 0
         model = self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer), nli_labels=labels)
         before = model.config.positions_before(self.recipe.data.max_length) if data.train is not None else 0
         return self.initialize(model, before=before)
 
-    def trainer_options(self, data: CmlmPreparedData) -> dict[str, Any]:
+    def trainer_options(self, data: PreparedData) -> dict[str, Any]:
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}
 
     @property

@@ -27,7 +27,6 @@ from hf_xlsr.runs.methods.sentence_encoder import ENCODER, OneEncoderMethod, One
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, DistillationTrainer, LightweightTrainer
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section
 
 
@@ -107,11 +106,6 @@ class DistillationMethod(LightweightMethod):
         path = super().encoder_keys(encoders)["encoder"]["path"]
         # Dropout only keeps a student from its teacher.
         return {"encoder": {"path": path, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
-
-    def check_complete(self) -> None:
-        super().check_complete()
-        if not self.recipe.teacher.path:
-            raise XlsrError(f"recipe '{self.recipe.name}' needs --teacher.path ID.")
 
     @cached_property
     def teacher(self) -> Teacher:
