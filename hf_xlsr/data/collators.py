@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ class PairCollator(_Padding):
         self,
         tokenizer: Any,
         *,
-        masking: Literal["none", "single", "mlm"] = "single",
+        masking: str = "single",
         mask_punctuation: bool = False,
         mlm_probability: float = 0.15,
         seed: int = 1,

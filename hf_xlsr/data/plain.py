@@ -154,7 +154,7 @@ class DataConverter:
     ) -> tuple[str, Dataset | IterableDataset, Reader]:
         """The form of a dataset, its rows, and a reader of them."""
         place = f"`{name}`" + (f" ('{key}')" if key else "")
-        first = next(iter(data), {})
+        first: Mapping[str, Any] = next(iter(data), {})
         label = (data.features or {}).get("label")
         labels = label.names if isinstance(label, ClassLabel) else ()
         for form in forms:
