@@ -24,8 +24,6 @@ def load_metric(name: str) -> Any:
     - `mining_f1`: predictions are the mined pairs of ids, references the gold ones; their numbers may differ.
       Pairs of all batches count together, each once. Gives `precision`, `recall` and `f1`.
 
-    Spearman's correlation is the library's own `spearmanr`.
-
     Examples:
         >>> metric = load_metric("mining_f1")
         >>> metric.compute(predictions=[("s1", "t1"), ("s2", "t9")], references=[("s1", "t1")])["precision"]
@@ -46,16 +44,14 @@ def _metric_classes() -> dict[str, Any]:
 
     class PairMetric(evaluate.Metric):
         about: str
-        inputs: str
         feature: Any
 
         def _info(self) -> evaluate.MetricInfo:
             features = Features({"predictions": self.feature, "references": self.feature})
-            return evaluate.MetricInfo(self.about, citation="", features=features, inputs_description=self.inputs)
+            return evaluate.MetricInfo(self.about, citation="", features=features, inputs_description=self.about)
 
     class RetrievalAccuracy(PairMetric):
-        about = "Share of sentences whose nearest neighbour by cosine is their translation."
-        inputs = "\npredictions: vectors of sentences; references: vectors of their translations, in the same order."
+        about = "Share of sentences whose nearest neighbour by cosine is their translation; see `load_metric`."
         feature = Sequence(Value("float32"))
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
@@ -67,8 +63,7 @@ def _metric_classes() -> dict[str, Any]:
             return {**found, "accuracy": (forward + backward) / 2}
 
     class MiningF1(PairMetric):
-        about = "Precision, recall and F1 of mined pairs of sentences."
-        inputs = "\npredictions: mined pairs of ids; references: gold pairs of ids; their numbers may differ."
+        about = "Precision, recall and F1 of mined pairs of sentences; see `load_metric`."
         feature = Sequence(Sequence(Value("string")))
 
         def add_batch(self, *, predictions: Any = None, references: Any = None) -> None:

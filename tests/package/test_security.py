@@ -26,14 +26,12 @@ import torch
 import yaml
 from cli_helpers import failing
 from conftest import tiny_encoder
-from safetensors.torch import save_file
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.stock import encoder_from_pretrained
-from hf_xlsr.runs.publish import write_encoder_adapters
 from hf_xlsr.runs.recipe import load_runs, read_recipe
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
@@ -236,15 +234,6 @@ def test_folder_with_code(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     assert failing(capsys, *words.format(folder=folder).split())
     assert not (tmp_path / "harm").exists()
-
-
-@pytest.mark.parametrize("name", ["{folder}/x", "..", "a/b", "a/../../b"])
-def test_adapters_for_a_path(name: str, tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    key = f"base_model.model.encoders.{name.format(folder=tmp_path)}.layer.lora_A.weight"
-    save_file({key: torch.ones(1)}, tmp_path / "adapter_model.safetensors")
-    before = set(tmp_path.rglob("*"))
-    assert write_encoder_adapters(tmp_path, tmp_path / "out") == {} and set(tmp_path.rglob("*")) == before
 
 
 def test_card_with_an_alias_bomb() -> None:
