@@ -14,16 +14,8 @@ DPI = 150
 # The first six are distinct for colour-blind readers too (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
 # matplotlib takes a glyph from the first font that has it.
-FONTS = (
-    "DejaVu Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans Arabic",
-    "Noto Sans Devanagari",
-    "Noto Sans Thai",
-    "Arial Unicode MS",
-    "Microsoft YaHei",
-)
+NOTO = ("CJK SC", "CJK JP", "Arabic", "Devanagari", "Thai")
+FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in NOTO), "Arial Unicode MS", "Microsoft YaHei")
 PERPLEXITY = 30.0  # of t-SNE: about the number of neighbours that count
 SAME = 1e-6  # differences below this part of the largest number are rounding
 # A date would make each file different.
