@@ -26,7 +26,7 @@ VERBS = {
     "mine": ["mine", "en.txt", "fr.txt", "--model", "MODEL", "--languages", "en,fr", "--output", "out.tsv"],
     "score": ["score", *DATA[1:], "--model", "MODEL", "--output", "out.tsv"],
     "debias": ["debias", "fit", "MODEL", "--texts", "en=en.txt", "fr=fr.txt", "--output", "out"],
-    "plot": ["plot", "heatmap", "MODEL", *DATA, "--output", "out.png"],
+    "plot": ["plot", "tsne", "MODEL", *DATA, "--output", "out.png"],
     "export": ["export", "MODEL", "--output", "out"],
     "push": ["push", "MODEL", "--repo", "me/model"],
     "card": ["card", "MODEL", "--license", "mit"],
