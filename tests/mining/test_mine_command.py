@@ -112,7 +112,7 @@ def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
     languages = ["--languages", "en,ar"]
     report = run(["mine", *map(str, files), "--model", fake, *languages, "--output", output], capsys)
     page = Path(report["page"]).read_text("utf-8")
-    assert page.count("<script") == 2 and "<img" not in page and '"rtl"' in page
+    assert page.count("<script") == 2 and "<img" not in page and 'text.dir = "auto"' in page
     data = page.split('id="data">')[1].split("</script>")[0]
     assert attack in json.loads(data)["pairs"][0]["source"]
 

@@ -32,7 +32,7 @@ def recipe(folder: Path, **changed: Any) -> dict[str, Any]:
 
 
 BAD: dict[str, dict[str, Any]] = {
-    "missing column": {"data": {"train": "bad.tsv"}},
+    "missing column": {"data": {"train": {"path": "bad.tsv", "columns": "source=source,target=target"}}},
     "wrong model": {"model": {"encoder": {"model_type": "bert", "hidden_size": 9, "num_attention_heads": 2}}},
 }
 
