@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.harness import Job, Step
-from benchmarks.hictl import END, FIRST, MASK, WORDS_FROM, masked_lm, share_head
+from benchmarks.harness import DEVICE, Job, Step, loss_step
+from benchmarks.hictl import END, FIRST, HALF, MASK, WORDS_FROM, masked_lm, share_head
 from hf_xlsr import CmlmConfig, CmlmModel
 
 SIDES = ("ours", "ours, one sentence", "full logits")
@@ -19,7 +19,7 @@ QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabulary": 1
 SHARE = 80 / 256  # of the tokens, masked
 
 
-def batch_of(job: Job, rows: int, length: int, device: str) -> dict[str, torch.Tensor]:
+def batch_of(job: Job, rows: int, length: int) -> dict[str, torch.Tensor]:
     """Random pairs of sentences of one length in the form of `CmlmCollator`."""
     generator = torch.Generator().manual_seed(1)
     first, second = torch.randint(WORDS_FROM, job["vocabulary"], (2, rows, length), generator=generator)
@@ -35,30 +35,22 @@ def batch_of(job: Job, rows: int, length: int, device: str) -> dict[str, torch.T
         "second_attention_mask": torch.ones_like(second),
         "labels": second.masked_fill(~hidden, -100),
     }
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+    return {name: tensor.to(DEVICE) for name, tensor in batch.items()}
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    full, device, dtype = masked_lm(job, job["length"] + job["projections"])
+    full = masked_lm(job, job["length"] + job["projections"])
     config = CmlmConfig(text_config=full.base_model.config, projections=job["projections"])
-    ours = CmlmModel(config, full.base_model).to(device).train()
+    ours = CmlmModel(config, full.base_model).to(DEVICE).train()
     share_head(ours, full)
-    few, many = batch_of(job, 2, 4, device), batch_of(job, job["batch"], job["length"], device)
+    few, many = batch_of(job, 2, 4), batch_of(job, job["batch"], job["length"])
 
-    def step(side: str, warm_up: bool) -> dict[str, float]:
+    def losses_of(side: str, warm_up: bool) -> dict[str, torch.Tensor]:
         batch = few if warm_up else many
-        for parameter in (*full.parameters(), *ours.parameters()):
-            parameter.grad = None
-        with torch.autocast(device, torch.bfloat16, enabled=dtype is not None):
-            if side == "full logits":
-                ids, mask = batch["second_input_ids"], batch["second_attention_mask"]
-                loss = full(input_ids=ids, attention_mask=mask, labels=batch["labels"]).loss
-            else:
-                ours.config.conditioning = "none" if side == "ours, one sentence" else "input"
-                loss = ours(**batch).loss
-        loss.backward()
-        if warm_up:
-            full.zero_grad(), ours.zero_grad()
-        return {"loss": float(loss.detach())}
+        if side == "full logits":
+            ids, mask = batch["second_input_ids"], batch["second_attention_mask"]
+            return {"loss": full(input_ids=ids, attention_mask=mask, labels=batch["labels"]).loss}
+        ours.config.conditioning = "none" if side == "ours, one sentence" else "input"
+        return {"loss": ours(**batch).loss}
 
-    return step
+    return loss_step(losses_of, [*full.parameters(), *ours.parameters()], HALF, keep=False)

@@ -28,14 +28,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.training import make_material
+from benchmarks.training import make_material, read_pairs
 from hf_xlsr.export import to_sentence_transformer
 
 SIZE = {"width": 32, "layers": 1, "vocabulary": 500, "words": 8, "batch": 32, "steps": 40}
@@ -49,12 +48,10 @@ def make_inputs(folder: Path) -> None:
     make_material(folder, SIZE)
     encoder, tokenizer = (loader.from_pretrained(folder / "encoder") for loader in (AutoModel, AutoTokenizer))
     to_sentence_transformer(encoder, tokenizer, pooling="mean").save_pretrained(str(folder / "model"))
-    rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
-    for side, language in enumerate(("en", "fr")):
-        (folder / f"{language}.txt").write_text("".join(f"{row[side]}\n" for row in rows[300:]), "utf-8")
-    (folder / "test.tsv").write_text(
-        "source\ttarget\n" + "".join("\t".join(row) + "\n" for row in rows[:300]), "utf-8"
-    )
+    rows = read_pairs(folder).to_pandas()
+    for side, language in (("source", "en"), ("target", "fr")):
+        rows[side][300:].to_csv(folder / f"{language}.txt", header=False, index=False)
+    rows[:300].to_csv(folder / "test.tsv", sep="\t", index=False)
     recipe = {
         "method": "lightweight",
         "languages": ["en", "fr"],
@@ -67,24 +64,6 @@ def make_inputs(folder: Path) -> None:
     task = {"protocol": "tatoeba,xsim,mining", "data": f"{folder}/test.tsv", "languages": "en,fr"}
     encoders = {"a": f"{folder}/model", "b": {"model": f"{folder}/model", "prompt": "x "}}
     (folder / "suite.yaml").write_text(yaml.safe_dump({"encoders": encoders, "tasks": {"pairs": task}}), "utf-8")
-
-
-def command(*words: Any) -> None:
-    """`hf-xlsr WORDS` in this process, which ends with its status where that is not 0."""
-    from hf_xlsr.cli import main
-
-    if status := main([str(word) for word in words]):
-        sys.exit(status)
-
-
-def shared_cache(folder: Path, out: Path) -> None:
-    os.environ["HF_XLSR_CACHE"] = str(out / "cache")
-    command("prepare", folder / "recipe.yaml", "--num-proc", 2)
-
-
-def gradient_cache(folder: Path, out: Path) -> None:
-    os.environ["HF_XLSR_CACHE"] = str(out / "cache")
-    command("train", folder / "recipe.yaml", "--output_dir", out / "run")
 
 
 def resumed(trainer: Any, run: Path) -> None:
@@ -110,7 +89,6 @@ def streaming(folder: Path, out: Path) -> None:
 
 
 def queue_loss(folder: Path, out: Path) -> None:
-    from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 
@@ -118,45 +96,23 @@ def queue_loss(folder: Path, out: Path) -> None:
 
     model = SentenceTransformer(str(folder / "model"), device="cpu")
     loss = DualMomentumLoss(model, queue_size=64, momentum=0.9)
-    rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
-    data = Dataset.from_dict({"source": [row[0] for row in rows], "target": [row[1] for row in rows]})
     args, callbacks = Arguments(str(out / "run"), use_cpu=True, **TRAINING), [DualMomentumCallback(loss)]
-    trainer = SentenceTransformerTrainer(model, args, train_dataset=data, loss=loss, callbacks=callbacks)
+    trainer = SentenceTransformerTrainer(model, args, train_dataset=read_pairs(folder), loss=loss, callbacks=callbacks)
     resumed(trainer, out / "run")
     model.save_pretrained(str(out / "model"))
 
 
-def encode(folder: Path, out: Path) -> None:
-    texts = [f"--texts={language}={folder}/{language}.txt" for language in ("en", "fr")]
-    words = ("encode", folder / "model", *texts, "--vectors", out / "vectors")
-    command(*words)
-    command(*words, "--output", out / "files")
-
-
-def suite(folder: Path, out: Path) -> None:
-    command("evaluate", "--suite", folder / "suite.yaml", "--output", out / "results")
-
-
-def mining(folder: Path, out: Path) -> None:
-    command(
-        *("mine", folder / "en.txt", folder / "fr.txt", "--model", folder / "model", "--languages", "en,fr"),
-        *("--work", out / "work", "--output", out / "pairs.tsv", "--known", folder / "test.tsv"),
-    )
-
-
-def nothing(folder: Path, out: Path) -> None:
-    """Starts the server of processes, whose imports take longer than most cases."""
-
-
-# What each case compares: patterns of files below its output folder.
-CASES: dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]] = {
-    "shared cache": (shared_cache, ("cache/**/*.arrow",)),
-    "gradient cache": (gradient_cache, ("run/model/**/*.safetensors",)),
+ENCODE = "encode {folder}/model --texts=en={folder}/en.txt --texts=fr={folder}/fr.txt --vectors {out}/vectors"
+MINE = "mine {folder}/en.txt {folder}/fr.txt --model {folder}/model --languages en,fr --known {folder}/test.tsv"
+# What each case runs, calls of `hf-xlsr` or a function, and compares: patterns of files below its output folder.
+CASES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "shared cache": (["prepare {folder}/recipe.yaml --num-proc 2"], ("cache/**/*.arrow",)),
+    "gradient cache": (["train {folder}/recipe.yaml --output_dir {out}/run"], ("run/model/**/*.safetensors",)),
     "streaming": (streaming, ("model/**/*.safetensors",)),
     "queue loss": (queue_loss, ("model/**/*.safetensors",)),
-    "encode": (encode, ("files/*",)),
-    "suite": (suite, ("results/table.*", "results/plots/*")),
-    "mining": (mining, ("pairs.tsv",)),
+    "encode": ([ENCODE, f"{ENCODE} --output {{out}}/files"], ("files/*",)),
+    "suite": (["evaluate --suite {folder}/suite.yaml --output {out}/results"], ("results/table.*", "results/plots/*")),
+    "mining": ([f"{MINE} --work {{out}}/work --output {{out}}/pairs.tsv"], ("pairs.tsv",)),
 }
 SPAWNED = multiprocessing.get_context("forkserver")
 SPAWNED.set_forkserver_preload(
@@ -164,8 +120,10 @@ SPAWNED.set_forkserver_preload(
 )
 
 
-def run_job(job: Callable[[Path, Path], None], folder: Path, out: Path, log: Path, limits: dict[str, int]) -> None:
+def run_job(job: Any, folder: Path, out: Path, log: Path, limits: dict[str, int]) -> None:
     """The work of one process; its output goes to `log`."""
+    from hf_xlsr.cli import main
+
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -175,7 +133,12 @@ def run_job(job: Callable[[Path, Path], None], folder: Path, out: Path, log: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_bytes"],) * 2)
     if "user" in limits:
         os.seteuid(limits["user"])
-    job(folder, out)
+    os.environ["HF_XLSR_CACHE"] = str(out / "cache")
+    if callable(job):
+        return job(folder, out)
+    for words in job:
+        if status := main([word.format(folder=folder, out=out) for word in words.split()]):
+            sys.exit(status)
 
 
 class Case:
@@ -285,7 +248,8 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)
         make_inputs(folder)
-        warm_up = SPAWNED.Process(target=run_job, args=(nothing, folder, folder, folder / "start.log", {}))
+        # The imports of the server of processes take longer than most cases.
+        warm_up = SPAWNED.Process(target=time.sleep, args=(0,))
         warm_up.start()
         warm_up.join()
         for case_name in options.cases.split(","):

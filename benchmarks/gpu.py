@@ -23,20 +23,24 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 
-from benchmarks.gradient_cache import CACHED, OURS
-from benchmarks.harness import hardware, in_worker, peak_bytes, print_table, synchronize
+from benchmarks import gradient_cache, queue_info_nce
+from benchmarks.harness import DEVICE, hardware, in_worker, peak_bytes, print_table, synchronize
+from benchmarks.mining import make_sides
 from benchmarks.training import METHODS, PEER, made_pairs, make_material, train
+from hf_xlsr.mining import neighbours_both_ways
 from hf_xlsr.utils.files import write_json
 
 SLICE_SECONDS = 480
-STORAGES = ("float32", "bfloat16", "int8")
-ROW_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+ROW_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a number, by storage
 MODEL = {"width": 768, "layers": 12, "vocabulary": 100_000}
 FULL: dict[str, Any] = {
     "train": {**MODEL, "words": 16, "batch": 256, "steps": 40, "queue": 204_800},
@@ -56,29 +60,23 @@ QUICK: dict[str, Any] = {
 }
 
 
-def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def median_seconds(step: Callable[[], Any], rounds: int) -> float:
     """Median of the seconds of a step, after one that warms up."""
-    taken = []
-    for _ in range(rounds + 1):
-        synchronize()
-        started = time.perf_counter()
+
+    def whole() -> None:
         step()
         synchronize()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken[1:])
+
+    return statistics.median(timeit.repeat(whole, number=1, repeat=rounds + 1)[1:])
 
 
 def limits(sizes: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found = {}
     for dtype in (torch.bfloat16, torch.float32):
-        left, right = (torch.randn(sizes["size"], sizes["size"], device=device(), dtype=dtype) for _ in range(2))
+        left, right = (torch.randn(sizes["size"], sizes["size"], device=DEVICE, dtype=dtype) for _ in range(2))
         seconds = median_seconds(lambda left=left, right=right: left @ right, sizes["rounds"])
         found[f"{str(dtype).removeprefix('torch.')}_flops"] = 2 * sizes["size"] ** 3 / seconds
-    source = torch.randn(sizes["floats"], device=device())
+    source = torch.randn(sizes["floats"], device=DEVICE)
     target = torch.empty_like(source)
     return found | {"bandwidth": 8 * sizes["floats"] / median_seconds(lambda: target.copy_(source), sizes["rounds"])}
 
@@ -92,10 +90,8 @@ def measured(step: Callable[..., Any], side: str, rounds: int) -> tuple[float, i
 
 def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict[str, Any]:
     """The queue loss at one size: time, extra memory, operations and bytes per second; `naive` is cross-entropy."""
-    from benchmarks.queue_info_nce import prepare
-
     job = {"rows": int(rows), "batch": sizes["batch"], "width": sizes["width"], "products": products}
-    seconds, extra = measured(prepare(job, [storage]), storage, sizes["rounds"])
+    seconds, extra = measured(queue_info_nce.prepare(job, [storage]), storage, sizes["rounds"])
     # Four matrix products forward and backward; the queue is read at least once.
     operations = 4 * job["batch"] * job["width"] * job["rows"]
     stored = job["rows"] * job["width"] * ROW_BYTES.get(storage, 4)
@@ -104,9 +100,8 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
 
 
 def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
-    from benchmarks.gradient_cache import prepare
-
-    seconds, extra = measured(prepare({**sizes, "precision": precision}, []), side, sizes["rounds"])
+    step = gradient_cache.prepare({**sizes, "precision": precision}, [])
+    seconds, extra = measured(step, side, sizes["rounds"])
     return {"seconds": seconds, "pairs_per_second": sizes["batch"] / seconds, "extra_bytes": extra}
 
 
@@ -118,13 +113,10 @@ def training(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]
 
 def encode(sizes: dict[str, Any], precision: str) -> dict[str, Any]:
     """Sentences per second of a random encoder, from text to embeddings."""
-    from sentence_transformers import SentenceTransformer
-
     texts = [source for source, _ in made_pairs(sizes["sentences"], sizes["words"])]
     with tempfile.TemporaryDirectory() as scratch:
         make_material(Path(scratch), {**sizes, "batch": 64, "steps": 4})
-        kwargs = {"dtype": getattr(torch, precision)}
-        encoder = SentenceTransformer(f"{scratch}/encoder", device=device(), model_kwargs=kwargs)
+        encoder = SentenceTransformer(f"{scratch}/encoder", device=DEVICE, model_kwargs={"dtype": precision})
     encoder.encode(texts[:64], batch_size=64)
     seconds = median_seconds(lambda: encoder.encode(texts, batch_size=256), 1)
     return {"seconds": seconds, "sentences_per_second": len(texts) / seconds}
@@ -132,20 +124,14 @@ def encode(sizes: dict[str, Any], precision: str) -> dict[str, Any]:
 
 def mine(sizes: dict[str, Any], rows: str) -> dict[str, Any]:
     """Exact search of 4 neighbours in both directions, and the share of rows whose translation is the first."""
-    import numpy as np
-
-    from benchmarks.mining import make_sides
-    from hf_xlsr.mining import neighbours_both_ways
-
     source, target, order = make_sides(int(rows), sizes["width"])
     started = time.perf_counter()
-    both = neighbours_both_ways(source, target, 4, method="exact", device=device())
+    both = neighbours_both_ways(source, target, 4, method="exact", device=DEVICE)
     seconds = time.perf_counter() - started
     found = float((order[both.forward_indices[:, 0]] == np.arange(int(rows))).mean())
     return {"seconds": seconds, "rows_per_second": int(rows) / seconds, "accuracy": found}
 
 
-KINDS: dict[str, Callable[..., dict[str, Any]]]
 KINDS = {"limits": limits, "train": training, "queue": queue, "cache": cache, "encode": encode, "mine": mine}
 
 
@@ -155,13 +141,13 @@ def slices(sizes: dict[str, Any]) -> Iterator[str]:
     for precision in ("bfloat16", "float32"):
         for side in (*METHODS, PEER):
             yield f"train {side} {precision}"
-        for side in (OURS, CACHED):
+        for side in (gradient_cache.OURS, gradient_cache.CACHED):
             yield f"cache {side} {precision}"
         yield f"encode {precision}"
     for number, rows in enumerate(sizes["queue"]["rows"]):
         for products in ("bfloat16", "float32"):
             # All logits of cross-entropy fit at the smallest size alone.
-            for storage in (*STORAGES, *(["naive"] if number == 0 else [])):
+            for storage in (*ROW_BYTES, *(["naive"] if number == 0 else [])):
                 yield f"queue {rows} {storage} {products}"
     for rows in sizes["mine"]["rows"]:
         yield f"mine {rows}"
@@ -180,8 +166,7 @@ def with_shares(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if kind == "queue" and "limits" in found:
             figures["of_matrix_limit"] = figures["flops"] / found["limits"][f"{arguments[2]}_flops"]
             figures["of_bandwidth"] = figures["bytes_per_second"] / found["limits"]["bandwidth"]
-        peer = found.get(f"train {PEER} {arguments[-1]}") if kind == "train" else None
-        if peer:
+        if kind == "train" and (peer := found.get(f"train {PEER} {arguments[-1]}")):
             figures["speed_to_peer"] = figures["pairs_per_second"] / peer["pairs_per_second"]
             figures["memory_to_peer"] = figures["peak_bytes"] / peer["peak_bytes"]
         exact = found.get(name.replace("bfloat16", "float32"))

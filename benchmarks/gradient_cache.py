@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.harness import Job, Step
+from benchmarks.harness import DEVICE, Job, Step, loss_step
 from benchmarks.training import NO_DROPOUT, both_directions, encoder_sizes
 from hf_xlsr import CmlmConfig, CmlmModel
 
@@ -25,24 +25,23 @@ def sides(job: Job) -> list[str]:
     return [OURS, *([WHOLE] if job["batch"] <= job["whole_up_to"] else []), CACHED]
 
 
-def pairs_of(job: Job, pairs: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def pairs_of(job: Job, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Sentences, then their translations, and their mask; half to all of `length` tokens."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(job["length"] // 2, job["length"] + 1, (2 * pairs, 1), generator=generator)
     mask = (torch.arange(job["length"]) < lengths).long()
     ids = torch.randint(1, job["vocabulary"], mask.shape, generator=generator) * mask
-    return ids.to(device), mask.to(device)
+    return ids.to(DEVICE), mask.to(DEVICE)
 
 
 def prepare(job: Job, chosen: list[str]) -> Step:
     from sentence_transformers import SentenceTransformer, losses
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(1)
     encoder = {"model_type": "bert", **encoder_sizes(job["width"], job["layers"], job["vocabulary"])}
     encoder |= NO_DROPOUT  # so that losses can be compared
     config = CmlmConfig(text_config=encoder, retrieval_normalize=True, retrieval_margin=0.0, retrieval_scale=SCALE)
-    ours = CmlmModel(config).to(device).train()
+    ours = CmlmModel(config).to(DEVICE).train()
 
     class Encoder(torch.nn.Module):
         def __init__(self) -> None:
@@ -53,25 +52,20 @@ def prepare(job: Job, chosen: list[str]) -> Step:
             features["sentence_embedding"] = ours.encode_sentences(features["input_ids"], features["attention_mask"])
             return features
 
-    model = SentenceTransformer(modules=[Encoder()], device=device)
+    model = SentenceTransformer(modules=[Encoder()], device=DEVICE)
     both = both_directions(SCALE)
     peers = {
         CACHED: losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=job["chunk"], **both),
         WHOLE: losses.MultipleNegativesRankingLoss(model, **both),
     }
-    few, many = pairs_of(job, 8, device), pairs_of(job, job["batch"], device)
+    few, many = pairs_of(job, 8), pairs_of(job, job["batch"])
 
-    def step(side: str, warm_up: bool) -> dict[str, float]:
+    def losses_of(side: str, warm_up: bool) -> dict[str, torch.Tensor]:
         ids, mask = few if warm_up else many
-        ours.zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=job["precision"] == "bfloat16"):
-            if side == OURS:
-                batch = {"input_ids": ids, "attention_mask": mask}
-                loss = ours(retrieval=batch, cache_batch_size=job["chunk"]).losses["retrieval"] / 2  # a sum
-            else:
-                halves = zip(ids.chunk(2), mask.chunk(2), strict=True)
-                loss = peers[side]([{"input_ids": part, "attention_mask": own} for part, own in halves], None)
-        loss.backward()
-        return {"loss": float(loss.detach())}
+        if side == OURS:
+            batch = {"input_ids": ids, "attention_mask": mask}
+            return {"loss": ours(retrieval=batch, cache_batch_size=job["chunk"]).losses["retrieval"] / 2}  # a sum
+        halves = zip(ids.chunk(2), mask.chunk(2), strict=True)
+        return {"loss": peers[side]([{"input_ids": part, "attention_mask": own} for part, own in halves], None)}
 
-    return step
+    return loss_step(losses_of, list(ours.parameters()), job["precision"] == "bfloat16", keep=True)

@@ -33,10 +33,15 @@ from typing import Any
 
 import psutil
 import torch
+from rich.console import Console
+from rich.table import Table
+
+from hf_xlsr.utils.files import write_json
 
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = "cmlm gradient_cache hictl lightweight mining onnx_files queue_info_nce queue_loss recall thresholds".split()
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def synchronize() -> None:
@@ -81,6 +86,22 @@ def timed(step: Step, side: str, warm_up: bool = False) -> tuple[float, dict[str
     return found.pop("seconds", time.perf_counter() - started), found
 
 
+def loss_step(losses_of: Callable[[str, bool], Any], parameters: Sequence[Any], half: bool, keep: bool) -> Step:
+    """Losses by name, then gradients; `keep`: those of the warm-up stay, so that memory is measured without them."""
+
+    def step(side: str, warm_up: bool) -> dict[str, float]:
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
+            losses = losses_of(side, warm_up)
+        sum(losses.values()).backward()
+        for parameter in parameters if warm_up and not keep else ():
+            parameter.grad = None
+        return {name: float(loss.detach()) for name, loss in losses.items()}
+
+    return step
+
+
 def work(case: str, job: Job, sides: Sequence[str], rounds: int) -> dict[str, Any]:
     """Runs in the worker: rounds in turns or, with no rounds, the memory of the only side."""
     torch.set_num_threads(job["threads"])
@@ -88,8 +109,7 @@ def work(case: str, job: Job, sides: Sequence[str], rounds: int) -> dict[str, An
     for side in sides:
         timed(step, side, warm_up=True)  # libraries that load on first use are not part of a step
     if not rounds:
-        extra, (_, found) = peak_bytes(lambda: timed(step, sides[0]))
-        return {"extra_bytes": extra, "found": found}
+        return {"extra_bytes": peak_bytes(lambda: timed(step, sides[0]))[0]}
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     figures: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
@@ -107,8 +127,7 @@ def in_worker(arguments: Sequence[str], timeout: float | None = None, **variable
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=timeout)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)[:300]} failed:\n{done.stderr[-1500:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def jobs_of(case: str, options: Job) -> list[Job]:
@@ -154,8 +173,6 @@ def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
 
 def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """The rows for people; figures that no row has are no columns."""
-    from rich.console import Console
-    from rich.table import Table
 
     def cell(row: dict[str, Any], name: str) -> str:
         value = row.get(name)
@@ -177,26 +194,23 @@ def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
 def hardware() -> dict[str, Any]:
     from hf_xlsr.runs.train import hardware_name
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return {"hardware": hardware_name(device), "torch": torch.__version__, "load": os.getloadavg()[0]}
+    name = hardware_name(torch.device(DEVICE))
+    return {"hardware": name, "torch": torch.__version__, "load": os.getloadavg()[0]}
 
 
-def run_case(case: str, options: Job, rounds: int, output: Path) -> list[dict[str, Any]]:
+def run_case(case: str, options: Job, rounds: int, output: Path) -> None:
     jobs = jobs_of(case, options)
     varying = [key for key in jobs[0] if any(job.get(key) != jobs[0][key] for job in jobs)]
     rows = [{key: job[key] for key in varying} | row for job in jobs for row in measure(case, job, rounds)]
     fixed = {key: value for key, value in jobs[0].items() if key not in varying}
     print_table(f"{case}: {', '.join(f'{key} {value}' for key, value in fixed.items())}", rows)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(
-        json.dumps({**hardware(), "options": options, "rounds": rounds, "rows": rows}, indent=2), "utf-8"
-    )
+    write_json(output, {**hardware(), "options": options, "rounds": rounds, "rows": rows})
     print(f"written to {output}")
-    return rows
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    words = sys.argv[1:] if words is None else words
+def main() -> None:
+    words = sys.argv[1:]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -219,9 +233,8 @@ def main(words: Sequence[str] | None = None) -> None:
     for name, value in values.items():
         first = value[0] if isinstance(value, list) else value
         nargs = {"nargs": "*"} if isinstance(value, list) else {}
-        kind: Any = str if first is None else type(first)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=value, **nargs)
-    options = vars(parser.parse_args(words))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(first), default=value, **nargs)
+    options = vars(parser.parse_args())
     rounds = options["rounds"] or (1 if known.quick else 3)
     output = options["output"] or Path("outputs/benchmarks") / f"{known.case}.json"
     run_case(known.case, {name: options[name] for name in (*values, "threads")}, rounds, output)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from benchmarks.harness import Job, Step
+from benchmarks.harness import DEVICE, Job, Step, loss_step
 from benchmarks.training import NO_DROPOUT, encoder_sizes
 from hf_xlsr import HictlConfig, HictlForPreTraining
 from hf_xlsr.losses import bags_of_words, sentence_contrast_loss
@@ -25,17 +25,16 @@ DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 8, "length": 64, "vocabula
 QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabulary": 1000}
 SIDES = ("ours", "ours, one pass", "full logits")
 FIRST, END, MASK, WORDS_FROM = 0, 2, 3, 5
+HALF = choose_precision("auto") == "bfloat16"  # autocast
 
 
-def masked_lm(job: Job, positions: int) -> tuple[Any, str, torch.dtype | None]:
-    """transformers' masked LM with random weights, its device and the dtype of autocast."""
+def masked_lm(job: Job, positions: int) -> Any:
+    """transformers' masked LM with random weights."""
     torch.manual_seed(1)
     sizes = encoder_sizes(job["width"], job["layers"], job["vocabulary"]) | {"type_vocab_size": 1, **NO_DROPOUT}
     config = AutoConfig.for_model("xlm-roberta", max_position_embeddings=positions + 2, **sizes)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if choose_precision("auto") == "bfloat16" else None
-    attention = attention_for("sdpa", device, dtype, positions)
-    return AutoModelForMaskedLM.from_config(config, attn_implementation=attention).to(device), device, dtype
+    attention = attention_for("sdpa", DEVICE, torch.bfloat16 if HALF else None, positions)
+    return AutoModelForMaskedLM.from_config(config, attn_implementation=attention).to(DEVICE)
 
 
 def share_head(ours: Any, full: Any) -> None:
@@ -43,7 +42,7 @@ def share_head(ours: Any, full: Any) -> None:
     head.dense, head.norm, head.bias = full.lm_head.dense, full.lm_head.layer_norm, full.lm_head.bias
 
 
-def batch_of(job: Job, rows: int, length: int, device: str) -> dict[str, torch.Tensor]:
+def batch_of(job: Job, rows: int, length: int) -> dict[str, torch.Tensor]:
     """Random pairs of one length in the form of `HictlCollator`."""
     generator = torch.Generator().manual_seed(1)
     sentences = torch.randint(WORDS_FROM, job["vocabulary"], (2 * rows, length), generator=generator)
@@ -54,7 +53,7 @@ def batch_of(job: Job, rows: int, length: int, device: str) -> dict[str, torch.T
     hidden[:, 1] = True
     masked, labels = both.masked_fill(hidden, MASK), both.masked_fill(~hidden, -100)
     batch = {"input_ids": sentences, "joint_input_ids": both, "lm_input_ids": masked, "lm_labels": labels}
-    return {name: ids.to(device) for name, ids in (batch | {"special_ids": torch.arange(WORDS_FROM)}).items()}
+    return {name: ids.to(DEVICE) for name, ids in (batch | {"special_ids": torch.arange(WORDS_FROM)}).items()}
 
 
 def full_word_contrast(full: Any, query: torch.Tensor, both: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
@@ -71,12 +70,13 @@ def full_word_contrast(full: Any, query: torch.Tensor, both: torch.Tensor, speci
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    full, device, dtype = masked_lm(job, 2 * job["length"])
-    ours = HictlForPreTraining(HictlConfig(text_config=full.base_model.config), full.base_model).to(device).train()
+    full = masked_lm(job, 2 * job["length"])
+    ours = HictlForPreTraining(HictlConfig(text_config=full.base_model.config), full.base_model).to(DEVICE).train()
     share_head(ours, full)
-    few, many = batch_of(job, 2, 4, device), batch_of(job, job["batch"], job["length"], device)
+    few, many = batch_of(job, 2, 4), batch_of(job, job["batch"], job["length"])
 
-    def losses_of(side: str, batch: dict[str, torch.Tensor]) -> Any:
+    def losses_of(side: str, warm_up: bool) -> dict[str, torch.Tensor]:
+        batch = few if warm_up else many
         if side != "full logits":
             ours.config.word_query = "masked" if side == "ours, one pass" else "plain"
             return ours(**batch).losses
@@ -88,15 +88,4 @@ def prepare(job: Job, sides: list[str]) -> Step:
             "word": full_word_contrast(full, query, batch["joint_input_ids"], batch["special_ids"]),
         }
 
-    def step(side: str, warm_up: bool) -> dict[str, float]:
-        for parameter in (*full.parameters(), *ours.parameters()):
-            parameter.grad = None
-        with torch.autocast(device, torch.bfloat16, enabled=dtype is not None):
-            losses = losses_of(side, few if warm_up else many)
-        sum(losses.values()).backward()
-        found = {name: float(loss.detach()) for name, loss in losses.items()}
-        if warm_up:
-            full.zero_grad(), ours.zero_grad()
-        return found
-
-    return step
+    return loss_step(losses_of, [*full.parameters(), *ours.parameters()], HALF, keep=False)

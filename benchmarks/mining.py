@@ -15,6 +15,8 @@ import numpy as np
 import psutil
 
 from benchmarks.harness import Job, Step, peak_bytes
+from hf_xlsr.mining import BothWays, extract_pairs, neighbours_both_ways
+from hf_xlsr.utils.devices import parse_size
 
 DEFAULTS: Job = {"kind": "exact", "sizes": [50_000, 100_000, 200_000], "width": 384, "memory": "512MB"}
 GRID = {"rows": "sizes"}
@@ -49,8 +51,7 @@ def faiss_search(queries: np.ndarray, corpus: np.ndarray, threads: int) -> tuple
     faiss.omp_set_num_threads(threads)
     index = faiss.IndexFlatIP(corpus.shape[1])
     index.add(corpus)
-    found: tuple[np.ndarray, np.ndarray] = index.search(queries, K)
-    return found
+    return index.search(queries, K)
 
 
 def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -63,9 +64,6 @@ def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    from hf_xlsr.mining import BothWays, extract_pairs, neighbours_both_ways
-    from hf_xlsr.utils.devices import parse_size
-
     source, target, order = make_sides(job["rows"], job["width"])
     truth = set(zip(order.tolist(), range(job["rows"]), strict=True))
     scratch = tempfile.TemporaryDirectory()

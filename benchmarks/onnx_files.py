@@ -17,7 +17,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.harness import Job, Step
-from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.data.tokenization import train_tokenizer
@@ -30,7 +29,7 @@ from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 
 SIDES = ("torch bfloat16", "onnx float32", "onnx int8", "torch float32")
-DEFAULTS: Job = {"export": None, "pairs": None, "columns": None, "languages": ["en", "fr"], "limit": 1000, "batch": 64}
+DEFAULTS: Job = {"export": "", "pairs": "", "columns": "", "languages": ["en", "fr"], "limit": 1000, "batch": 64}
 DEFAULTS |= {"vocabulary": 50_000, "width": 512}
 QUICK: Job = {"limit": 8, "vocabulary": 2000, "width": 64}
 MEMORY = False  # not compared; sides take turns in one process
@@ -49,9 +48,7 @@ def random_export(folder: Path, job: Job) -> None:
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    source: Any = (
-        {"path": job["pairs"], "columns": parse_columns(job["columns"])} if job["pairs"] else {"corpus": "bible"}
-    )
+    source = {"path": job["pairs"], "columns": job["columns"] or None} if job["pairs"] else {"corpus": "bible"}
     rows = list(islice(open_source(source, languages=job["languages"], split="test"), job["limit"]))
     texts = [[row[side] for row in rows] for side in ("source", "target")]
     scratch = tempfile.TemporaryDirectory()

@@ -11,7 +11,7 @@ import psutil
 import torch
 import torch.nn.functional as F
 
-from benchmarks.harness import Job, Step
+from benchmarks.harness import DEVICE, Job, Step, loss_step
 from hf_xlsr.losses import STORAGES, QuantizedRows, quantize_rows, queue_info_nce
 
 DEFAULTS: Job = {"sizes": [4_096, 65_536, 204_800, 1_048_576, 4_194_304], "batch": 256, "width": 384}
@@ -30,13 +30,13 @@ def sides(job: Job) -> list[str]:
     return [*STORAGES, *(["naive"] if needed < free else [])]
 
 
-def queue_of(rows: int, width: int, storage: str, device: str) -> torch.Tensor | QuantizedRows:
-    generator = torch.Generator(device).manual_seed(0)
-    values = torch.empty(rows, width, dtype=getattr(torch, storage), device=device)
-    scales = torch.empty(rows, device=device)
+def queue_of(rows: int, width: int, storage: str) -> torch.Tensor | QuantizedRows:
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    values = torch.empty(rows, width, dtype=getattr(torch, storage), device=DEVICE)
+    scales = torch.empty(rows, device=DEVICE)
     for start in range(0, rows, CHUNK):
         count = min(CHUNK, rows - start)
-        chunk = F.normalize(torch.randn(count, width, generator=generator, device=device), dim=1)
+        chunk = F.normalize(torch.randn(count, width, generator=generator, device=DEVICE), dim=1)
         if storage == "int8":
             quantized = quantize_rows(chunk)
             values[start : start + count], scales[start : start + count] = quantized.values, quantized.scales
@@ -52,24 +52,18 @@ def naive_loss(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor) -
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    generator = torch.Generator(device).manual_seed(1)
+    generator = torch.Generator(DEVICE).manual_seed(1)
     shape = job["batch"], job["width"]
-    queries, noise = (F.normalize(torch.randn(shape, generator=generator, device=device), dim=1) for _ in range(2))
+    queries, noise = (F.normalize(torch.randn(shape, generator=generator, device=DEVICE), dim=1) for _ in range(2))
     keys = F.normalize(queries + 3 * noise, dim=1)
     queries.requires_grad_()
     storages = {side: "float32" if side == "naive" else side for side in sides}
-    queues = {s: queue_of(job["rows"], job["width"], s, device) for s in dict.fromkeys(storages.values())}
+    queues = {s: queue_of(job["rows"], job["width"], s) for s in dict.fromkeys(storages.values())}
 
-    def step(side: str, warm_up: bool) -> dict[str, float]:
-        queries.grad = None
+    def losses_of(side: str, warm_up: bool) -> dict[str, torch.Tensor]:
         queue = queues[storages[side]][: 64 if warm_up else None]
-        with torch.autocast(device, torch.bfloat16, enabled=job["products"] == "bfloat16"):
-            if side == "naive":
-                loss = naive_loss(queries, keys, queue)
-            else:
-                loss = queue_info_nce(queries, keys, queue, temperature=TEMPERATURE)
-        loss.backward()
-        return {"loss": float(loss.detach())}
+        if side == "naive":
+            return {"loss": naive_loss(queries, keys, queue)}
+        return {"loss": queue_info_nce(queries, keys, queue, temperature=TEMPERATURE)}
 
-    return step
+    return loss_step(losses_of, [queries], job["products"] == "bfloat16", keep=True)

@@ -9,7 +9,6 @@ queues, tokenization and padding count. Figures are means over `--seeds`. Finish
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -20,10 +19,17 @@ from typing import Any
 import torch
 import yaml
 from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
+from sentence_transformers.base.modules import Normalize
 from transformers import TrainerCallback
 
 from benchmarks import training
 from benchmarks.harness import Job, Step
+from benchmarks.papers.controls import encoder_modules, training_pairs
+from hf_xlsr.data.sources import open_source
+from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
+from hf_xlsr.utils.devices import choose_precision
+from hf_xlsr.utils.files import write_json
 
 SIDES = ("dual_momentum", "cached", "ranking")
 ALONE, MEMORY = True, False
@@ -49,42 +55,20 @@ class Budget(TrainerCallback):
 
 
 def sentences(source: str, languages: list[str]) -> Dataset:
-    from hf_xlsr.data.sources import open_source
-
     options = yaml.safe_load(os.path.expandvars(source))
-    return Dataset.from_list(
-        [{side: row[side] for side in ("source", "target")} for row in open_source(options, languages=languages)]
-    )
-
-
-def model_of(job: Job) -> Any:
-    """One encoder for both languages, with mean pooling."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Normalize
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    from benchmarks.papers.controls import transformer
-
-    module = transformer(os.path.expandvars(job["encoder"]), argparse.Namespace(max_length=job["length"], dropout=0.0))
-    return SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension(), "mean"), Normalize()])
+    return Dataset.from_list(list(open_source(options, languages=languages))).select_columns(["source", "target"])
 
 
 def train(side: str, job: Job, seed: int) -> dict[str, Any]:
     """Trains once and measures on dev and test; a finished training is read."""
-    from sentence_transformers import SentenceTransformerTrainer, losses
-
-    from benchmarks.papers.controls import training_pairs
-    from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
-    from hf_xlsr.utils.devices import choose_precision
-    from hf_xlsr.utils.files import write_json
-
     rate, temperature = job["rate"], job["temperature"]
     file = Path(job["folder"]) / f"{side}-{seed}-{rate:g}-{temperature:g}.json"
     if file.is_file():
-        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        return found
+        return json.loads(file.read_text("utf-8"))
     torch.manual_seed(seed)
-    languages, model = job["languages"], model_of(job)
+    languages = job["languages"]
+    encoder = encoder_modules(os.path.expandvars(job["encoder"]), job["length"], dropout=0.0)
+    model = SentenceTransformer(modules=[*encoder, Normalize()])
     pairs = training_pairs(Path(job["run"]), 200_000, seed) if job["run"] else sentences(job["pairs"], languages)
     pairs = pairs.shuffle(seed=seed)
     half = choose_precision("auto") == "bfloat16"
@@ -121,14 +105,13 @@ def train(side: str, job: Job, seed: int) -> dict[str, Any]:
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    job = dict(job)
     if not (job["run"] or job["pairs"]):
         folder = Path(job["folder"]) / "material"
         if not folder.is_dir():
             folder.mkdir(parents=True)
             training.make_material(folder, TINY)
         source = f'{{path: "{folder}/pairs.tsv"}}'
-        job |= {"pairs": source, "dev": source, "test": source, "encoder": f"{folder}/encoder"}
+        job = {**job, "pairs": source, "dev": source, "test": source, "encoder": f"{folder}/encoder"}
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
         if warm_up:

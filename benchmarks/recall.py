@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.harness import Job, Step
 from benchmarks.mining import make_sides
+from hf_xlsr.mining import extract_pairs, neighbours_both_ways
 
 DEFAULTS: Job = {"source": "", "target": "", "probes": [4, 8, 16, 32, 64], "best": 0.25}
 GRID = {"probe": "probes"}
@@ -25,8 +26,6 @@ MEMORY = False
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    from hf_xlsr.mining import extract_pairs, neighbours_both_ways
-
     if job["source"]:
         source, target = (np.load(job[side], mmap_mode="r") for side in ("source", "target"))
     else:

@@ -10,9 +10,14 @@ import os
 import random
 from typing import Any
 
+import numpy as np
 import yaml
 
 from benchmarks.harness import Job, Step
+from hf_xlsr.data.sources import open_source
+from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.pipeline import run_mining
+from hf_xlsr.mining.stages import job_folder
 
 MEMORY = False
 DEFAULTS: Job = {"pairs": "", "encoders": ["made"], "prompt": "", "languages": ["en", "de"], "size": 2000, "seed": 1}
@@ -25,8 +30,6 @@ def sides(job: Job) -> list[str]:
 
 def texts(job: Job) -> list[list[tuple[str, str]]]:
     """Gold pairs, sources and targets of other pairs, and known pairs; no sentence occurs twice."""
-    from hf_xlsr.data.sources import open_source
-
     if job["pairs"]:
         options = yaml.safe_load(os.path.expandvars(job["pairs"]))
         rows = open_source(options, languages=job["languages"])
@@ -42,20 +45,12 @@ class Made:
     """Vectors of the numbers in sentences."""
 
     def encode(self, sentences: list[str], **options: Any) -> Any:
-        import numpy as np
-
         seeds = [(int("".join(filter(str.isdigit, text)) or 0), text.startswith("en")) for text in sentences]
         draws = [(np.random.default_rng(seed[0]), np.random.default_rng(seed)) for seed in seeds]
         return np.stack([same.normal(size=32) + own.normal(size=32) / 2 for same, own in draws])
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    import numpy as np
-
-    from hf_xlsr.mining.options import MiningOptions
-    from hf_xlsr.mining.pipeline import run_mining
-    from hf_xlsr.mining.stages import job_folder
-
     gold, sources, targets, known = texts(job)
     source, target = [pair[0] for pair in (*gold, *sources)], [pair[1] for pair in (*gold, *targets)]
     for text in (source, target):
@@ -69,7 +64,6 @@ def prepare(job: Job, sides: list[str]) -> Step:
         with job_folder(None) as folder:
             run = run_mining(source, target, folder, options, encoder=encoder, known=known)
             truth, curve = run.gold_curve(gold), run.curve
-        assert curve is not None
         chosen, best = curve.choose(), int(np.argmax(truth.f1))
         figures = {"threshold": curve.threshold[chosen], "F1": truth.f1[chosen]}
         figures |= {"best threshold": truth.threshold[best], "best F1": truth.f1[best]}

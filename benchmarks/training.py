@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas
 import psutil
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from transformers.trainer import DEFAULT_CALLBACKS
 
 from benchmarks.harness import synchronize
 from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.utils.devices import choose_precision
 
 METHODS = ("lightweight", "dual_momentum", "hictl", "cmlm")
 PEER = "sentence-transformers"
@@ -41,14 +43,13 @@ class StepClock(TrainerCallback):
             torch.cuda.reset_peak_memory_stats()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.peak = max(self.peak, psutil.Process().memory_info().rss)
+        cuda = torch.cuda.is_available()
+        self.peak = max(self.peak, torch.cuda.max_memory_allocated() if cuda else psutil.Process().memory_info().rss)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.on_pre_optimizer_step(args, state, control)
         synchronize()
         self.times.append(time.perf_counter())
-        cuda = torch.cuda.is_available()
-        now = torch.cuda.max_memory_allocated() if cuda else psutil.Process().memory_info().rss
-        self.peak = now if cuda else max(self.peak, now)
 
     def figures(self, batch: int) -> dict[str, float]:
         step = (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
@@ -92,10 +93,13 @@ def make_material(folder: Path, size: dict[str, Any]) -> None:
     tokenizer = train_tokenizer(texts, vocab_size=words, algorithm="bpe", frame=True, max_length=128)
     more = {"max_position_embeddings": 288, "pad_token_id": tokenizer.pad_token_id}
     sizes = encoder_sizes(size["width"], size["layers"], max(size["vocabulary"], len(tokenizer)))
-    config = BertConfig(**sizes, **more)
     torch.manual_seed(1)
-    AutoModel.from_config(config).save_pretrained(folder / "encoder")
+    AutoModel.from_config(BertConfig(**sizes, **more)).save_pretrained(folder / "encoder")
     tokenizer.save_pretrained(str(folder / "encoder"))
+
+
+def read_pairs(folder: Path) -> Dataset:
+    return Dataset.from_pandas(pandas.read_csv(folder / "pairs.tsv", sep="\t", names=["source", "target"]))
 
 
 def recipe_of(method: str, folder: Path, size: dict[str, Any], precision: str) -> dict[str, Any]:
@@ -149,8 +153,6 @@ def peer_arguments(output: Path, batch: int, precision: str = "auto", **more: An
     """Arguments of sentence-transformers' trainer: those that all comparisons share, and `more`."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    from hf_xlsr.utils.devices import choose_precision
-
     usual = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "report_to": "none"}
     usual |= {"bf16": choose_precision(precision) == "bfloat16", "use_cpu": not torch.accelerator.is_available()}
     usual |= {"per_device_train_batch_size": batch, "dataloader_drop_last": True}
@@ -160,13 +162,10 @@ def peer_arguments(output: Path, batch: int, precision: str = "auto", **more: An
 def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
 
-    pairs = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
     model = SentenceTransformer(str(folder / "encoder"))
     model.max_seq_length = 128
     arguments = peer_arguments(folder / "peer", size["batch"], precision, max_steps=size["steps"] + WARM_UP)
-    rows = Dataset.from_dict({"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]})
-    clock = StepClock()
-    loss = losses.MultipleNegativesRankingLoss(model)
+    rows, clock, loss = read_pairs(folder), StepClock(), losses.MultipleNegativesRankingLoss(model)
     SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss, callbacks=[clock]).train()
     return clock.figures(size["batch"])
 

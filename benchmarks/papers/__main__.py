@@ -68,24 +68,22 @@ def main() -> int:
     words = sys.argv[1:]
     split = words.index("--") if "--" in words else len(words)
     more = words[split + 1 :]  # options of every recipe
+    book = read_tables(ROOT / "benchmarks" / "papers" / "tables.yaml")
+    names = [table.name for table in book.tables]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="TABLE")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="TABLE")
     parser.add_argument("--seed", type=int, help="only this seed")
     parser.add_argument("--output", type=Path, default=Path("outputs/papers"), help="folder of the runs")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of results.md and figures.json")
     parser.add_argument("--report", action="store_true", help="only write the page from the figures that are kept")
     options = parser.parse_args(words[:split])
-    book = read_tables(ROOT / "benchmarks" / "papers" / "tables.yaml")
-    names = [table.name for table in book.tables]
-    if unknown := set(options.only or ()) - set(names):
-        parser.error(f"--only names {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
     kept, home, images = Figures(options.docs / "figures.json"), options.output.resolve(), options.docs / "images"
     images.mkdir(exist_ok=True)
     (options.docs / "results").mkdir(exist_ok=True)
     # A handler, not SIG_IGN, which the training would inherit: it alone answers Ctrl-C, and leaves a checkpoint.
     signal.signal(signal.SIGINT, lambda *_: None)
     failed = 0
-    for table in [] if options.report else [one for one in book.tables if one.name in (options.only or names)]:
+    for table in [] if options.report else [one for one in book.tables if one.name in options.only]:
         wanted = [(row, seed) for row in table.rows if not row.hidden for seed in table.seeds(row)]
         for row, seed in sorted(wanted, key=lambda one: one[1]):
             if kept.has(table, row, seed) or options.seed not in (None, seed):

@@ -24,7 +24,8 @@ from sentence_transformers.base.modules import Dense, Normalize, Router, Transfo
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel
 
-from benchmarks.training import both_directions, peer_arguments
+from benchmarks.harness import DEVICE
+from benchmarks.training import NO_DROPOUT, both_directions, peer_arguments
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
 from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.evaluation.results import Results, save_results
@@ -49,27 +50,19 @@ def training_pairs(run: Path, count: int, seed: int) -> Dataset:
     return pairs.select([index % len(pairs) for index in range(count)])
 
 
-def transformer(path: str, options: argparse.Namespace) -> Transformer:
-    """An encoder with our attention and, when given, another dropout."""
-    module = Transformer(path, max_seq_length=options.max_length)
-    for part in module.model.modules():
-        if options.dropout is not None and isinstance(part, torch.nn.Dropout):
-            part.p = options.dropout
-        if options.dropout is not None and hasattr(part, "attention_dropout"):
-            part.attention_dropout = options.dropout
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def encoder_modules(path: str, max_length: int, dropout: float | None = None) -> list[Any]:
+    """An encoder with our attention and, when given, another dropout; then mean pooling."""
+    config = {} if dropout is None else dict.fromkeys(NO_DROPOUT, dropout)
+    module = Transformer(path, max_seq_length=max_length, config_kwargs=config)
     dtype = torch.bfloat16 if choose_precision("auto") == "bfloat16" else None
-    kind = attention_for(module.model.config._attn_implementation, device, dtype, options.max_length)
+    kind = attention_for(module.model.config._attn_implementation, DEVICE, dtype, max_length)
     module.model.set_attn_implementation(kind)
-    return module
+    return [module, Pooling(module.get_embedding_dimension(), pooling_mode="mean")]
 
 
 def ranking(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransformer, Dataset, Any]:
-    paths = [path.rpartition("=") for path in map(os.path.expandvars, options.encoders)]
-    routes: dict[str, list[Any]] = {}
-    for language, _, path in paths:
-        module = transformer(path, options)
-        routes[language] = [module, Pooling(module.get_embedding_dimension(), pooling_mode="mean")]
+    named = [path.rpartition("=") for path in map(os.path.expandvars, options.encoders)]
+    routes = {language: encoder_modules(path, options.max_length, options.dropout) for language, _, path in named}
     if list(routes) == [""]:
         model = SentenceTransformer(modules=[*routes[""], Normalize()])
     else:
@@ -85,12 +78,11 @@ def distilling(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTra
     teacher = SentenceTransformer(os.path.expandvars(options.teacher))
     english = pairs["source"][:]
     vectors = teacher.encode(english, prompt=options.prompt, batch_size=128, normalize_embeddings=True)
-    module = transformer(str(options.run / "model"), options)
+    module, pooling = encoder_modules(str(options.run / "model"), options.max_length, options.dropout)
     fresh = AutoModel.from_config(module.model.config)
     module.model.load_state_dict(fresh.state_dict(), strict=False)
-    width = module.get_embedding_dimension()
-    dense = Dense(width, vectors.shape[1], activation_function=torch.nn.Identity())
-    model = SentenceTransformer(modules=[module, Pooling(width, pooling_mode="mean"), dense])
+    dense = Dense(pooling.embedding_dimension, vectors.shape[1], activation_function=torch.nn.Identity())
+    model = SentenceTransformer(modules=[module, pooling, dense])
     sides = [side for pair in zip(english, pairs["target"][:], strict=True) for side in pair]
     rows = {"sentence": sides, "label": [vector for vector in vectors for _ in range(2)]}
     return model, Dataset.from_dict(rows), losses.MSELoss(model)

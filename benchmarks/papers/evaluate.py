@@ -23,6 +23,8 @@ from typing import Any
 import yaml
 
 from benchmarks.papers.tables import ROOT
+from hf_xlsr.data.sources import open_source
+from hf_xlsr.evaluation.protocols.bucc import hide_pairs
 
 UNITS: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/papers/evaluations.yaml").read_text("utf-8"))
 PROMPTS = {"e5-small": "query: "}  # of encoders in HF_XLSR_ENCODERS
@@ -30,8 +32,6 @@ MADE = ROOT / "outputs" / "papers" / "made"
 
 
 def read(path: str, columns: str, **options: Any) -> list[dict[str, Any]]:
-    from hf_xlsr.data.sources import open_source
-
     names = [part.split("=")[0] for part in columns.split(",")]
     source = {"path": f"${{HF_XLSR_DATA}}/{path}.parquet", "columns": columns, **options}
     return list(open_source(source, languages=("en", "fr"), required=names))
@@ -39,8 +39,6 @@ def read(path: str, columns: str, **options: Any) -> list[dict[str, Any]]:
 
 def make_bucc(language: str, folder: Path) -> None:
     """Hides a fifth of newstest's pairs of 2017 and 2018 among halves of the others, in the format of BUCC."""
-    from hf_xlsr.evaluation.protocols.bucc import hide_pairs
-
     for year in (2017, 2018):
         where = {"lang": language, "set": f"newstest{year}"}
         rows = read("news/newstest2008_2018.train", "source=xx,target=en", where=where)
@@ -113,9 +111,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder, or a name in HF_XLSR_ENCODERS")
     parser.add_argument("--languages", default="en-de+fr+es+it+zh+ru+ar+bg+el+tr+vi+hi+ur+th+sw")
-    parser.add_argument(
-        "--units", nargs="+", default=[u for u in UNITS if u not in ("removal", "open")], choices=UNITS
-    )
+    usual = [unit for unit in UNITS if unit not in ("removal", "open")]
+    parser.add_argument("--units", nargs="+", default=usual, choices=UNITS)
     parser.add_argument("--prompt")
     parser.add_argument("--pooling", choices=["mean", "cls"])
     parser.add_argument("--output", type=Path)

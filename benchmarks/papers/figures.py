@@ -61,8 +61,7 @@ class Figures:
             partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
 
     def entries(self, table: Table, row: Row) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.tables.get(table.name, {"rows": {}})["rows"].get(row.name, [])
-        return found
+        return self.tables.get(table.name, {"rows": {}})["rows"].get(row.name, [])
 
     def has(self, table: Table, row: Row, seed: int) -> bool:
         return any(seed in entry["seeds"] for entry in self.entries(table, row))

@@ -11,22 +11,19 @@ from benchmarks.papers.tables import SEEDS, Book, Claim, Table
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 BEGIN, END = "<!-- papers -->", "<!-- /papers -->"
-SHOWN, OPPOSITE, NO_DIFFERENCE, OPEN = "shown", "opposite at this size", "no difference beyond the seeds", "open"
-TOO_SHORT = "too short to tell"
-CLAIM = ("claim", "measure", "first", "second", "verdict")
+OPPOSITE = "opposite at this size"
+HEADER = ("comparison", "claim", "measure", "first", "second", "verdict")
 Spreads = Mapping[str, Mapping[str, Spread]]  # by column title and row name
 
 
 def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, margin: float = 0.0) -> str:
     """What the seeds say about the claim that one row is above another."""
-    if better is None or worse is None:
-        return OPEN
-    counts = sorted((better.count, worse.count))
-    if counts[1] < SEEDS or (counts[0] < SEEDS and not fixed):
-        return OPEN
+    few, many = sorted(side.count if side else 0 for side in (better, worse))
+    if not few or many < SEEDS or (few < SEEDS and not fixed):
+        return "open"
     if better.low + margin > worse.high:
-        return SHOWN
-    return OPPOSITE if better.high + margin < worse.low else NO_DIFFERENCE
+        return "shown"
+    return OPPOSITE if better.high + margin < worse.low else "no difference beyond the seeds"
 
 
 def figure(spread: Spread | None, digits: int) -> str:
@@ -56,10 +53,9 @@ def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> l
         others = "; the others have seed 1" if len(several) < len(rows) else ""
         text.append(f"Rows with several seeds: {', '.join(several)}{others}.")
     if trained["trainings"]:
-        where = f", on {' and '.join(trained['hardware'])}" if trained["hardware"] else ""
-        threads = f", {' or '.join(map(str, trained['threads']))} thread(s) each" if trained["threads"] else ""
         minutes = f"{trained['seconds'] / 60:.0f} minutes in all"
-        text.append(f"{trained['trainings']} trainings, {minutes}{where}{threads}.")
+        where, threads = " and ".join(trained["hardware"]), " or ".join(map(str, trained["threads"]))
+        text.append(f"{trained['trainings']} trainings, {minutes}, on {where}, {threads} thread(s) each.")
     header = [" ", *(escape_markdown(column.title) for column in table.columns)]
     lines = [f"# {escape_markdown(table.title)}", "", table.paper, "", *markdown_table(header, body), ""]
     if table.claims:
@@ -79,16 +75,13 @@ def claim_cells(table: Table, claim: Claim, spreads: Spreads) -> list[str]:
     found = verdict(better, worse, fixed=fixed, margin=claim.margin)
     what = escape_markdown(" against ".join(dict.fromkeys(title for _, title in named)))
     figures = [figure(side, digits[title]) for side, (_, title) in zip(sides, named, strict=True)]
-    said = TOO_SHORT if table.short and found == OPPOSITE else found
+    said = "too short to tell" if table.short and found == OPPOSITE else found
     return [claim.text + (" (ours)" if claim.ours else ""), what, *figures, said]
 
 
 def draw(table: Table, spreads: Spreads, path: Path) -> None:
     """Plots the columns that differ over the table's axis, with the range of the seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     places = sorted((row.x, row.name) for row in table.rows if row.x is not None)
     curves: dict[str, list[tuple[float, Spread]]] = {}
@@ -99,7 +92,8 @@ def draw(table: Table, spreads: Spreads, path: Path) -> None:
             curves[column.title] = points
     if not curves:
         return
-    picture, axes = pyplot.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.0), squeeze=False)
+    picture = Figure(figsize=(3.4 * len(curves), 3.0))
+    axes = picture.subplots(1, len(curves), squeeze=False)
     for axis, (title, points) in zip(axes[0], curves.items(), strict=True):
         across = [x for x, _ in points]
         means = [spread.mean for _, spread in points]
@@ -116,7 +110,6 @@ def draw(table: Table, spreads: Spreads, path: Path) -> None:
         axis.grid(alpha=0.3)
     picture.tight_layout()
     picture.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(picture)
 
 
 def picture_of(table: Table, images: Path, kind: str = "") -> Path:
@@ -147,5 +140,5 @@ def write_report(book: Book, kept: Figures, docs: Path) -> None:
         claims += [[link, *claim_cells(table, claim, spreads)] for claim in table.claims]
     page = docs / "results.md"
     before, rest = page.read_text("utf-8").split(BEGIN)
-    written = "\n".join(markdown_table(["comparison", *CLAIM], claims, numbers_from=6))
+    written = "\n".join(markdown_table(HEADER, claims, numbers_from=6))
     page.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{rest.split(END)[1]}", "utf-8")

@@ -6,17 +6,15 @@ import re
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, PrivateAttr
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 3  # of the rows in `ends`
 START = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # {ROW} or {TABLE/ROW}; ${VARIABLE} is for recipes
 
 
-class Strict(BaseModel):
+class Strict(BaseModel, extra="forbid", frozen=True):
     """Refuses unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Column(Strict):
