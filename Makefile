@@ -41,7 +41,7 @@ small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DA
 	done
 
 bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers
-	for case in lightweight mining queue_info_nce hictl cmlm onnx_files; do \
+	for case in methods mining queue_info_nce hictl cmlm onnx_files; do \
 		$(BIN)/python -m benchmarks $$case || exit 1; \
 	done
 
