@@ -39,13 +39,10 @@ def shorten(text: str, width: int) -> str:
 
 
 def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """Places of `n` vectors on a plane, `(n, 2)`, those of high cosine near each other (t-SNE).
-
-    Equal vectors, as a collapsed encoder gives them, have one point: scikit-learn divides by their spread, and then
-    crashes the process.
-    """
+    """Places of `n` vectors on a plane, `(n, 2)`, those of high cosine near each other (t-SNE)."""
     from sklearn.manifold import TSNE
 
+    # Equal vectors, as a collapsed encoder gives them: scikit-learn crashes the process.
     if np.ptp(vectors, axis=0).max() <= SAME * np.abs(vectors).max():
         return np.zeros((len(vectors), 2))
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)  # below the number of points

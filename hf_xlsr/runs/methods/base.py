@@ -225,6 +225,8 @@ class Method(ABC):
         recipe = self.recipe
         options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
         if not self.evaluations(sets):
+            if options.get("early_stopping_patience"):
+                raise XlsrError(f"recipe '{recipe.name}': training.early_stopping_patience needs data.dev.")
             options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
         with self.explained("training"):
@@ -298,6 +300,9 @@ def start_from(model: Any, path: str | Path) -> None:
     loaded = model.starting_weights({name: value for name, value in stored.items() if name in own})
     if not loaded:
         raise XlsrError(f"start_from '{folder}' has no weight of this model; expected a run of the same method.")
-    model.load_state_dict(loaded, strict=False)
+    try:
+        model.load_state_dict(loaded, strict=False)
+    except RuntimeError as error:
+        raise XlsrError(f"start_from '{folder}' has another encoder or vocabulary: {error_line(error, 300)}") from None
     if hasattr(model, "tie_weights"):
         model.tie_weights()
