@@ -161,7 +161,7 @@ def mining() -> dict[str, Any]:
     write("mine.en", "", [(row[0],) for row in pairs[:50]])
     write("mine.fr", "", [(row[1],) for row in pairs[10:][::-1]] + [(pairs[20][1],)])
     found = mine_bitext(
-        "mine.en", "mine.fr", encoder=stock, retrieval="intersection", duplicates="drop", device="cpu", folder="work"
+        "mine.en", "mine.fr", encoder=stock, retrieval="intersection", duplicates="keep", device="cpu", folder="work"
     )
     result["mine_bitext"] = [
         [int(s), int(t), float(score)] for s, t, score in zip(found.source, found.target, found.score, strict=True)
