@@ -21,7 +21,7 @@ from hf_xlsr.mining.stages import job_folder
 
 MEMORY = False
 DEFAULTS: Job = {"pairs": "", "encoders": ["made"], "prompt": "", "languages": ["en", "de"], "size": 2000, "seed": 1}
-QUICK: Job = {"size": 60}
+QUICK: Job = {"size": 120}
 
 
 def sides(job: Job) -> list[str]:
