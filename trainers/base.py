@@ -145,7 +145,9 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
             self.evaluations.append(self._evaluation_by(evaluator, model))
         for name in ("compute_loss_func", "model_init", *(() if args.evaluates_rows else ("compute_metrics",))):
             if kwargs.get(name) is not None:
-                raise XlsrError(f"`{name}` is not supported: losses are of whole batches. Use evaluations=[...].")
+                raise XlsrError(
+                    f"`{name}` is not supported: the model computes its own loss. For metrics use evaluations=[...]."
+                )
         for name, value in NEEDS_STORED.items():
             if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
                 raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

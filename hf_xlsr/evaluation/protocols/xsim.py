@@ -230,7 +230,5 @@ def _like(model: str, word: str) -> str:
 
 PROTOCOLS = (
     pair_protocol("xsim", "LASER's error rate of the best margin among k neighbours", xsim, XsimOptions),
-    pair_protocol(
-        "xsim-pp", "xSIM++: xsim into English, with distractors that differ in a word", xsim_pp, XsimPpOptions
-    ),
+    pair_protocol("xsim-pp", "xSIM++: xsim into English; each distractor changes one word", xsim_pp, XsimPpOptions),
 )
