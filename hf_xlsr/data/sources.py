@@ -17,7 +17,7 @@ from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.seen import hash64
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
 
@@ -161,8 +161,9 @@ class RowFilter:
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
         """Whether the row is selected."""
-        if any(_plain(row[name]) not in allowed for name, allowed in self.conditions.items()):
-            return False
+        for name, allowed in self.conditions.items():
+            if _plain(row[name]) not in allowed:
+                return False
         if not self.part or not self.key:
             return True
         return (zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0) == (self.part == "held")
@@ -256,13 +257,12 @@ def default_language(source: Any, languages: Sequence[str]) -> str:
 
 
 def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    seen = {column: SeenHashes() for column in columns}
+    seen: set[tuple[str, int]] = set()
     for row in rows:
-        keys = [(seen[column], str(row[column]).casefold()) for column in columns]
-        if not any(key in texts for texts, key in keys):
+        keys = {(column, hash64(str(row[column]).casefold())) for column in columns}
+        if seen.isdisjoint(keys):
+            seen |= keys
             yield row
-            for texts, key in keys:
-                texts.add(key)
 
 
 def _random_rows(

@@ -10,7 +10,7 @@ import lzma
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -103,10 +103,12 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
 
 def decode(line: bytes) -> str:
     """The text of a line; `BadLine` if it is over-long, has a NUL character or is not UTF-8."""
-    reason = "over-long line" if len(line) > MAX_LINE else "NUL character" if b"\0" in line else "invalid UTF-8"
-    if reason == "invalid UTF-8":
-        with suppress(UnicodeDecodeError):
+    try:
+        if len(line) <= MAX_LINE and b"\0" not in line:
             return line.decode("utf-8")
+        reason = "over-long line" if len(line) > MAX_LINE else "NUL character"
+    except UnicodeDecodeError:
+        reason = "invalid UTF-8"
     raise BadLine(reason)
 
 
