@@ -160,6 +160,8 @@ def run_mining(
         present = [set(numbers[numbers >= 0].tolist()) for numbers in own]  # hidden sentences
         if job.processes.is_main:
             _mine(job, found, (own[0] >= 0, own[1] >= 0) if hidden.complete else None)
+        elif job["neighbours"].result is None:
+            job.search("neighbours", found["source"], found["target"], together=True)
         report |= job["pairs"].wait()
         rows = MinedBitext(**load_arrays(job.folder("pairs") / "pairs.npz"))
         both = (stores["source"], stores["target"]) if stores else None
@@ -226,7 +228,7 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], without: tuple[np.ndarray
     if job["neighbours"].result is not None:
         job.reused.append("neighbours")
     with job.timed("neighbours"):
-        both = job.search("neighbours", vectors["source"], vectors["target"])
+        both = job.search("neighbours", vectors["source"], vectors["target"], together=True)
         sizes = {"source": both.forward_indices.shape[1], "target": both.backward_indices.shape[1]}
         found = {name: getattr(both, name) for name in ("method", "recall", "recall_margin")}
         found |= {"k": job.options.k, "neighbours": sizes}

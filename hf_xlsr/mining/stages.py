@@ -294,14 +294,18 @@ class Job:
             check_widths(vectors["source"], matrix)
         return vectors
 
-    def search(self, name: str, source: np.ndarray, target: np.ndarray) -> BothWays:
-        """The neighbours of both sides, saved in the folder of the stage; on a GPU if the encoder may use one."""
+    def search(self, name: str, source: np.ndarray, target: np.ndarray, together: bool = False) -> BothWays:
+        """The neighbours of both sides, saved in the folder of the stage; on a GPU if the encoder may use one.
+
+        `together`, all processes search.
+        """
         on_gpu = self.encoder is not None and torch.cuda.is_available()
         return neighbours_both_ways(
             source,
             target,
             memory=self.memory,
-            device=self.options.device or ("cuda" if on_gpu else "cpu"),
+            device=self.options.device or (self.processes.device or "cuda" if on_gpu else "cpu"),
+            process=(self.processes.index, self.processes.count) if together else (0, 1),
             folder=self.folder(name),
             show_progress_bar=self.show_progress_bar,
             **self.options.search,

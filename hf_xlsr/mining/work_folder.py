@@ -40,6 +40,7 @@ class Stage:
         if self.path is None:
             self._state = state
         else:
+            self.path.mkdir(parents=True, exist_ok=True)
             _write_json(self.path / STAGE, state)
 
     @property
@@ -50,11 +51,11 @@ class Stage:
     def finish(self, **result: Any) -> None:
         self.update(result=result)
 
-    def wait(self) -> dict[str, Any]:
-        """Waits until another process has finished the stage; returns its result."""
-        while (result := self.result) is None:
+    def wait(self, name: str = "result") -> Any:
+        """Waits until another process has finished the stage, or has stored another entry; returns what it stored."""
+        while (value := self.state.get(name)) is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
-        return result
+        return value
 
     def restart(self, settings: Any) -> None:
         """Removes all files of the stage; it is then unfinished, for these settings."""
@@ -62,7 +63,6 @@ class Stage:
         (self.path / STAGE).unlink(missing_ok=True)  # first: a stage that is half removed must not count as finished
         if self.path.exists():
             shutil.rmtree(self.path)
-        self.path.mkdir()
         self.update(settings=settings)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
@@ -82,9 +82,11 @@ class Stage:
         return np.load(path, mmap_mode="r+")
 
     def clear(self, keep: Collection[str]) -> None:
-        """Removes all arrays in the folder but some."""
-        for path in self.path.glob("*.npy") if self.path is not None else ():
-            if path.stem not in keep:
+        """Removes all arrays in the folder but some, and all folders."""
+        for path in self.path.iterdir() if self.path is not None else ():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.suffix == ".npy" and path.stem not in keep:
                 path.unlink()
 
 

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mining_fakes import assert_same, clustered, mapped, naive, two_searches, unit, use_small_blocks
 
 from hf_xlsr.mining import neighbours_both_ways
+from hf_xlsr.mining.search import cells as search_cells
 from hf_xlsr.mining.search import tiles
 
 
@@ -110,6 +112,24 @@ def test_recall_is_the_share_of_true_neighbours():
         assert (np.diff(found.forward_similarities) <= 0).all()
         assert_same(neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes), found)
     assert 0.3 < recalls[0] < recalls[1] < recalls[2]
+
+
+def test_groups_of_centroids_find_nearly_what_all_centroids_do(monkeypatch: pytest.MonkeyPatch):
+    source, target = clustered(26, 3000), clustered(27, 4000)
+    options: dict[str, Any] = {"method": "ivf", "cells": 256}
+    plain = neighbours_both_ways(source, target, 4, probes=8, **options)
+    monkeypatch.setattr(search_cells, "TWO_LEVELS", 64)
+    tile = tiles.Tile(512, tiles.Filter(), 300)
+    for count in (1, 8):  # all groups
+        monkeypatch.setattr(search_cells, "GROUPS_PROBED", 300)
+        numbers = search_cells.Centroids(source[:300], tile).nearest(torch.from_numpy(target), count)
+        best = np.argsort(-target @ source[:300].T, axis=1)[:, :count]
+        np.testing.assert_array_equal(np.sort(numbers), np.sort(best))
+    monkeypatch.setattr(search_cells, "GROUPS_PROBED", 3)
+    found = neighbours_both_ways(source, target, 4, probes=8, **options)
+    assert 0.5 < plain.recall and plain.recall - 0.05 < found.recall < 1
+    # As many groups as the probes need: all of them find everything.
+    assert_same(neighbours_both_ways(source, target, 4, probes=256, **options), two_searches(source, target, 4))
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.99])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +41,7 @@ def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     # The third block of sources; of cells, after the layouts of both sides and three blocks.
     ("method", "count", "when", "resumed_at"),
-    [("exact", 3, "before", 192), ("ivf", 5, "after", 288)],
+    [("exact", 3, "before", 192), ("ivf", 6, "after", 288)],
 )
 def test_killed_and_resumed(
     method: str, count: int, when: str, resumed_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +79,52 @@ def test_killed_and_resumed(
     monkeypatch.setattr(block_search.BlockSearch, "_finish", noted)
     assert_same(search(tmp_path), expected)
     assert finished[0] == resumed_at
+
+
+@pytest.mark.parametrize("method", ["exact", "ivf"])
+@pytest.mark.parametrize("victim", [None, 0, 1])
+def test_two_processes_find_what_one_does(
+    method: str, victim: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    use_small_blocks(monkeypatch)
+    source = mapped(tmp_path / "source.npy", clustered(37, 500).astype(np.float16))
+    target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
+    options: dict[str, Any] = {"method": method, "cells": 8, "probes": 3}
+    context, save = multiprocessing.get_context("fork"), block_search.BlockSearch._save
+
+    def work(index: int, kill: bool) -> None:
+        def saving(self: block_search.BlockSearch, name: str, **parts: Any) -> None:
+            if kill and (self.index == 0 or name != "0-96"):  # the second process saves one block first
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(self, name, **parts)
+
+        monkeypatch.setattr(block_search.BlockSearch, "_save", saving)
+        found = neighbours_both_ways(source, target, 4, **options, folder=tmp_path / "work", process=(index, 2))
+        np.savez(tmp_path / f"{index}.npz", **{name: getattr(found, name) for name in ARRAYS})
+
+    if victim is not None:
+        both = [context.Process(target=work, args=(index, index == victim)) for index in range(2)]
+        for process in both:
+            process.start()
+        both[victim].join(60)
+        assert both[victim].exitcode == -signal.SIGKILL
+        time.sleep(0.5)  # the other one waits; a launcher would end it
+        assert both[1 - victim].is_alive()
+        both[1 - victim].kill()
+        both[1 - victim].join(60)
+    both = [context.Process(target=work, args=(index, False)) for index in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(60)
+        assert process.exitcode == 0
+    expected = neighbours_both_ways(source, target, 4, **options)
+    for index in range(2):
+        with np.load(tmp_path / f"{index}.npz") as found:
+            for name in ARRAYS:
+                np.testing.assert_array_equal(found[name], getattr(expected, name))
+    (folder,) = (tmp_path / "work").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
 
 
 MEASURED = """

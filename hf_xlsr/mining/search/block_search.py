@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -13,7 +14,7 @@ from tqdm.auto import tqdm
 from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
 from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, search_down_to, settle
 from hf_xlsr.mining.search.vectors import Vectors, as_tensor, middle, scan
-from hf_xlsr.mining.work_folder import Stage
+from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, load_arrays, save_arrays
 from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import XlsrError
 
@@ -26,6 +27,7 @@ SIZES = {
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
 }
 ROWS_SETTLED = 512
+FOUND = "found"  # folder of what several processes found
 
 
 class Neighbours(NamedTuple):
@@ -76,7 +78,11 @@ def choose_sizes(
 
 
 class BlockSearch:
-    """Searches the `k` nearest neighbours of two sides (source and target) in each other."""
+    """Searches the `k` nearest neighbours of two sides (source and target) in each other.
+
+    `process` is the number of this process and of all that share the folder of the stage. They take blocks of queries in
+    turn and save what they find; the first process collects it.
+    """
 
     def __init__(
         self,
@@ -87,8 +93,12 @@ class BlockSearch:
         stage: Stage,
         cells: int = 1,
         show_progress_bar: bool = False,
+        process: tuple[int, int] = (0, 1),
     ) -> None:
         self.k, self.filter, self.stage, self.cells = k, filter_, stage, cells
+        self.index, self.processes = process
+        # Progress and unfinished lists of this process.
+        self.own = stage if stage.path is None or self.processes == 1 else Stage(stage.path / f"process-{self.index}")
         self.rows, self.height = sizes  # queries at a time, and rows and columns of a tile
         self.device, self.quiet = filter_.device, not show_progress_bar
         middles = [middle(matrix) for matrix in matrices]
@@ -101,16 +111,23 @@ class BlockSearch:
         ]
         self.tile = Tile(self.height, filter_, cells)
 
+    def run(self, method: str, results: Sequence[Neighbours], probes: int, recall: float | None) -> None:
+        """Fills `results`; of several processes, only those of the first."""
+        if method == "exact":
+            self.exact(results)
+        else:
+            self.by_cells(results, probes, recall)
+
     def exact(self, results: Sequence[Neighbours]) -> None:
         """Compares every source with every target, once for both directions, and fills `results`."""
         source, target = self.sides
-        done = self.stage.state.get("progress", 0)
+        done = self.own.state.get("progress", 0)
         kept = self._column_arrays(done)
         columns = self._best(1, *(as_tensor(array, self.device) for array in kept))
         with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
-            for start in range(done, len(source), self.rows):
+            for start, following in self._share(len(source), done):
                 queries = as_tensor(source.block(start, start + self.rows), self.device)
-                lists, stop = self._lists(0, len(queries)), start + len(queries)
+                lists = self._lists(0, len(queries))
                 for first, candidates in self._blocks(target):
                     askers = slice(first, first + len(candidates))
                     for part, products in self._products(queries, candidates):
@@ -118,31 +135,71 @@ class BlockSearch:
                         columns.update(askers, products, start + part.start, by_row=False)
                     bar.update(start + len(queries) * askers.stop // len(target) - bar.n)
                 self._finish(results, 0, source, start, lists, target)
-                self._keep(columns, stop)
+                self._keep(columns, following)
                 del queries, lists  # before the next ones are allocated
-            self._finish(results, 1, target, 0, columns, source)
+            if self.processes > 1:
+                self._save(f"columns-{self.index}", values=columns.values, candidates=columns.candidates)
+                if self.index:
+                    return
+                self._collect(results, 0)
+                for index in range(1, self.processes):
+                    columns.merge(*(torch.from_numpy(array) for array in self._load(f"columns-{index}").values()))
+            self._finish(results, 1, target, 0, columns, source, shared=False)
 
     def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None = None) -> None:
         """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
-        done, before = self.stage.state.get("progress", 0), 0
+        done, before = self.own.state.get("progress", 0), 0
+        if self.index:
+            probes = self.stage.wait("probes")
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
                 lay_out(side, name, self.cells, self.stage, self.tile)
                 for side, name in zip(self.sides, SIDES, strict=True)
             ]
-            if recall is not None:
-                probes = self.stage.state.get("probes") or self._enough_probes(laid, probes, recall)
+            if not self.index:
+                given = probes if recall is None else None
+                probes = self.stage.state.get("probes") or given or self._enough_probes(laid, probes, recall or 1.0)
                 self.stage.update(probes=probes)
             for direction, (asking, other) in enumerate((laid, laid[::-1])):
                 queries = asking.vectors
-                for start in range(max(0, done - before), len(queries), self.rows):
+                for start, following in self._share(len(queries), max(0, done - before)):
                     block = queries.block(start, start + self.rows, queries.kind)
                     lists = self._probe(direction, block, other, probes)
                     self._finish(results, direction, queries, start, lists, other.vectors, certain=False)
-                    self.stage.update(progress=before + start + len(block))
+                    self.own.update(progress=before + following)
                     bar.update(len(block))
                     del block, lists  # before the next ones are allocated
                 before += len(queries)
+        if self.processes > 1 and not self.index:
+            self._collect(results, 0)
+            self._collect(results, 1)
+
+    def _share(self, count: int, done: int) -> Iterator[tuple[int, int]]:
+        """The starts of this process's blocks of `count` queries that are not done, each with the start that follows."""
+        stride = self.rows * self.processes
+        for start in range(max(done, self.index * self.rows), count, stride):
+            yield start, min(start + stride, count)
+
+    def _save(self, name: str, **parts: Any) -> None:
+        assert self.stage.path is not None
+        (self.stage.path / FOUND).mkdir(parents=True, exist_ok=True)
+        arrays = {key: torch.as_tensor(part).cpu().numpy() for key, part in parts.items()}
+        save_arrays(self.stage.path / FOUND / f"{name}.npz", **arrays)
+
+    def _load(self, name: str) -> dict[str, np.ndarray]:
+        """What a process has saved, or will have."""
+        assert self.stage.path is not None
+        path = self.stage.path / FOUND / f"{name}.npz"
+        while not path.exists():
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        return load_arrays(path)
+
+    def _collect(self, results: Sequence[Neighbours], direction: int) -> None:
+        """Fills `results` with the blocks of all processes."""
+        for start in range(0, len(self.sides[direction]), self.rows):
+            rows, *found = self._load(f"{direction}-{start}").values()
+            for result, values in zip(results[direction], found, strict=True):
+                result[rows] = values
 
     def _probe(self, direction: int, block: np.ndarray, other: Cells, probes: int) -> TopK:
         lists = self._lists(direction, len(block))
@@ -225,14 +282,21 @@ class BlockSearch:
         candidates: Vectors,
         *,
         certain: bool = True,
+        shared: bool = True,
     ) -> None:
         """Computes and stores the neighbours of the queries from `start` on; `lists` are their candidates."""
+        shared = shared and self.processes > 1
+        stored = Neighbours.empty(len(lists), lists.k) if shared else results[direction]
         for first in range(0, len(lists), ROWS_SETTLED):
             some = lists[first : first + ROWS_SETTLED]
             rows = np.arange(start + first, start + first + len(some))
             found = self._settle(direction, queries[rows], some, candidates, certain=certain)
-            for result, values in zip(results[direction], found, strict=True):
-                result[queries.labels(rows)] = values
+            places = rows - start if shared else queries.labels(rows)
+            for array, values in zip(stored, found, strict=True):
+                array[places] = values
+        if shared:
+            rows = queries.labels(np.arange(start, start + len(lists)))
+            self._save(f"{direction}-{start}", rows=rows, **stored._asdict())
 
     def _settle(
         self, direction: int, block: np.ndarray, lists: TopK, candidates: Vectors, *, certain: bool
@@ -257,20 +321,20 @@ class BlockSearch:
         """The targets' lists after that many sources."""
         shape, arrays = (len(self.sides[1]), self._listed(1)), []
         for name, kind, fill in (("values", np.float32, -np.inf), ("candidates", np.int32, 0)):
-            arrays.append(self.stage.array(name, shape, kind))
-            arrays[-1][:] = self.stage.array(f"{name}-{done}", shape, kind) if done else fill
+            arrays.append(self.own.array(name, shape, kind))
+            arrays[-1][:] = self.own.array(f"{name}-{done}", shape, kind) if done else fill
         return arrays
 
     def _keep(self, columns: TopK, done: int) -> None:
         """Saves the targets' lists after that many sources, and removes those before."""
-        if self.stage.path is None:
+        if self.own.path is None:
             return
         names = [f"{name}-{done}" for name in ("values", "candidates")]
         for name, tensor in zip(names, (columns.values, columns.candidates), strict=True):
             array = tensor.cpu().numpy()
-            self.stage.array(name, array.shape, array.dtype.type)[:] = array
-        self.stage.update(progress=done)
-        self.stage.clear([*names, "values", "candidates", *RESULTS])
+            self.own.array(name, array.shape, array.dtype.type)[:] = array
+        self.own.update(progress=done)
+        self.own.clear([*names, "values", "candidates", *RESULTS])
 
 
 def _hits(found: np.ndarray, true: np.ndarray) -> np.ndarray:

@@ -8,17 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 import torch
 
-from hf_xlsr.mining.search.tiles import Tile, TopK
+from hf_xlsr.mining.search.tiles import ROUNDING, Tile, TopK
 from hf_xlsr.mining.search.vectors import Vectors, as_tensor, convert
 from hf_xlsr.mining.work_folder import Stage
 
 SEED = 1
 POINTS_PER_CELL = 64  # of the sample that centroids are trained on
 ROUNDS = 10
+TWO_LEVELS = 1 << 16  # so many centroids are searched in cells of their own
+GROUPS_PROBED, QUERIES_GROUPED = 16, 1 << 14
+
+
+class Centroids:
+    """Finds the nearest centroids of vectors: of all, or of many only in the nearest groups of centroids."""
+
+    def __init__(self, vectors: np.ndarray, tile: Tile, used: np.ndarray | None = None) -> None:
+        self.tile, self.numbers = tile, np.arange(len(vectors)) if used is None else np.flatnonzero(used)
+        vectors = vectors[self.numbers]
+        self.vectors = as_tensor(vectors, tile.device)
+        self.groups: Cells | None = None
+        self.step = tile.height(len(vectors))  # queries at a time
+        if len(vectors) >= TWO_LEVELS:
+            self.groups = lay_out(Vectors(vectors), "groups", isqrt(len(vectors)), Stage(None), tile)
+            self.step = QUERIES_GROUPED
+
+    def nearest(self, queries: torch.Tensor, count: int) -> np.ndarray:
+        """`(len(queries), count)` numbers of centroids; above all numbers where the groups have fewer."""
+        if self.groups is None:
+            products = self.tile.product(queries, self.vectors)[: len(queries), : len(self.vectors)]
+            found = products.argmax(1, keepdim=True) if count == 1 else products.topk(count, 1, sorted=False).indices
+            return self.numbers[found.cpu().numpy()]
+        best = TopK(
+            torch.full((len(queries), count), -torch.inf, device=queries.device),
+            torch.zeros((len(queries), count), dtype=torch.int32, device=queries.device),
+            count,
+            ROUNDING,
+        )
+        # Twice as many groups as hold `count` centroids on average.
+        probes = max(GROUPS_PROBED, 2 * count * len(self.groups.centroids) // len(self.vectors))
+        probe_cells(queries, self.groups, probes, best, self.tile, self.tile.size)
+        found = self.numbers[self.groups.vectors.labels(best.candidates.cpu().numpy())]
+        return np.where(best.values.cpu().numpy() == -np.inf, self.numbers[-1] + 1, found)
 
 
 def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> np.ndarray:
@@ -43,12 +78,11 @@ def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Ti
 
 def _nearest_cells(side: Vectors, centroids: np.ndarray, tile: Tile) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Start of each block of vectors, the block, and the nearest centroid of each of its vectors."""
-    centres = as_tensor(centroids, tile.device)
-    rows = min(tile.height(len(centres)), side.step)
+    search = Centroids(centroids, tile)
+    rows = search.step if search.groups else min(search.step, side.step)
     for start in range(0, len(side), rows):
         block = side.block(start, start + rows)
-        products = tile.product(as_tensor(block, tile.device), centres)[: len(block), : len(centres)]
-        yield start, block, products.argmax(1).cpu().numpy()
+        yield start, block, search.nearest(as_tensor(block, tile.device), 1)[:, 0]
 
 
 def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
@@ -63,6 +97,7 @@ class Cells:
     vectors: Vectors
     centroids: np.ndarray
     starts: np.ndarray
+    search: Centroids  # of those whose cells are not empty
 
 
 def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> Cells:
@@ -81,24 +116,20 @@ def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> C
         order[:] = np.argsort(cell, kind="stable")
         copy_rows(side, order, matrix)
         stage.update(**{f"{name}-cells": cells})
-    return Cells(Vectors(matrix, labels=side.labels(np.array(order))), np.array(centroids), np.array(starts))
+    search = Centroids(np.array(centroids), tile, np.diff(starts) > 0)
+    return Cells(Vectors(matrix, labels=side.labels(np.array(order))), np.array(centroids), np.array(starts), search)
 
 
 def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile, rows: int) -> None:
     """Compares queries with the vectors of their `probes` nearest cells that are not empty, `rows` at a time."""
-    centres = as_tensor(cells.centroids, tile.device)
-    counts = np.diff(cells.starts)
-    empty = torch.from_numpy(counts == 0).to(tile.device)
-    probes = min(probes, int((counts > 0).sum()))
-    chosen = np.empty((len(queries), probes), np.uint16 if len(centres) < 2**16 else np.int64)  # sorted by radix
-    height = tile.height(len(centres))
-    for start in range(0, len(queries), height):
-        part = queries[start : start + height]
-        products = tile.product(part.float(), centres)[: len(part), : len(centres)]
-        products[:, empty] = -torch.inf
-        chosen[start : start + height] = products.topk(probes, 1, sorted=False).indices.cpu().numpy()
+    search = cells.search
+    probes = min(probes, len(search.vectors))
+    total = len(cells.centroids)
+    chosen = np.empty((len(queries), probes), np.uint16 if total < 2**16 else np.int64)  # sorted by radix
+    for start in range(0, len(queries), search.step):
+        chosen[start : start + search.step] = search.nearest(queries[start : start + search.step].float(), probes)
     askers = np.argsort(chosen, axis=None, kind="stable")
-    ends = np.cumsum(np.bincount(chosen.ravel(), minlength=len(centres)))
+    ends = np.cumsum(np.bincount(chosen.ravel(), minlength=total)[:total])
     del chosen
     askers //= probes
     columns = tile.height(rows)

@@ -89,6 +89,7 @@ def neighbours_both_ways(
     probes: int | None = None,
     recall: float | None = None,
     show_progress_bar: bool = False,
+    process: tuple[int, int] = (0, 1),
 ) -> BothWays:
     """The `k` nearest rows on the other side for every row, by inner product (cosine, for vectors of length 1).
 
@@ -116,6 +117,7 @@ def neighbours_both_ways(
         probes: Cells that a row is compared with, for `ivf`; 32 by default.
         recall: For `ivf`: doubles `probes` until 1,000 random rows of each side find this share of their neighbours. The
             recall of the result is measured on a second sample.
+        process: Number of this process and of all that search together, on machines of one kind that share the folder.
 
     Returns:
         The neighbours in both directions, without columns if the other side is empty.
@@ -139,24 +141,28 @@ def neighbours_both_ways(
     filter_ = Filter(device)
     sizes = choose_sizes(matrices, (k, k + filter_.spare), method, cells, probes, memory, folder is not None)
     if folder is not None:
-        kind = method, cells, probes, recall, filter_.precision
+        kind = method, cells, probes, recall, filter_.precision, *process[1:] * (process[1] > 1)
         settings = repr((VERSION, k, *kind, *map(array_hash, matrices)))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
     search = None
     if not stage.result:
-        search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar)
+        if process[1] > 1:  # blocks of one size
+            if not process[0] and "sizes" not in stage.state:
+                stage.update(sizes=sizes)
+            sizes = stage.wait("sizes")
+        search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar, process)
+    if process[0]:
+        if search is not None:
+            search.run(method, (), probes, recall)
+        stage.wait()
     shapes = [(count, min(k, sum(counts) - count)) for count in counts for _ in range(2)]
     kinds = (np.float32, np.int64) * 2
     arrays = [stage.array(*array) for array in zip(RESULTS, shapes, kinds, strict=True)]
     results = Neighbours(*arrays[:2]), Neighbours(*arrays[2:])
-    if search is not None:
-        measured, margin = 1.0, 0.0
-        if method == "exact":
-            search.exact(results)
-        else:
-            search.by_cells(results, probes, recall)
-            measured, margin = search.recall(results)
+    if search is not None and not process[0]:
+        search.run(method, results, probes, recall)
+        measured, margin = search.recall(results) if method == "ivf" else (1.0, 0.0)
         for stats, result in zip(search.stats, results, strict=True):
             for array in result:
                 array[stats.surplus] = array[stats.originals]

@@ -43,7 +43,7 @@ class Tile:
     """A reusable block of `size` times `size` similarities, padded to whole steps; has room for `cells` columns."""
 
     def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
-        self.device, self.step = filter_.device, filter_.step
+        self.size, self.device, self.step = size, filter_.device, filter_.step
         numbers = max(self._whole(size) ** 2, self.step * self._whole(cells))
         self._numbers = torch.empty(numbers, device=self.device)
 
@@ -119,6 +119,12 @@ class TopK:
             hit, member = (members > floor[some, None]).nonzero(as_tuple=True)
             if len(hit):
                 self._merge(askers, some[hit], members[hit, member], first + member * maxima.shape[1] + their[hit])
+
+    def merge(self, values: torch.Tensor, candidates: torch.Tensor) -> None:
+        """Merges the lists that another process has of the same queries."""
+        top = torch.cat([self.values, values.to(self.values.device)], 1).topk(self.values.shape[1], 1)
+        names = torch.cat([self.candidates, candidates.to(self.values.device)], 1)
+        self.values, self.candidates = top.values, names.gather(1, top.indices)
 
     def _merge(
         self, askers: slice | torch.Tensor, who: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
