@@ -3,13 +3,19 @@
 exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, no mining) and
 semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example). memory: ours within
 `--memory`, on float16 matrices in files.
+
+If LASER names a checkout of LASER, its script also mines.
 """
 
 from __future__ import annotations
 
+import os
+import runpy
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import psutil
@@ -27,7 +33,8 @@ CHUNK = 20_000
 
 
 def sides(job: Job) -> list[str]:
-    return ["ours", "semantic_search", "faiss"] if job["kind"] == "exact" else ["ours"]
+    peers = ["semantic_search", *(["laser"] if os.environ.get("LASER") else []), "faiss"]
+    return ["ours", *(peers if job["kind"] == "exact" else [])]
 
 
 def make_sides(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -54,6 +61,19 @@ def faiss_search(queries: np.ndarray, corpus: np.ndarray, threads: int) -> tuple
     return index.search(queries, K)
 
 
+def laser(folder: Path, sides: tuple[np.ndarray, np.ndarray]) -> set[tuple[int, ...]]:
+    """Pairs of LASER's own script, on files, with numpy's reader of embeddings."""
+    sys.argv = ["mine_bitexts", "--mode", "mine", "--src-lang=a", "--trg-lang=b", f"--output={folder}/pairs"]
+    for name, side in zip(("src", "trg"), sides, strict=True):
+        np.save(folder / f"{name}.npy", side)
+        (folder / name).write_text("".join(f"{row}\n" for row in range(len(side))))
+        sys.argv += [str(folder / name), f"--{name}-embeddings={folder / name}.npy"]
+    unused = MagicMock(EmbedLoad=lambda path, *_, **__: np.load(path))
+    sys.modules |= {"embed": unused, "lib.text_processing": unused}
+    runpy.run_path(f"{os.environ['LASER']}/source/mine_bitexts.py", run_name="__main__")
+    return {tuple(map(int, line.split("\t")[1:])) for line in (folder / "pairs").read_text().splitlines()}
+
+
 def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     import torch
     from sentence_transformers import util
@@ -75,11 +95,13 @@ def prepare(job: Job, sides: list[str]) -> Step:
             np.save(name, vectors.astype(np.float16))
         source, target = (np.load(name, mmap_mode="r") for name in names)
 
-    def mined(both: BothWays) -> dict[str, Any]:
+    def figures(pairs: set[tuple[int, ...]], recall: float = 1.0) -> dict[str, Any]:
         _ = scratch  # lives as long as the step
+        return {"pairs": len(pairs), "true_pairs": len(pairs & truth) / len(pairs), "recall": recall}
+
+    def mined(both: BothWays) -> dict[str, Any]:
         found = extract_pairs(both)
-        pairs = set(zip(found.source.tolist(), found.target.tolist(), strict=True))
-        return {"pairs": len(pairs), "true_pairs": len(pairs & truth) / len(pairs), "recall": both.recall}
+        return figures(set(zip(found.source.tolist(), found.target.tolist(), strict=True)), both.recall)
 
     def ours() -> dict[str, Any]:
         return mined(neighbours_both_ways(source, target, K, **options))
@@ -91,6 +113,8 @@ def prepare(job: Job, sides: list[str]) -> Step:
             for one, other in ((source, target), (target, source)):
                 faiss_search(one, other, job["threads"])
             return {}
+        if side == "laser":
+            return figures(laser(Path(scratch.name), (source, target)))
         if side == "semantic_search":
             both = *semantic_search(source, target), *semantic_search(target, source)
             return mined(BothWays(*both, method="exact", recall=1.0))
