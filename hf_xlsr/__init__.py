@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from hf_xlsr.utils.auto_classes import register_architectures
-from hf_xlsr.utils.lazy import lazy_names
+from hf_xlsr.utils.lazy import TRAINERS, lazy_names
 
 __version__ = version("hf-xlsr")
 
@@ -30,21 +30,7 @@ __getattr__, __dir__, _names = lazy_names(
             "LightweightConfig",
             "LightweightDualTransformer",
         ],
-        "trainers.adapters": ["add_adapters"],
-        "trainers.arguments": [
-            "CmlmTrainingArguments",
-            "DualMomentumTrainingArguments",
-            "HictlTrainingArguments",
-            "LightweightTrainingArguments",
-            "XlsrTrainingArguments",
-        ],
-        "trainers.base": ["XlsrTrainer"],
-        "trainers.cmlm": ["CmlmTrainer"],
-        "trainers.dual_momentum": ["DualMomentumTrainer", "MemoryQueueCallback", "MomentumCallback"],
-        "trainers.fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
-        "trainers.hictl": ["HictlTrainer"],
-        "trainers.lightweight": ["DistillationTrainer", "LightweightTrainer"],
-        "trainers.translation": ["TranslationTrainer", "TranslationTrainingArguments"],
+        **{f"trainers.{module}": names for module, names in TRAINERS.items()},
         "utils.errors": ["XlsrError"],
     },
 )

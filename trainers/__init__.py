@@ -1,40 +1,7 @@
-"""Trainers: the Hugging Face Trainer with our batching, loss parts, protocols and exact resume."""
+"""Trainers: the Hugging Face Trainer with our batching, loss parts, protocols and exact resume. Lazily imported."""
 
 from __future__ import annotations
 
-from hf_xlsr.trainers.adapters import add_adapters
-from hf_xlsr.trainers.arguments import (
-    CmlmTrainingArguments,
-    DualMomentumTrainingArguments,
-    HictlTrainingArguments,
-    LightweightTrainingArguments,
-    XlsrTrainingArguments,
-)
-from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.cmlm import CmlmTrainer
-from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer, MemoryQueueCallback, MomentumCallback
-from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments
-from hf_xlsr.trainers.hictl import HictlTrainer
-from hf_xlsr.trainers.lightweight import DistillationTrainer, LightweightTrainer
-from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
+from hf_xlsr.utils.lazy import TRAINERS, lazy_names
 
-__all__ = [
-    "CmlmTrainer",
-    "CmlmTrainingArguments",
-    "DistillationTrainer",
-    "DualMomentumTrainer",
-    "DualMomentumTrainingArguments",
-    "FineTuneTrainer",
-    "FineTuneTrainingArguments",
-    "HictlTrainer",
-    "HictlTrainingArguments",
-    "LightweightTrainer",
-    "LightweightTrainingArguments",
-    "MemoryQueueCallback",
-    "MomentumCallback",
-    "TranslationTrainer",
-    "TranslationTrainingArguments",
-    "XlsrTrainer",
-    "XlsrTrainingArguments",
-    "add_adapters",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, TRAINERS)

@@ -1,20 +1,14 @@
-"""From a trained model to folders that other tools load."""
+"""From a trained model to folders that other tools load. Names are imported on first use."""
 
 from __future__ import annotations
 
-from hf_xlsr.export.pruning import prune
-from hf_xlsr.export.routed import (
-    debias_sentence_transformer,
-    single_route,
-    to_routed_sentence_transformer,
-)
-from hf_xlsr.export.sentence_transformer import save_export, to_sentence_transformer
+from hf_xlsr.utils.lazy import lazy_names
 
-__all__ = [
-    "debias_sentence_transformer",
-    "prune",
-    "save_export",
-    "single_route",
-    "to_routed_sentence_transformer",
-    "to_sentence_transformer",
-]
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "pruning": ["prune"],
+        "routed": ["debias_sentence_transformer", "single_route", "to_routed_sentence_transformer"],
+        "sentence_transformer": ["save_export", "to_sentence_transformer"],
+    },
+)
