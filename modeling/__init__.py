@@ -1,3 +1,1 @@
 """Model classes, one folder a method."""
-
-from __future__ import annotations

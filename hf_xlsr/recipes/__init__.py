@@ -1,3 +1,1 @@
 """The recipes: one YAML file per setting of a paper, with the small twins that run on a laptop."""
-
-from __future__ import annotations

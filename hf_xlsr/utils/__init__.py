@@ -1,3 +1,1 @@
 """Helpers that every package may use."""
-
-from __future__ import annotations

@@ -1,3 +1,1 @@
 """Readers of file formats."""
-
-from __future__ import annotations
