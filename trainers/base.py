@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
-from transformers import EarlyStoppingCallback, Trainer
+from transformers import EarlyStoppingCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.data.plain import DataConverter
@@ -96,7 +96,7 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
     return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
-class XlsrTrainer(DataFlow, SlimPushes, Trainer):
+class XlsrTrainer(DataFlow, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.plain.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts of

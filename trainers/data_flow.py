@@ -5,21 +5,17 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset
 from torch.utils.data import DataLoader
+from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, MultiTaskBatchSampler, MultiTaskDataset
 from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches, StreamedRows
 from hf_xlsr.trainers.callbacks import GracefulStopCallback
-
-if TYPE_CHECKING:
-    from transformers import Trainer as _Base
-else:
-    _Base = object
 
 
 def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
@@ -42,8 +38,8 @@ def inputs_by_task(inputs: Mapping[str, Any], others: Iterable[str]) -> tuple[di
     return rest, parts
 
 
-class DataFlow(_Base):
-    """Mixin for `Trainer`: data in any form, split over processes by their own batches."""
+class DataFlow(Trainer):
+    """`Trainer` with data in any form, split over processes by their own batches."""
 
     # Whether the examples of a batch are compared with each other.
     contrast = True

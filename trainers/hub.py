@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from huggingface_hub import HfApi, ModelCardData
 from sentence_transformers import SentenceTransformer
+from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
@@ -23,16 +24,11 @@ from hf_xlsr.trainers.live_encoder import set_prompts
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
-if TYPE_CHECKING:
-    from transformers import Trainer as _Base
-else:
-    _Base = object
-
 logger = logging.getLogger(__name__)
 
 
-class SlimPushes(_Base):
-    """Mixin for `Trainer`: `push_to_hub` uploads the exported encoder.
+class SlimPushes(Trainer):
+    """`Trainer` whose `push_to_hub` uploads the exported encoder.
 
     At the end, at each save (`hub_strategy="every_save"`) and on `push_to_hub`, the live model is exported and uploaded
     to `hub_model_id` with a short card. Checkpoints are never uploaded; `hf-xlsr push --what training` uploads the state
