@@ -229,6 +229,10 @@ class XlsrTrainer(DataFlow, SlimPushes):
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
         return prepared
 
+    def padding(self, args: Any) -> dict[str, int]:
+        """How long the collator makes sentences, as its options."""
+        return {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
+
     @property
     def stopped_early(self) -> bool:
         """Whether a signal ended the last training."""
@@ -341,10 +345,9 @@ class PairTrainer(XlsrTrainer):
         train_dataset = self.converted(train_dataset, args)
         self.max_length = usable_length([encoder], args.max_length, train_dataset, together=self.sentences_together)
         if kwargs.get("data_collator") is None:
-            options = {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
             config = base_model(model).config
-            options |= {"seed": args.seed_of_data, "mlm_probability": config.mlm_probability}
-            kwargs["data_collator"] = self.collator(tokenizer, config, **options)
+            options = {"seed": args.seed_of_data, "mlm_probability": config.mlm_probability}
+            kwargs["data_collator"] = self.collator(tokenizer, config, **self.padding(args), **options)
         super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
 
     def new_model_options(self) -> dict[str, Any]:

@@ -114,14 +114,14 @@ class CmlmTrainer(XlsrTrainer):
         super().__init__(model, args, processing_class=processing_class, train_dataset=main, **kwargs)
 
     def _collator(self, tokenizer: Any, config: Any, args: Any) -> MultiTaskCollator:
-        rounding: dict[str, Any] = {"pad_to_multiple_of": args.padding_multiple, "max_length": self.max_length}
         collators: dict[str, Any] = {}
         if TEXT in self.datasets:
-            options = {"mlm_probability": config.mlm_probability, "seed": args.seed_of_data, **rounding}
-            collators[TEXT] = CmlmCollator(tokenizer, **options)
+            options = {"mlm_probability": config.mlm_probability, "seed": args.seed_of_data}
+            collators[TEXT] = CmlmCollator(tokenizer, **options, **self.padding(args))
         if NLI in self.datasets:
-            collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **rounding)
-        collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)  # also for evaluation
+            collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **self.padding(args))
+        # Also for evaluation.
+        collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **self.padding(args))
         return MultiTaskCollator({task: collators[task] for task in (*self.datasets, RETRIEVAL)})
 
     def train_batches(self) -> tuple[Any, Any]:

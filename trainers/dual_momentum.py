@@ -228,11 +228,10 @@ class DualMomentumTrainer(XlsrTrainer):
 
     def _collator(self, args: Any) -> Any:
         pads = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
-        options = {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
-        pairs = DualCollator(pads, **options)
+        pairs = DualCollator(pads, **self.padding(args))
         if self.nli_dataset is None:
             return pairs
-        return MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **options)})
+        return MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **self.padding(args))})
 
     def train_batches(self) -> tuple[Any, Any]:
         if self.nli_dataset is None:
@@ -244,15 +243,11 @@ class DualMomentumTrainer(XlsrTrainer):
         return self.join_tasks(data, {PAIRS: self.batches(self.train_dataset), NLI: nli})
 
     def compute_loss(
-        self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         """The model's loss; the keys wait for the end of the step."""
         batch, nli = inputs_by_task(inputs, [NLI])
-        loss, outputs = super().compute_loss(model, {**batch, **nli}, True, num_items_in_batch)
+        loss, outputs = super().compute_loss(model, {**batch, **nli}, True, *args, **kwargs)
         if model.training:
             for side in ("source", "target"):
                 parts = getattr(outputs, f"{side}_keys"), batch[f"{side}_texts"], batch["examples"]

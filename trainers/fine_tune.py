@@ -134,11 +134,7 @@ class FineTuneTrainer(XlsrTrainer):
         if train_dataset is not None and ours.config.num_labels != outputs:
             raise XlsrError(f"`num_labels` must be {outputs} for these data, got {ours.config.num_labels}.")
         if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = LabelledCollator(
-                processing_class.pad_token_id,
-                max_length=self.max_length,
-                pad_to_multiple_of=args.padding_multiple,
-            )
+            kwargs["data_collator"] = LabelledCollator(processing_class.pad_token_id, **self.padding(args))
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def convert(self, data: Any, name: str) -> Any:

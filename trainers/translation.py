@@ -102,11 +102,7 @@ class TranslationTrainer(XlsrTrainer):
         if args.freeze_encoder:
             ours.freeze_encoder()
         if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = TranslationCollator(
-                processing_class.pad_token_id,
-                max_length=self.max_length,
-                pad_to_multiple_of=args.padding_multiple,
-            )
+            kwargs["data_collator"] = TranslationCollator(processing_class.pad_token_id, **self.padding(args))
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def compute_loss(
