@@ -78,9 +78,8 @@ class LightweightTrainer(PairTrainer):
         if self.args.optimization == "released" and self.lr_scheduler is None:
             updates = -(-len(self.get_train_dataloader()) // self.args.gradient_accumulation_steps)
             decay_step = updates * self.args.decay_epoch
-            beta2 = self.args.adam_beta2
             chosen: Any = self.optimizer if optimizer is None else optimizer
-            rate = partial(released_learning_rate, beta2=beta2, decay_step=decay_step)
+            rate = partial(released_learning_rate, beta2=self.args.adam_beta2, decay_step=decay_step)
             self.lr_scheduler = LambdaLR(chosen, rate)
             self._created_lr_scheduler = True
             return self.lr_scheduler

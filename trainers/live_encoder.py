@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from sentence_transformers.util import cos_sim, pairwise_cos_sim, quantize_embeddings, truncate_embeddings
 
 from hf_xlsr.data.collators import pad_rows, truncate_row
+from hf_xlsr.data.encoding import Prompts
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.evaluation.protocols.tatoeba import nearest_row
@@ -18,8 +21,6 @@ from hf_xlsr.utils.pooling import normalize
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.base import XlsrTrainer
-
-Prompts = str | Mapping[str, str] | None
 
 
 def named_prompts(prompts: Prompts) -> dict[str, str]:
@@ -29,12 +30,6 @@ def named_prompts(prompts: Prompts) -> dict[str, str]:
     given = dict(prompts or {})
     roles = {"query": "source", "document": "target"}
     return {**{name: given[role] for name, role in roles.items() if role in given}, **given}
-
-
-class _NoCard:
-    """What evaluators of sentence-transformers write their metrics to; the trainer logs them."""
-
-    def set_evaluation_metrics(self, *_: Any, **__: Any) -> None: ...
 
 
 def set_prompts(model: Any, prompts: Prompts) -> None:
@@ -62,20 +57,16 @@ def batches_by_length(ids: Sequence[Sequence[int]], batch_size: int) -> list[lis
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
+@dataclass(eq=False, repr=False)
 class LiveModel:
     """A model in training for evaluation, with its current weights; the model keeps its mode."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        max_length: int = 128,
-        autocast_dtype: torch.dtype | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.model, self.tokenizer, self.max_length = model, tokenizer, max_length
-        self.autocast_dtype, self.progress = autocast_dtype, progress
+    model: Any
+    tokenizer: Any
+    _: KW_ONLY
+    max_length: int = 128
+    autocast_dtype: torch.dtype | None = None
+    progress: bool = False
 
 
 class LiveEncoder(LiveModel):
@@ -87,7 +78,8 @@ class LiveEncoder(LiveModel):
     similarity_fn_name = "cosine"
     similarity = staticmethod(cos_sim)
     similarity_pairwise = staticmethod(pairwise_cos_sim)
-    model_card_data = _NoCard()
+    # Evaluators of sentence-transformers write their metrics to it; the trainer logs them.
+    model_card_data = SimpleNamespace(set_evaluation_metrics=lambda *_, **__: None)
     truncate_dim: int | None = None
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
 from hf_xlsr.encoders.stock import encoder_from_pretrained
-from hf_xlsr.modeling.base import EncoderWithLmHead
+from hf_xlsr.modeling.base import EncoderWithLmHead, config_of_encoder
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.trainers.adapters import base_model
@@ -72,11 +73,9 @@ def _is_saved(model: Any, model_class: Any) -> bool:
 def tokenizer_of(encoder: Any, folder: str | Path | None = None) -> Any:
     """The tokenizer from the place that an encoder was loaded from."""
     place = str(folder or getattr(encoder, "name_or_path", ""))
-    try:
+    with suppress(OSError, ValueError):
         if place:
             return load_auto(AutoTokenizer, place)
-    except (OSError, ValueError):
-        pass
     raise XlsrError(f"The tokenizer of the encoder ('{place}') is missing. Give `processing_class` or `tokenizers`.")
 
 
@@ -101,8 +100,7 @@ def model_and_tokenizer(
     if not isinstance(part, Part):
         raise XlsrError(f"`model` must be a {model_class.__name__}, or a single encoder by folder, id or object.")
     config_class = model_class.config_class
-    attention = {"attn_implementation": part.encoder.config._attn_implementation}
-    config = config_class(text_config=part.encoder.config, **attention, **part.options(config_class), **options)
+    config = config_class(**config_of_encoder(part.encoder), **part.options(config_class), **options)
     set_seed(seed)
     if issubclass(model_class, EncoderWithLmHead):
         made = model_class(config, part.encoder)
