@@ -122,7 +122,7 @@ class EncoderWithLmHead(SentenceEncoderModel):
 
     def __init__(self, config: Any, encoder: Any = None) -> None:
         super().__init__(config)
-        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
+        attention = {"attn_implementation": config._attn_implementation}
         self.encoder = encoder if encoder is not None else encoder_from_config(config.get_text_config(), **attention)
 
     def make_lm_head(self) -> LmHead:

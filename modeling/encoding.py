@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from hf_xlsr.losses import encode_in_chunks
+from hf_xlsr.losses.combination import encode_in_chunks
 from hf_xlsr.utils.distributed import gather_ragged, gather_rows, world_size
 
 Encode = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]

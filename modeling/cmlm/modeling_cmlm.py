@@ -14,7 +14,8 @@ from transformers import initialization as init
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import first_position
-from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
+from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
+from hf_xlsr.losses.in_batch import additive_margin_loss
 from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
 from hf_xlsr.modeling.encoding import (
@@ -119,12 +120,10 @@ class CmlmModel(EncoderWithLmHead):
         self.projections = SentenceProjections(
             width, config.projections, std, layers=config.projection_layers, hidden=config.projection_width
         )
-        self.skip = None
-        if config.conditioning == "skip":
-            self.skip = nn.Linear((config.projections + 1) * width, width)
+        self.skip = nn.Linear((config.projections + 1) * width, width) if config.conditioning == "skip" else None
         self.next_sentence_head = nn.Linear(width, 2) if config.conditioning == "next_sentence" else None
         self.lm_head = self.make_lm_head()
-        self.nli_head = NliHead(width, 0, config.nli_labels) if config.nli_labels else None
+        self.nli_head: Any = NliHead(width, 0, config.nli_labels) if config.nli_labels else None
         self.post_init()
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -222,8 +221,7 @@ class CmlmModel(EncoderWithLmHead):
             embeddings = gather_with_gradient(source), gather_with_gradient(target), negatives
             losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *embeddings)
         if nli is not None:
-            head: Any = self.nli_head
-            losses["nli"], statistics["nli_accuracy"] = head.loss(encode, nli)
+            losses["nli"], statistics["nli_accuracy"] = self.nli_head.loss(encode, nli)
         weights = {"cmlm": config.cmlm_weight, "next_sentence": config.cmlm_weight}
         weights |= {"retrieval": config.retrieval_weight, "nli": config.nli_weight}
         return PairOutput(weighted_sum(losses, weights), losses, statistics, source, target)

@@ -68,7 +68,10 @@ class DualMomentumConfig(PreTrainedConfig):
         if self.languages is None:
             self.languages = ["en", "zh"]
         given = self.encoder_configs or {language: {"model_type": "bert"} for language in self.languages}
-        self.encoder_configs = {name: _as_config(value) for name, value in given.items()}
+        self.encoder_configs = {
+            name: value if isinstance(value, PreTrainedConfig) else AutoConfig.for_model(**value)
+            for name, value in given.items()
+        }
         super().__post_init__(**kwargs)
 
     def validate_encoders(self) -> None:
@@ -120,10 +123,3 @@ def check_same(place: str, stored: Mapping[str, Any], expected: Any) -> None:
                 f"`{name}` must be {saved}, as in '{place}', got {value}. To change it, start a new run from the "
                 "encoders (DualMomentumModel.from_encoders)."
             )
-
-
-def _as_config(value: Any) -> PreTrainedConfig:
-    if isinstance(value, PreTrainedConfig):
-        return value
-    options = dict(value)
-    return AutoConfig.for_model(options.pop("model_type"), **options)

@@ -12,14 +12,8 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers import initialization as init
 
-from hf_xlsr.losses import (
-    QuantizedRows,
-    matching_pairs,
-    matryoshka_mean,
-    quantize_rows,
-    queue_info_nce,
-    truncate_rows,
-)
+from hf_xlsr.losses.combination import matryoshka_mean
+from hf_xlsr.losses.queue_info_nce import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce, truncate_rows
 from hf_xlsr.utils.distributed import gather_rows, process_index
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
-from hf_xlsr.losses import weighted_sum
+from hf_xlsr.losses.combination import weighted_sum
 from hf_xlsr.modeling.base import PairOutput, XlsrPreTrainedModel
 from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives, full_mask
 from hf_xlsr.modeling.heads import NliHead
@@ -71,17 +71,15 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def __init__(self, config: DualMomentumConfig, encoders: Mapping[str, PreTrainedModel] | None = None) -> None:
         super().__init__(config)
         configs = config.encoder_configs or {}
-        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
-        self.encoders = nn.ModuleDict(
-            dict(encoders)
-            if encoders is not None
-            else {name: encoder_from_config(value, **attention) for name, value in configs.items()}
-        )
+        attention = {"attn_implementation": config._attn_implementation}
+        if encoders is None:
+            encoders = {name: encoder_from_config(value, **attention) for name, value in configs.items()}
+        self.encoders: Any = nn.ModuleDict(dict(encoders))
         self.projections = nn.ModuleDict()
         if config.projection_dim:
             for name, value in configs.items():
                 self.projections[name] = nn.Linear(value.hidden_size, config.projection_dim, bias=False)
-        self.nli_head = None
+        self.nli_head: Any = None
         if config.nli_labels:
             self.nli_head = NliHead(config.hidden_size, config.nli_hidden_size, config.nli_labels, config.nli_dropout)
         self.momentum_encoders, self.momentum_projections = nn.ModuleDict(), nn.ModuleDict()
@@ -137,8 +135,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""
-        first: Any = next(iter(self.encoders.values()))
-        return first.get_input_embeddings()
+        return next(iter(self.encoders.values())).get_input_embeddings()
 
     def resize_token_embeddings(  # type: ignore[override]  # an encoder has to be named
         self, new_num_tokens: int, *args: Any, language: str = "", **kwargs: Any
@@ -146,8 +143,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         """Resizes the embeddings of one encoder and of its momentum copy; a shared encoder needs no `language`."""
         names = list(self.encoders)
         name = names[0] if len(names) == 1 else self.config.encoder_of(language)
-        encoder: Any = self.encoders[name]
-        resized = encoder.resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        resized = self.encoders[name].resize_token_embeddings(new_num_tokens, *args, **kwargs)
         if self.config.use_momentum:
             average: Any = self.momentum_encoders[name]
             before = average.get_input_embeddings().num_embeddings
@@ -295,8 +291,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         losses = {"source_to_target": forward, "target_to_source": backward}
         weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         if nli is not None:
-            head: Any = self.nli_head
-            losses["nli"], _ = head.loss(encode(nli["lang"]), nli)
+            losses["nli"], _ = self.nli_head.loss(encode(nli["lang"]), nli)
         return PairOutput(
             loss=weighted_sum(losses, weights),
             losses=losses,
@@ -319,9 +314,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(names, tokenizers)
         encoders: dict[str, Any] = {language: self.encoders[name] for language, name in names.items()}
         own = {language: by_language[language] for language in names}
-        projections: Any = None
-        if self.projections:
-            projections = {language: self.projections[name] for language, name in names.items()}
+        projections: Any = {language: self.projections[name] for language, name in names.items() if self.projections}
         return to_routed_sentence_transformer(encoders, own, projections, pooling=self.config.pooling, **options)
 
 

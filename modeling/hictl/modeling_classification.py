@@ -20,7 +20,6 @@ from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import XlsrPreTrainedModel, config_of_encoder
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import pool
 
 from .configuration_hictl import HictlConfig
 
@@ -110,9 +109,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         if self.takes_token_types:
             inputs["token_type_ids"] = token_type_ids
         outputs = self.encoder(**{name: value for name, value in inputs.items() if value is not None})
-        states = outputs.last_hidden_state
-        mask = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask
-        logits = self.classifier(self.dropout(pool(states, mask, "cls").to(states.dtype)))
+        logits = self.classifier(self.dropout(outputs.last_hidden_state[:, 0]))
         losses = None
         if labels is not None:
             exact = logits.to(accumulation_dtype(logits))

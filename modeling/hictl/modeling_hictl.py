@@ -10,17 +10,10 @@ import torch
 from torch import nn
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.losses import (
-    bags_of_words,
-    draw_negative_words,
-    encode_in_chunks,
-    hard_word_share,
-    matryoshka_mean,
-    sentence_contrast_loss,
-    weighted_sum,
-    word_contrast_loss,
-)
+from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
+from hf_xlsr.losses.in_batch import sentence_contrast_loss
 from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
 from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, full_mask, in_order, length_chunks
 from hf_xlsr.utils.distributed import gather_with_gradient

@@ -12,20 +12,10 @@ from torch import nn
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.losses import (
-    alignment_loss,
-    encode_in_chunks,
-    generative_labels,
-    generative_loss,
-    matching_loss,
-    matching_pairs,
-    matryoshka_mean,
-    queue_info_nce,
-    similarity_loss,
-    teacher_loss,
-    weighted_sum,
-)
-from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
+from hf_xlsr.losses.in_batch import alignment_loss, matching_loss, similarity_loss, teacher_loss
+from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
+from hf_xlsr.losses.vocabulary import IGNORE, generative_labels, generative_loss
 from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel
 from hf_xlsr.modeling.dual_momentum.contrast import MemoryQueue
 from hf_xlsr.modeling.encoding import encode_negatives, full_mask
@@ -196,9 +186,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
     @property
     def loss_weights(self) -> dict[str, float]:
         """The weight of each loss, by its name."""
-        config = self.config
-        names = ("generative", "alignment", "similarity")
-        return {name: getattr(config, f"{name}_weight") for name in names}
+        return {name: getattr(self.config, f"{name}_weight") for name in ("generative", "alignment", "similarity")}
 
     def extra_losses(
         self, embeds: torch.Tensor, pairs: tuple[torch.Tensor, ...], matryoshka_dims: Sequence[int] | None, **more: Any
