@@ -29,7 +29,6 @@ class QuantizedRows:
     """Rows with a scale each; row `i` is `scales[i] * values[i]`.
 
     `values` are int8 (any type for truncated rows), `(rows, width)`; `scales` float32, `(rows,)`.
-
     """
 
     values: torch.Tensor
@@ -195,13 +194,6 @@ class _QueueInfoNCE(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
-def _in_bfloat16(queries: torch.Tensor) -> bool:
-    """Whether products run in bfloat16: under autocast, if the device has bfloat16."""
-    device = queries.device.type
-    fast = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-    return queries.dtype != torch.float64 and fast and torch.is_autocast_enabled(device)
-
-
 def queue_info_nce(
     queries: torch.Tensor,
     positive_keys: torch.Tensor,
@@ -250,16 +242,17 @@ def queue_info_nce(
     check_shapes(queries=queries, positive_keys=positive_keys)
     check_temperature(temperature)
     banks = [queue] if other_keys is None else [queue, other_keys]
-    on_cpu = queries.device.type == "cpu"
+    device, on_cpu = queries.device.type, queries.device.type == "cpu"
     require_positive("chunk_size", chunk_size)  # a negative one would drop all negatives
     if chunk_size is None:
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
-    bfloat16 = _in_bfloat16(queries)
+    fast = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    bfloat16 = queries.dtype != torch.float64 and fast and torch.is_autocast_enabled(device)
     products: AbstractContextManager[None] = product_precision("bf16") if bfloat16 and on_cpu else nullcontext()
     graded = torch.is_grad_enabled()
     with_gradient = graded and queries.requires_grad, graded and positive_keys.requires_grad
-    with torch.autocast(queries.device.type, enabled=False), products:
+    with torch.autocast(device, enabled=False), products:
         negatives = _Negatives(banks, masked, chunk_size)
         return _QueueInfoNCE.apply(queries, positive_keys, negatives, temperature, bfloat16, with_gradient)
 

@@ -23,13 +23,6 @@ def accumulation_dtype(tensor: torch.Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _matmul_dtype(device_type: str, fallback: torch.dtype) -> torch.dtype:
-    """The precision of the matrix products: autocast's when it is on (a custom function is not cast by it)."""
-    if fallback == torch.float64 or not torch.is_autocast_enabled(device_type):
-        return fallback
-    return torch.get_autocast_dtype(device_type)
-
-
 class _SparseTargetCrossEntropy(torch.autograd.Function):
     """The value in one pass over the vocabulary, the gradients in a second one; logits are never kept.
 
@@ -50,7 +43,9 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         chunk_size: int,
     ) -> torch.Tensor:
         accumulate = accumulation_dtype(hidden)
-        ctx.dtype = _matmul_dtype(hidden.device.type, hidden.dtype)
+        # Of the matrix products; autocast does not cast the inputs of a custom function.
+        cast = hidden.dtype != torch.float64 and torch.is_autocast_enabled(hidden.device.type)
+        ctx.dtype = torch.get_autocast_dtype(hidden.device.type) if cast else hidden.dtype
         ctx.even_mass, ctx.chunk_size = even_mass, chunk_size
         probs = target_probs.to(accumulate)
         highest = hidden.new_full((len(hidden),), -torch.inf, dtype=accumulate)
