@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ MAIN, TASK = "main", "task"
 ExampleKey = tuple[int, int]
 
 
+@dataclass(eq=False, repr=False)
 class Batching:
     """How batches are made of rows, stored or streamed.
 
@@ -38,27 +40,23 @@ class Batching:
         contrast: Whether a loss compares the rows of a batch, which needs two.
     """
 
-    def __init__(
-        self,
-        batch_size: int,
-        *,
-        mixing: str = "proportional",
-        exponent: float = 0.3,
-        homogeneous: bool = False,
-        bucket: bool = True,
-        seed: int = 1,
-        num_processes: int = 1,
-        process_index: int = 0,
-        batch_option: str = "per_device_train_batch_size",
-        contrast: bool = True,
-    ) -> None:
-        self.batch_size, self.global_batch = batch_size, batch_size * num_processes
-        self.mixing, self.exponent, self.homogeneous = mixing, exponent, homogeneous
-        self.bucket, self.seed = bucket, seed
-        self.num_processes, self.process_index, self.batch_option = num_processes, process_index, batch_option
-        self.own = slice(process_index * batch_size, (process_index + 1) * batch_size)
-        if contrast and self.global_batch < 2:
-            raise XlsrError(f"{batch_option} must be above 1: a batch of one pair has no negatives.")
+    batch_size: int
+    _: KW_ONLY
+    mixing: str = "proportional"
+    exponent: float = 0.3
+    homogeneous: bool = False
+    bucket: bool = True
+    seed: int = 1
+    num_processes: int = 1
+    process_index: int = 0
+    batch_option: str = "per_device_train_batch_size"
+    contrast: bool = True
+
+    def __post_init__(self) -> None:
+        self.global_batch = self.batch_size * self.num_processes
+        self.own = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
+        if self.contrast and self.global_batch < 2:
+            raise XlsrError(f"{self.batch_option} must be above 1: a batch of one pair has no negatives.")
 
 
 def mixing_power(mixing: str, exponent: float) -> float:
