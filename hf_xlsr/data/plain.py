@@ -276,8 +276,9 @@ class Reader:
         else:
             names = (*self.kind.texts, *self.kind.languages)
             texts = [batch[name] for name in self.columns]
-            languages = [
-                self._languages(batch, *named) for named in zip(self.kind.languages, self.languages, strict=True)
+            languages: list[Iterable[str]] = [
+                [name or default for name in batch[column]] if column in batch else repeat(default)
+                for column, default in zip(self.kind.languages, self.languages, strict=True)
             ]
             rows = (dict(zip(names, values, strict=True)) for values in zip(*texts, *languages, strict=False))
         for place, row in enumerate(rows):
@@ -315,9 +316,6 @@ class Reader:
                 if document is not None and before[1:] == expected and _filled(text) and _filled(before[0]):
                     yield {"first": before[0], "second": text, "lang": lang}
                 before = (text, document, lang, position)
-
-    def _languages(self, batch: Batch, column: str, default: str) -> Iterable[str]:
-        return [name or default for name in batch[column]] if column in batch else repeat(default)
 
     def _translation(self, texts: Mapping[str, Any] | None) -> Row:
         filled = {language: text for language, text in (texts or {}).items() if text}

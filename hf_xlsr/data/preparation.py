@@ -231,5 +231,4 @@ def hub_revision(dataset: str | None) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return content
+    return json.loads(path.read_text("utf-8"))

@@ -40,8 +40,7 @@ class EncodingOptions(TypedDict, total=False):
 def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Vectors `(..., width)` of a floating type divided by their lengths; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
-    return unit
+    return vectors / np.where(lengths > 0, lengths, 1)
 
 
 def default_prompt(encoder: Any) -> str | None:

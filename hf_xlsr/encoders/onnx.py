@@ -128,8 +128,7 @@ class OnnxEncoder:
         from tqdm import tqdm
 
         if isinstance(sentences, str):
-            single: np.ndarray = self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task)[0]
-            return single
+            return self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task)[0]
         route = (task or "") if self.routes else ""
         require_choice("task", route, self._sessions)
         tokenizer, session = self._tokenizers[route], self._sessions[route]

@@ -89,10 +89,6 @@ def bible_text(
     )
 
 
-def _codes(language: str) -> list[str]:
-    return sorted(translation.code for translation in TRANSLATIONS if translation.language == language)
-
-
 def _check(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise XlsrError(f"the corpus 'bible' has no {what} '{name}'; {did_you_mean(name, known)}")
@@ -102,7 +98,7 @@ def _version(language: str, wanted: str | None) -> str:
     _check("language", language, LANGUAGES)
     if wanted is None:
         return _default_version(language)
-    _check(f"{language} version", wanted, _codes(language))
+    _check(f"{language} version", wanted, [item.code for item in TRANSLATIONS if item.language == language])
     return wanted
 
 

@@ -38,16 +38,12 @@ class Corpus:
     note: str = ""
 
 
-def _read_catalog() -> dict[str, Corpus]:
-    table: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
-    table["corpora"]["bible"]["languages"] = " ".join(BIBLE_LANGUAGES)
-    return {
-        name: Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
-        for name, fields in table["corpora"].items()
-    }
-
-
-CORPORA = _read_catalog()
+_CATALOG: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
+_CATALOG["corpora"]["bible"]["languages"] = " ".join(BIBLE_LANGUAGES)
+CORPORA = {
+    name: Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
+    for name, fields in _CATALOG["corpora"].items()
+}
 
 
 def load_corpus(

@@ -130,8 +130,7 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
 
 def format_suffix(path: Path) -> str:
     """The suffix before that of a compression."""
-    inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
-    return inner.suffix.lower()
+    return (path.with_suffix("") if path.suffix.lower() in OPENERS else path).suffix.lower()
 
 
 def detect_format(paths: Sequence[Path]) -> str:
