@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 HELP = {"help_option_names": ["-h", "--help"]}
 MODEL = "Folder of a run, a checkpoint, a saved model or an export, or a Hub id."
-PLACEHOLDER = "{lang}"
 READING = {"rich_help_panel": "Reading data", "show_default": False}
 ENCODING = {"rich_help_panel": "Encoding", "show_default": False}
 REQUIRED: Any = inspect.Parameter.empty
@@ -171,7 +171,6 @@ def read_texts(
     model: str, texts: list[str], given: dict[str, Any], quarantine: Quarantine
 ) -> dict[str, Iterable[str]]:
     """Language -> texts of `--texts`, read as they are asked for; the model and the files are looked for first."""
-    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.sources import open_source
     from hf_xlsr.evaluation.table import parse_where
     from hf_xlsr.runs.inputs import check_named
@@ -184,13 +183,9 @@ def read_texts(
         raise XlsrError(f"--columns must be text=COLUMN, got '{others[0]}'.")
 
     def stream(language: str, path: str) -> Iterator[str]:
-        source: dict[str, Any] = {"path": path.replace(PLACEHOLDER, language), "where": where}
-        if columns:
-            source["columns"] = {"text": columns["text"].replace(PLACEHOLDER, language)}
-        if given["config"]:
-            source["config"] = given["config"].replace(PLACEHOLDER, language)
-        if given["split"]:
-            source["split"] = given["split"]
+        source = filled({"path": path, "columns": columns, "config": given["config"]}, language)
+        source |= {"where": where, "split": given["split"]}
+        source = {name: value for name, value in source.items() if value}
         rows = open_source(source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
         return (row["text"] for row in rows)
 

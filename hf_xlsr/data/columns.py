@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
+PLACEHOLDER = "{lang}"  # in paths, columns and configurations: each language in turn
 NUMERIC_COLUMNS = frozenset({"label", "score", "query_id", "document_id"})  # may be numbers
 _DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
@@ -107,6 +108,15 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
     head, dot, rest = path.partition(".")
     value = record.get(head)
     return column_value(value, rest) if dot and isinstance(value, Mapping) else None
+
+
+def filled(value: Any, language: str) -> Any:
+    """A value with the language in place of `{lang}` in all texts inside it."""
+    if isinstance(value, str):
+        return value.replace(PLACEHOLDER, language)
+    if isinstance(value, Mapping):
+        return {key: filled(part, language) for key, part in value.items()}
+    return [filled(part, language) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def split_name(name: str) -> str:

@@ -13,7 +13,7 @@ from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, build_cleaner
-from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.columns import filled, parse_columns
 from hf_xlsr.data.encoding import LABELLED, NLI, UNDETERMINED, Row, RowEncoder, RowKind, check_tokenizers, num_longer
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.masking import counter_uniform
@@ -30,8 +30,6 @@ CLASS_METRICS = ("accuracy", "f1", "matthews")
 SCORE_METRICS = ("pearson", "spearman")
 # Labels of rows whose annotators disagreed or whose label is not public.
 UNLABELLED = frozenset({"", "-", "-1", "none", "nan"})
-# In a path, a column, a configuration or a condition of a source: each of its languages in turn.
-PLACEHOLDER = "{lang}"
 # As in the training files of XNLI.
 SYNONYMS = {"contradictory": "contradiction"}
 
@@ -115,16 +113,8 @@ def language_views(source: Any, languages: Sequence[str]) -> list[dict[str, Any]
     """Splits a source that contains `{lang}` into one source per language."""
     options = as_source(source)
     chosen = [str(language) for language in as_list(options.pop("languages", None)) or languages]
-    wide = _filled(options, "") != options
-    return [{**_filled(options, language), "languages": [language]} for language in (chosen if wide else chosen[:1])]
-
-
-def _filled(value: Any, language: str) -> Any:
-    if isinstance(value, str):
-        return value.replace(PLACEHOLDER, language)
-    if isinstance(value, Mapping):
-        return {key: _filled(part, language) for key, part in value.items()}
-    return [_filled(part, language) for part in value] if isinstance(value, (list, tuple)) else value
+    wide = filled(options, "") != options
+    return [{**filled(options, language), "languages": [language]} for language in (chosen if wide else chosen[:1])]
 
 
 def labelled_rows(

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 
 from langcodes import Language, LanguageTagError, standardize_tag, tag_is_valid
 
+from hf_xlsr.data.columns import PLACEHOLDER
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.utils.errors import XlsrError
 
-PLACEHOLDER = "{lang}"
 UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
 
 # `en`, `pt_BR` and `eng_Latn` are languages; three letters alone may be any word (`src` is Sardinian).

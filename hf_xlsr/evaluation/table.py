@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.data.columns import MissingColumn, split_name
+from hf_xlsr.data.columns import PLACEHOLDER, MissingColumn, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import open_source, source_name
-from hf_xlsr.evaluation.languages import PLACEHOLDER, UNKNOWN, View, matching_languages, pair_views, sentence_languages
+from hf_xlsr.evaluation.languages import UNKNOWN, View, matching_languages, pair_views, sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
@@ -191,22 +191,11 @@ class Table:
             raise XlsrError(f"{has}; {needed if error.ours in reader.required else 'correct the name.'}") from error
 
     def _options(self, language: str | None) -> dict[str, Any]:
-        reader = self.reader
-
-        def filled(text: str) -> str:
-            return text.replace(PLACEHOLDER, language) if language else text
-
-        paths = [filled(file) for file in self.files]
-        source: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else paths}
-        if self.files[0] in CORPORA:
-            source = {"corpus": self.files[0]}
-        if columns := {**{name: name for name in reader.nullable}, **reader.columns}:
-            source["columns"] = {ours: filled(theirs) for ours, theirs in columns.items()}
-        if reader.where:
-            source["where"] = reader.where
-        if reader.config:
-            source["config"] = filled(reader.config)
-        return source
+        reader, first = self.reader, self.files[0]
+        place = {"corpus": first} if first in CORPORA else {"path": first if len(self.files) == 1 else self.files}
+        columns = {**{name: name for name in reader.nullable}, **reader.columns}
+        source = filled({**place, "columns": columns, "config": reader.config}, language or PLACEHOLDER)
+        return {name: value for name, value in {**source, "where": reader.where}.items() if value}
 
     def _fault(self, row: Row, languages: Sequence[str]) -> str | None:
         """What is wrong with a row, if anything; completes it in place."""

@@ -12,14 +12,12 @@ from sentence_transformers.base.modules import Dense, Normalize, Router
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_xlsr.data.encoding import UNDETERMINED
 from hf_xlsr.encoders.debias import Debias
 from hf_xlsr.encoders.encoding import route_of, routes_of
 from hf_xlsr.encoders.loading import MAX_LENGTH
 from hf_xlsr.export.sentence_transformer import dense, encoder_modules, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError, require_choice
-
-# The BCP-47 tag of an undetermined language: the route of texts without one, which removes nothing.
-UNDETERMINED = "und"
 
 
 def to_routed_sentence_transformer(
