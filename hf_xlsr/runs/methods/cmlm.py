@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,11 +63,6 @@ class CmlmMethod(OneEncoderMethod):
     trainer_class = CmlmTrainer
 
     recipe: CmlmRecipe
-
-    @cached_property
-    def config(self) -> CmlmConfig:
-        with self.explained("model"):
-            return CmlmConfig(**self.config_options)
 
     @property
     def active(self) -> dict[str, list[Any]]:

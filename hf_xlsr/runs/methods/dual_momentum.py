@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,10 +69,9 @@ class DualMomentumMethod(SentenceEncoderMethod):
     def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
         return {"encoders": {name or SHARED: path for name, path in encoders.items()}}
 
-    @cached_property
-    def config(self) -> DualMomentumConfig:
-        with self.explained("model"):
-            return DualMomentumConfig(languages=self.recipe.languages, **self.config_options)
+    @property
+    def config_options(self) -> dict[str, Any]:
+        return {"languages": list(self.recipe.languages), **super().config_options}
 
     @property
     def paths(self) -> dict[str, str]:
@@ -93,7 +91,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
         with self.explained("model"):
             model = DualMomentumModel.from_encoders(
                 self.paths,
-                languages=list(self.recipe.languages),
                 nli_labels=NLI_LABELS if data.nli is not None else 0,
                 dropout=self.recipe.model.get("dropout"),
                 **self.config_options,

@@ -53,16 +53,12 @@ class LightweightMethod(OneEncoderMethod):
         if self.config.generative_weight and MASKING_OF_TASK[self.config.generative_task] != "none":
             self.check_tokenizer(MaskDrawer)
 
-    @property
-    def extra_options(self) -> dict[str, Any]:
-        """Values of the configuration that the recipe does not have."""
-        return {}
-
     def new_config(self, model_type: str, **values: Any) -> PreTrainedConfig:
         return paper_encoder_config(**values) if model_type == "bert" else super().new_config(model_type, **values)
 
-    def build_model(self, data: PreparedData) -> Any:
-        options = {"text_config": self.encoder_config(data.tokenizer), **self.config_options, **self.extra_options}
+    def build_model(self, data: PreparedData, **more: Any) -> Any:
+        """As the base; `more` are values of the configuration that the recipe does not have."""
+        options = {"text_config": self.encoder_config(data.tokenizer), **self.config_options, **more}
         with self.explained("model"):
             model = self.model_class(self.config_class(**options))
         if path := self.encoder_path:
@@ -113,9 +109,8 @@ class DistillationMethod(LightweightMethod):
         vectors = expand(section.vectors) if section.vectors else None
         return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)
 
-    @property
-    def extra_options(self) -> dict[str, Any]:
-        return {"teacher_dim": self.teacher.dim}
+    def build_model(self, data: PreparedData, **more: Any) -> Any:
+        return super().build_model(data, teacher_dim=self.teacher.dim, **more)
 
     def trainer_options(self, data: Any) -> dict[str, Any]:
         return {**super().trainer_options(data), "teacher": self.teacher}

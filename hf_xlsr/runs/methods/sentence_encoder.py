@@ -96,8 +96,7 @@ class SentenceEncoderMethod(Method):
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
         """Writes the sentence-transformers folder, and returns the encoder as that folder loads it."""
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        tokenizer = getattr(trainer, "tokenizers", None) or trainer.processing_class
-        return self._save(model, tokenizer, path)
+        return self._save(model, getattr(trainer, "tokenizers", None) or trainer.processing_class, path)
 
     def _save(self, model: Any, tokenizer: Any, path: Path) -> Any:
         options = {"max_length": self.recipe.data.max_length, **self.recipe.export.model_dump()}
@@ -146,20 +145,15 @@ class SentenceEncoderMethod(Method):
         settings, languages = self.recipe.evaluation, self.recipe.languages
         more = as_list(settings.pool) if settings.protocol == "xsr" and split == "test" else []
         pool = by_pair(evaluation_rows(more, languages=languages, split=split))
+        common: dict[str, Any] = {"name": self.set_name(split), "split": split, "batch_size": settings.batch_size}
         results = Results()
         for pair, chosen in by_pair(rows).items():
-            common: dict[str, Any] = {
-                "languages": pair,
-                "name": self.set_name(split),
-                "split": split,
-                "batch_size": settings.batch_size,
-            }
-            sources, targets = both_sides(chosen)
+            sides = both_sides(chosen)
             if settings.protocol == "tatoeba":
-                results |= tatoeba(encoder, sources, targets, **common)
+                results |= tatoeba(encoder, *sides, languages=pair, **common)
             else:
                 pools = both_sides([*chosen, *pool.get(pair, [])])
-                results |= xsr_both_directions(encoder, sources, targets, *pools, **common)
+                results |= xsr_both_directions(encoder, *sides, *pools, languages=pair, **common)
         return results
 
     def evaluate_and_export(
