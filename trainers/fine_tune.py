@@ -51,12 +51,11 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LiveClassifier(LiveModel):
     """A model in training as a classifier for evaluation."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 128, **options: Any) -> None:
-        super().__init__(model, tokenizer, **options)
-        self.batch_size = batch_size
+    batch_size: int = 128
 
     @torch.no_grad()
     def logits(self, data: LabelledSet) -> np.ndarray:

@@ -28,14 +28,8 @@ from hf_xlsr.runs.methods.hictl import HICTL_PAPER
 from hf_xlsr.runs.sections import DataSection, NamedSources, Recipe, Sources, section_of
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.fine_tune import (
-    FineTuneTrainer,
-    FineTuneTrainingArguments,
-    LiveClassifier,
-    evaluate_sets,
-    metric_keys,
-)
-from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
+from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments, evaluate_sets, metric_keys
+from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
@@ -80,13 +74,6 @@ class FineTuningMethod(Method):
         # As in training: on a CPU bfloat16 rounds differently with another implementation.
         attention = {"attn_implementation": model.config._attn_implementation}
         return type(model).from_pretrained(folder.model, **attention).to(trainer.args.device)
-
-    def live_options(self, trainer: XlsrTrainer) -> dict[str, Any]:
-        return {
-            "max_length": self.recipe.data.max_length,
-            "autocast_dtype": trainer.autocast_dtype,
-            "progress": not trainer.args.disable_tqdm,
-        }
 
 
 class ClassificationDataSection(DataSection):
@@ -193,12 +180,8 @@ class ClassificationMethod(FineTuningMethod):
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: PreparedData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        classifier = LiveClassifier(
-            model := self.save(folder, trainer, data.tokenizer),
-            data.tokenizer,
-            batch_size=trainer.args.per_device_eval_batch_size,
-            **self.live_options(trainer),
-        )
+        classifier: Any = trainer.live_encoder()
+        classifier.model = model = self.save(folder, trainer, data.tokenizer)
         every, protocol = [*sets["dev"], *sets["test"]], self.recipe.evaluation.protocol
         metrics = evaluate_sets(classifier, every, protocol=protocol)
         if metrics:
@@ -330,7 +313,8 @@ class TranslationMethod(FineTuningMethod):
         model, test = self.save(folder, trainer, data.tokenizer, generation_config=generation), sets["test"]
         finished = Finished(Results(), [], {}, model.config.hidden_size)
         if test:
-            translator = LiveTranslator(model, data.tokenizer, **self.live_options(trainer))
+            translator: Any = trainer.live_encoder()
+            translator.model, translator.progress = model, not trainer.args.disable_tqdm
             signatures: dict[str, str] = {}
             translations: list[str] = []
             scoring = self._scoring("test")
