@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
@@ -25,7 +25,7 @@ from hf_xlsr.utils.files import check_writable
 logger = logging.getLogger(__name__)
 
 
-class EncoderOptions(BaseModel):
+class EncoderOptions(BaseModel, extra="forbid"):
     """How a model is loaded and encodes; each attribute is the command's option of that name.
 
     Attributes:
@@ -36,7 +36,6 @@ class EncoderOptions(BaseModel):
         dtype: Precision of the encoder's weights; None: as its files have them.
     """
 
-    model_config = ConfigDict(extra="forbid")
     prompt: str = ""
     routes: dict[str, str] = Field(default_factory=dict)
     batch_size: int = 128

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hf_xlsr.utils.errors import did_you_mean
 
 
-class Section(BaseModel):
+class Section(BaseModel, extra="forbid", strict=True, arbitrary_types_allowed=True):
     """A mapping whose unknown keys are errors; values are not converted (`"3"` is not a number)."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
 def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> str:

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
@@ -43,14 +43,13 @@ class SuiteEncoder(EncoderOptions):
     model: str
 
 
-class SuiteTask(BaseModel):
+class SuiteTask(BaseModel, extra="forbid"):
     """Protocols on data; the attributes are the options of `hf-xlsr evaluate`, `options` those of its protocols.
 
     `protocol` is one or several that take the same data, `data` may have environment variables. `columns` and `where` may
     be mappings.
     """
 
-    model_config = ConfigDict(extra="forbid")
     protocol: list[str]
     data: list[str]
     columns: str | None = None
@@ -87,10 +86,9 @@ class SuiteTask(BaseModel):
         return read_task(self.protocol, data, options, seed=self.seed)
 
 
-class Suite(BaseModel):
+class Suite(BaseModel, extra="forbid"):
     """Encoders and tasks by name."""
 
-    model_config = ConfigDict(extra="forbid")
     encoders: dict[str, SuiteEncoder] = Field(default_factory=dict)
     tasks: dict[str, SuiteTask] = Field(default_factory=dict)
 
