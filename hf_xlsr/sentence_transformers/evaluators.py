@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -79,6 +79,7 @@ class TatoebaEvaluator(ProtocolEvaluator):
     """
 
     protocol, primary, greater_is_better = "tatoeba", "accuracy", True
+    run: Callable[..., Mapping[str, float]] = staticmethod(tatoeba)
 
     def __init__(
         self,
@@ -93,7 +94,8 @@ class TatoebaEvaluator(ProtocolEvaluator):
         self.sources, self.targets, self.languages = sources, targets, languages
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        return last_parts(tatoeba(model, self.sources, self.targets, languages=self.languages, **self.encoding))
+        options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
+        return last_parts(self.run(model, self.sources, self.targets, name="pairs", **options))
 
 
 class XsimEvaluator(TatoebaEvaluator):
@@ -104,6 +106,7 @@ class XsimEvaluator(TatoebaEvaluator):
     """
 
     protocol, primary, greater_is_better = "xsim", "error", False
+    run = staticmethod(xsim)
 
     def __init__(
         self,
@@ -117,10 +120,6 @@ class XsimEvaluator(TatoebaEvaluator):
     ) -> None:
         super().__init__(sources, targets, name, **options)
         self.settings = {"k": k, "margin": margin}
-
-    def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
-        return last_parts(xsim(model, self.sources, self.targets, name="pairs", **options))
 
 
 class BuccEvaluator(ProtocolEvaluator):
