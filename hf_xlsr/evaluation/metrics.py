@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
+from hf_xlsr.evaluation.protocols.tatoeba import both_ways, right_both_ways
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
 
@@ -58,9 +58,8 @@ def _metric_classes() -> dict[str, Any]:
             sides = [unit_length(np.asarray(vectors, dtype=np.float32)) for vectors in (predictions, references)]
             if not all(len(side) and side.any(axis=1).all() for side in sides):
                 raise XlsrError("predictions and references must be vectors other than zero.")
-            forward, backward = (float(right.mean()) for right in right_both_ways(*sides))
-            found = {"source_to_target_accuracy": forward, "target_to_source_accuracy": backward}
-            return {**found, "accuracy": (forward + backward) / 2}
+            values, _ = both_ways("accuracy", *right_both_ways(*sides))
+            return {name: value for name, value in values.items() if name != "pairs"}
 
     class MiningF1(PairMetric):
         about = "Precision, recall and F1 of mined pairs of sentences; see `load_metric`."

@@ -221,8 +221,7 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
                 for name in stored.files:
                     columns.setdefault(name.rpartition("/")[0], []).append(stored[name])
             outcomes = {key: Outcomes(kind, tuple(columns[key])) for key, kind in statistics.items()}
-        records = (Result(**record) for record in content.pop("records").values())
-        metrics = Results(records, outcomes)
+        metrics = Results((Result(**record) for record in content.pop("records").values()), outcomes)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
     return {**content, "metrics": metrics}

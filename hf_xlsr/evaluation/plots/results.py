@@ -181,8 +181,7 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
         axes.remove()
     if "eval_loss" in series and losses:
         handles = [Line2D([], [], color=COLOURS[0], linestyle=style) for style in ("-", "--")]
-        labels = ["training", "evaluation"]
-        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False)
+        figure.legend(handles, ["training", "evaluation"], loc="outside upper left", ncols=2, frameon=False)
     return save_figure(figure, path)
 
 

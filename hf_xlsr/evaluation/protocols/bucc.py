@@ -294,8 +294,7 @@ def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int
     source_of, target_of = ({id_: row for row, id_ in enumerate(ids)} for ids in (data.source_ids, data.target_ids))
     count = len(data.targets)
     gold = np.array([source_of[source] * count + target_of[target] for source, target in data.gold])
-    neighbours = neighbours_both_ways(*vectors, k, method="exact")
-    return _Searched(neighbours, source_rows, target_rows, count, gold)
+    return _Searched(neighbours_both_ways(*vectors, k, method="exact"), source_rows, target_rows, count, gold)
 
 
 def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:

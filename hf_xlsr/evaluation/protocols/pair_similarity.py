@@ -92,8 +92,7 @@ class _Task(NamedTuple):
 
 def _scored(rows: Iterable[Row], name: str) -> _Task:
     rows, place = list(rows), f"tasks['{name}']"
-    with_subsets = bool(rows) and "subset" in rows[0]
-    values = ["score", "subset"] if with_subsets else ["score"]
+    values = ["score", "subset"] if rows and "subset" in rows[0] else ["score"]
     first, second, gold, *subsets = read_columns(rows, texts=["sentence1", "sentence2"], values=values, name=place)
     scores = np.array([np.nan if score is None or not str(score).strip() else float(score) for score in gold])
     kept = np.flatnonzero(~np.isnan(scores))

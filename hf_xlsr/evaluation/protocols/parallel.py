@@ -275,8 +275,7 @@ def search_documents(
             for k in RANKS:
                 values[f"recall@{k}"].append(float((ranks <= k).mean()))
     outcomes = {metric: np.array(each) for metric, each in values.items()}
-    counts = {"queries": len(asked), "documents": len(documents)}
-    return averaged(name, "search", languages, split, outcomes, counts)
+    return averaged(name, "search", languages, split, outcomes, {"queries": len(asked), "documents": len(documents)})
 
 
 def _encode(

@@ -119,9 +119,8 @@ def senteval(
             accuracies.append(outcome.test)
         logger.info("%s: %s", name, tested)
         tested["pairs" if spec.pairs else "sentences"] = len(task.splits["test"])
-        results |= measured(name, "senteval", language, "test", tested) | measured(
-            name, "senteval", language, "dev", dev
-        )
+        results |= measured(name, "senteval", language, "test", tested)
+        results |= measured(name, "senteval", language, "dev", dev)
     if len(accuracies) > 1:
         mean = {"accuracy": float(np.mean(accuracies))}
         results |= measured(f"average-of-{len(accuracies)}", "senteval", language, "test", mean)

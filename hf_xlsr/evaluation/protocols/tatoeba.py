@@ -54,8 +54,7 @@ def tatoeba(
         `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it compares texts, so equal
         sentences count as correct there.
     """
-    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
-    forward, backward = right_both_ways(*vectors)
+    forward, backward = right_both_ways(*encode_pairs(encoder, sources, targets, languages, **encoding))
     return measured(name, "tatoeba", languages, split, *both_ways("accuracy", forward, backward))
 
 
@@ -75,8 +74,7 @@ def tatoeba_laser(
     the same arguments. Gives `source_to_target_error`, `target_to_source_error`, `error` (their mean) and `pairs`, under
     `{name}-tatoeba-laser/en-fr/test/`.
     """
-    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
-    forward, backward = right_both_ways(*vectors)
+    forward, backward = right_both_ways(*encode_pairs(encoder, sources, targets, languages, **encoding))
     return measured(name, "tatoeba-laser", languages, split, *both_ways("error", ~forward, ~backward))
 
 
@@ -156,8 +154,7 @@ def xsr(
     truth = np.array([position[text] for text in golds])
     hits = nearest_neighbours(*vectors, max(RANKS))[1] == truth[:, None]
     outcomes = {f"precision@{k}": hits[:, :k].any(axis=1) for k in RANKS}
-    counts = {"pool_size": len(position), "queries": len(queries)}
-    return averaged(name, "xsr", languages, split, outcomes, counts)
+    return averaged(name, "xsr", languages, split, outcomes, {"pool_size": len(position), "queries": len(queries)})
 
 
 def xsr_both_directions(
@@ -193,8 +190,7 @@ def _run_xsr(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
     """Each language pair among its own sentences and those of the pool in its languages, in either order."""
     results = Results()
     for languages, rows in by_pair_either_way(inputs.only).items():
-        pool = in_order(inputs.pool, languages)
-        pools = both_sides([*rows, *pool])
+        pools = both_sides([*rows, *in_order(inputs.pool, languages)])
         results |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
     return results
 

@@ -113,8 +113,7 @@ def xsim_pp(
     kinds = np.array([""] * len(pool) + [one.kind for one in changed])
     outcomes = {"error": chosen != np.arange(len(pool))}
     outcomes |= {f"{kind}_error": kinds[chosen] == kind for kind in KINDS}
-    counts = {"pairs": len(pool), "distractors": len(changed)}
-    return averaged(name, protocol, (other, "en"), split, outcomes, counts)
+    return averaged(name, protocol, (other, "en"), split, outcomes, {"pairs": len(pool), "distractors": len(changed)})
 
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
