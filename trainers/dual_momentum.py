@@ -23,7 +23,7 @@ from hf_xlsr.data.sampling import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
-from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys, was_skipped
+from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepCallback, StepKeys
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
@@ -44,14 +44,11 @@ BATCH_SIZE = 256
 BATCHES_AT_ONCE = 32  # sorted by length and enqueued together; bounds memory
 
 
-class MomentumCallback(TrainerCallback):
+class MomentumCallback(StepCallback):
     """Updates the momentum encoders after each optimiser step that was not skipped, equation 1.
 
     Momentum encoders of half precision would not move by small updates.
     """
-
-    def __init__(self, keys: StepKeys) -> None:
-        self.keys = keys
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         ours = base_model(model)
@@ -66,24 +63,21 @@ class MomentumCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
-        if not was_skipped(optimizer, self.keys):
+        if not self.skipped(optimizer):
             base_model(model).momentum_update()
 
 
-class MemoryQueueCallback(TrainerCallback):
+class MemoryQueueCallback(StepCallback):
     """Enqueues the keys of all micro-batches and processes after the optimiser step.
 
     Every process gathers the same keys in the same order, so that queues stay equal without communication.
     """
 
-    def __init__(self, keys: StepKeys) -> None:
-        self.keys = keys
-
     @torch.no_grad()
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
-        if not was_skipped(optimizer, self.keys):
+        if not self.skipped(optimizer):
             ours = base_model(model)
             for language, *parts in self.keys.waiting:
                 ours.enqueue(language, *(gather_rows(part) for part in parts))

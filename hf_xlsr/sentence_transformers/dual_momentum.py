@@ -26,7 +26,6 @@ from hf_xlsr.modeling.dual_momentum.contrast import (
     direction_loss,
     momentum_pairs,
     update_averages,
-    was_skipped,
 )
 from hf_xlsr.sentence_transformers.losses import Features
 from hf_xlsr.utils.distributed import gather_ragged, gather_with_gradient, world_size
@@ -244,7 +243,7 @@ class DualMomentumCallback(SoundStepCallback):
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         for loss in self.losses.values():
-            if was_skipped(optimizer, self.keys):
+            if self.skipped(optimizer):
                 loss.waiting = []
             else:
                 loss.finish_step()

@@ -198,20 +198,23 @@ class StepKeys:
     dropped_steps: int = 0
 
 
-def was_skipped(optimizer: Any, keys: StepKeys) -> bool:
-    """Whether this step had no effect: float16 overflow, or a gradient that is not finite."""
-    return keys.dropped or bool(getattr(optimizer, "stepwas_skipped", False))
+class StepCallback(TrainerCallback):
+    """A callback that knows the keys of the current step."""
+
+    def __init__(self, keys: StepKeys) -> None:
+        self.keys = keys
+
+    def skipped(self, optimizer: Any) -> bool:
+        """Whether this step had no effect: float16 overflow, or a gradient that is not finite."""
+        return self.keys.dropped or bool(getattr(optimizer, "stepwas_skipped", False))
 
 
-class SoundStepCallback(TrainerCallback):
+class SoundStepCallback(StepCallback):
     """Drops a step whose gradient is not finite: no update, no momentum, no keys. It logs the step and continues.
 
     Under float16 the gradient scaler drops the update and lowers its scale, which is normal at the start and logged as
     information. The scaler's own `step_was_skipped` is wrong for fused optimisers.
     """
-
-    def __init__(self, keys: StepKeys) -> None:
-        self.keys = keys
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.keys.waiting, self.keys.dropped = [], False
