@@ -18,9 +18,9 @@ from hf_xlsr.cli.options import (
     TEXT_OPTIONS,
     Texts,
     Verb,
+    encoder_options,
     extended,
     new_folder,
-    parse_routes,
     read_texts,
 )
 from hf_xlsr.utils.errors import XlsrError
@@ -88,12 +88,10 @@ def encode(
 
 
 def _encoder(model: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    from hf_xlsr.encoders.loading import check_choice, load_encoder
+    from hf_xlsr.encoders.loading import load_encoder
 
-    check_choice(model, given["device"], given["dtype"])
-    options = {"prompt": given["prompt"], "batch_size": given["batch_size"]}
-    routes = parse_routes(given["routes"]) or None
-    return load_encoder(model, given["device"], given["dtype"]), {**options, "routes": routes}
+    options = encoder_options(given)
+    return load_encoder(model, options.device, options.dtype), options.encoding
 
 
 @contextmanager
