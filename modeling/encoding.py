@@ -82,10 +82,7 @@ def encode_negatives(
     """
     (input_ids, attention_mask), (other_ids, other_mask) = negatives, batch
     count = 0 if input_ids is None else len(input_ids)
-    if world_size() > 1:
-        total = int(gather_rows(torch.tensor([count], device=other_ids.device)).sum())
-    else:
-        total = count
+    total = count if world_size() == 1 else int(gather_rows(torch.tensor([count], device=other_ids.device)).sum())
     if not total:
         return None
     if input_ids is not None and count:

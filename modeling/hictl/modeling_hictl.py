@@ -140,12 +140,9 @@ class HictlForPreTraining(EncoderWithLmHead):
         if not return_loss:
             return PairOutput(source_embeds=source, target_embeds=target)
         if source is not None and target is not None:
-            negatives = encode_negatives(
-                encode_in_chunks(self.encode_sentences, cache_batch_size),
-                (input_ids, attention_mask),
-                negative_input_ids,
-                negative_attention_mask,
-            )
+            chunked = encode_in_chunks(self.encode_sentences, cache_batch_size)
+            hard = negative_input_ids, negative_attention_mask
+            negatives = encode_negatives(chunked, (input_ids, attention_mask), *hard)
             contrast = partial(
                 sentence_contrast_loss,
                 temperature=config.sentence_temperature,

@@ -153,12 +153,9 @@ class LightweightDualTransformer(SentenceEncoderModel):
         if any(self.loss_weights.get(name) for name in ("alignment", "similarity", "matching")):
             pairs = gather_with_gradient(source), gather_with_gradient(target)  # equally many rows in all processes
         if config.alignment_weight:
-            negatives = encode_negatives(
-                encode_in_chunks(self.encode_sentences, cache_batch_size),
-                (input_ids, attention_mask),
-                negative_input_ids,
-                negative_attention_mask,
-            )
+            chunked = encode_in_chunks(self.encode_sentences, cache_batch_size)
+            hard = negative_input_ids, negative_attention_mask
+            negatives = encode_negatives(chunked, (input_ids, attention_mask), *hard)
             known = identities if config.alignment_mask_duplicates else None
             alignment = partial(
                 alignment_loss,
