@@ -220,8 +220,7 @@ def swap_sides(stacked: torch.Tensor) -> torch.Tensor:
         >>> swap_sides(torch.tensor([1, 2, 10, 20]))
         tensor([10, 20,  1,  2])
     """
-    half = len(stacked) // 2
-    return torch.cat([stacked[half:], stacked[:half]])
+    return stacked.roll(len(stacked) // 2, 0)
 
 
 def merge_duplicates(
