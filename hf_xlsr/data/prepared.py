@@ -55,11 +55,6 @@ class PreparedRows(_KeyedRows):
         self.group_names, self.groups = _grouped([columns[name] for name in names])
         self.languages = [names[-1] for names in self.group_names]
 
-    @property
-    def strata(self) -> np.ndarray:
-        """What every batch holds in its share, `(n,)`: the groups."""
-        return self.groups
-
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
         return examples_of(self.rows[[index for _, index in keys]], keys)
 
@@ -162,7 +157,7 @@ class PackedRunningText(_KeyedRows):
         self._places = np.flatnonzero(text.continues[self.bounds[1:] - 1])
         lengths = np.diff(tokens[self.bounds]) + frame
         self.lengths = np.maximum(lengths[self._places], lengths[self._places + 1])
-        self.groups = self.strata = text.row_groups[self.bounds[self._places]]
+        self.groups = text.row_groups[self.bounds[self._places]]
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
         spans = [range(*self.bounds[place : place + 2]) for key in keys for place in self._places[key[1]] + (0, 1)]
