@@ -124,10 +124,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
     # Key of a batch's labels of masked tokens, whose loss is a mean over the tokens of a whole step; empty without.
     token_labels = ""
     # Wider types in Trainer.
-    args: Any
     model: Any
     processing_class: Any
-    train_dataset: Any
     max_length: int  # set by each trainer
 
     def __init__(
@@ -229,7 +227,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
         return prepared
 
-    def padding(self, args: Any) -> dict[str, int]:
+    def padding(self, args: Any) -> dict[str, Any]:
         """How long the collator makes sentences, as its options."""
         return {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
 

@@ -104,9 +104,7 @@ class TrainingClockCallback(TrainerCallback):
     """
 
     FILE = "seconds.json"
-
-    def __init__(self) -> None:
-        self._before, self._started = 0.0, 0.0
+    _before = _started = 0.0
 
     @classmethod
     def read(cls, folder: str | Path) -> float:
