@@ -7,8 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "plots.encoders": ["plot_spaces", "plot_tsne"],
-        "plots.results": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages"],
+        "plots": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages", "plot_spaces", "plot_tsne"],
         "command": ["EncoderOptions", "evaluate_files"],
         "inputs": ["DataOptions"],
         "metrics": ["load_metric"],

@@ -171,12 +171,9 @@ class TrainedOptions(Options):
     learning_rate: float | None = option(None, "learning rate of the head's training")
 
 
-def run_trained(function: Callable[..., Results]) -> Callable[[Encoder, Inputs, Any], Results]:
-    def run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
-        rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
-        return function(encoder, *rows, train_language=inputs.train_language, **common)
-
-    return run
+def run_trained(function: Callable[..., Results], encoder: Encoder, inputs: Inputs, options: Options) -> Results:
+    rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
+    return function(encoder, *rows, train_language=inputs.train_language, **common)
 
 
 def pair_protocol(

@@ -16,8 +16,6 @@ from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
-__all__ = ["PARTS", "UploadResult", "push_run", "push_uploads"]
-
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
 TRAINING_SUFFIX = "-training"

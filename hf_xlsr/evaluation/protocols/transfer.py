@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from typing_extensions import Unpack
@@ -153,7 +154,7 @@ PROTOCOLS = (
         "zero-shot",
         "accuracy in every language of a classifier trained in one",
         ("text", "label"),
-        run_trained(zero_shot),
+        partial(run_trained, zero_shot),
         ZeroShotOptions,
         read=read_trained,
     ),
@@ -161,7 +162,7 @@ PROTOCOLS = (
         "nli",
         "accuracy in every language of an inference classifier trained in one",
         ("premise", "hypothesis", "label"),
-        run_trained(nli),
+        partial(run_trained, nli),
         NliOptions,
         read=read_trained,
     ),

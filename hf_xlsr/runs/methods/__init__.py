@@ -17,5 +17,3 @@ def find_methods() -> dict[str, type[Method]]:
 
 
 METHODS: dict[str, type[Method]] = find_methods()
-
-__all__ = ["METHODS", "Method"]
