@@ -60,10 +60,8 @@ class MomentumCallback(StepCallback):
                 "rounded away. Under DeepSpeed set precision to float32."
             )
 
-    def on_optimizer_step(
-        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
-    ) -> None:
-        if not self.skipped(optimizer):
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if not self.keys.dropped:
             base_model(model).momentum_update()
 
 
@@ -74,10 +72,8 @@ class MemoryQueueCallback(StepCallback):
     """
 
     @torch.no_grad()
-    def on_optimizer_step(
-        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
-    ) -> None:
-        if not self.skipped(optimizer):
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if not self.keys.dropped:
             ours = base_model(model)
             for language, *parts in self.keys.waiting:
                 ours.enqueue(language, *(gather_rows(part) for part in parts))

@@ -241,9 +241,9 @@ class DualMomentumCallback(SoundStepCallback):
         for loss in self.losses.values():
             loss.waiting = []
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for loss in self.losses.values():
-            if self.skipped(optimizer):
+            if self.keys.dropped:
                 loss.waiting = []
             else:
                 loss.finish_step()

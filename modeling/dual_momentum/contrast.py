@@ -204,10 +204,6 @@ class StepCallback(TrainerCallback):
     def __init__(self, keys: StepKeys) -> None:
         self.keys = keys
 
-    def skipped(self, optimizer: Any) -> bool:
-        """Whether this step had no effect: float16 overflow, or a gradient that is not finite."""
-        return self.keys.dropped or bool(getattr(optimizer, "stepwas_skipped", False))
-
 
 class SoundStepCallback(StepCallback):
     """Drops a step whose gradient is not finite: no update, no momentum, no keys. It logs the step and continues.
