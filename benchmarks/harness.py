@@ -201,11 +201,13 @@ def hardware() -> dict[str, Any]:
 def run_case(case: str, options: Job, rounds: int, output: Path) -> None:
     jobs = jobs_of(case, options)
     varying = [key for key in jobs[0] if any(job.get(key) != jobs[0][key] for job in jobs)]
-    rows = [{key: job[key] for key in varying} | row for job in jobs for row in measure(case, job, rounds)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for job in jobs:
+        rows += [{key: job[key] for key in varying} | row for row in measure(case, job, rounds)]
+        write_json(output, {**hardware(), "options": options, "rounds": rounds, "rows": rows})
     fixed = {key: value for key, value in jobs[0].items() if key not in varying}
     print_table(f"{case}: {', '.join(f'{key} {value}' for key, value in fixed.items())}", rows)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_json(output, {**hardware(), "options": options, "rounds": rounds, "rows": rows})
     print(f"written to {output}")
 
 
