@@ -16,7 +16,7 @@ import pytest
 from mining_fakes import ARRAYS, assert_same, clustered, in_child, mapped, two_searches, unit, use_small_blocks
 
 from hf_xlsr.mining import BothWays, neighbours_both_ways
-from hf_xlsr.mining.search import block_search
+from hf_xlsr.mining.search import block_search, tiles
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError
 
@@ -99,6 +99,8 @@ def test_two_processes_find_what_one_does(
             save(self, name, **parts)
 
         monkeypatch.setattr(block_search.BlockSearch, "_save", saving)
+        if index:  # less memory: the blocks are those of the first process
+            monkeypatch.setattr(block_search, "SIZES", dict.fromkeys(block_search.SIZES, ((64, 64),)))
         found = neighbours_both_ways(source, target, 4, **options, folder=tmp_path / "work", process=(index, 2))
         np.savez(tmp_path / f"{index}.npz", **{name: getattr(found, name) for name in ARRAYS})
 
@@ -125,6 +127,23 @@ def test_two_processes_find_what_one_does(
                 np.testing.assert_array_equal(found[name], getattr(expected, name))
     (folder,) = (tmp_path / "work").iterdir()
     assert {path.name for path in folder.iterdir()} == {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
+
+
+def test_processes_of_two_precisions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    vectors = mapped(tmp_path / "vectors.npy", unit(1, 100, 16))
+    options: dict[str, Any] = {"folder": tmp_path / "work"}
+    first = multiprocessing.get_context("fork").Process(
+        target=lambda: neighbours_both_ways(vectors, vectors, **options, process=(0, 2))
+    )
+    first.start()
+    other = not tiles.cpu_has_fast_bfloat16()
+    monkeypatch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: other)
+    try:
+        with pytest.raises(XlsrError, match="one kind"):
+            neighbours_both_ways(vectors, vectors, **options, process=(1, 2))
+    finally:
+        first.kill()
+        first.join(60)
 
 
 MEASURED = """

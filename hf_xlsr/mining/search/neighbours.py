@@ -141,16 +141,21 @@ def neighbours_both_ways(
     filter_ = Filter(device)
     sizes = choose_sizes(matrices, (k, k + filter_.spare), method, cells, probes, memory, folder is not None)
     if folder is not None:
-        kind = method, cells, probes, recall, filter_.precision, *process[1:] * (process[1] > 1)
+        kind = method, cells, probes, recall, filter_.precision if process[1] == 1 else process[1]
         settings = repr((VERSION, k, *kind, *map(array_hash, matrices)))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
     search = None
     if not stage.result:
-        if process[1] > 1:  # blocks of one size
+        if process[1] > 1:  # lists of one length, of blocks of one size
             if not process[0] and "sizes" not in stage.state:
-                stage.update(sizes=sizes)
+                stage.update(sizes=sizes, precision=filter_.precision)
             sizes = stage.wait("sizes")
+            if (first := stage.state["precision"]) != filter_.precision:
+                raise XlsrError(
+                    f"the first process searches in {first}, this one in {filter_.precision}; use machines of one kind, "
+                    "all with or all without bfloat16 in hardware."
+                )
         search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar, process)
     if process[0]:
         if search is not None:
