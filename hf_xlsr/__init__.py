@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from hf_xlsr.trainers import __all__ as trainer_names
 from hf_xlsr.utils.auto_classes import register_architectures
-from hf_xlsr.utils.lazy import TRAINERS, lazy_names
+from hf_xlsr.utils.lazy import lazy_names
 
 __version__ = version("hf-xlsr")
 
@@ -30,7 +31,7 @@ __getattr__, __dir__, _names = lazy_names(
             "LightweightConfig",
             "LightweightDualTransformer",
         ],
-        **{f"trainers.{module}": names for module, names in TRAINERS.items()},
+        "trainers": trainer_names,
         "utils.errors": ["XlsrError"],
     },
 )

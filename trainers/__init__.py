@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from hf_xlsr.utils.lazy import TRAINERS, lazy_names
+from hf_xlsr.utils.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, TRAINERS)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "adapters": ["add_adapters"],
+        "arguments": [
+            "CmlmTrainingArguments",
+            "DualMomentumTrainingArguments",
+            "HictlTrainingArguments",
+            "LightweightTrainingArguments",
+            "XlsrTrainingArguments",
+        ],
+        "base": ["XlsrTrainer"],
+        "cmlm": ["CmlmTrainer"],
+        "dual_momentum": ["DualMomentumTrainer", "MemoryQueueCallback", "MomentumCallback"],
+        "fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
+        "hictl": ["HictlTrainer"],
+        "lightweight": ["DistillationTrainer", "LightweightTrainer"],
+        "translation": ["TranslationTrainer", "TranslationTrainingArguments"],
+    },
+)

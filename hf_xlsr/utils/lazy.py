@@ -6,25 +6,6 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# Modules of `hf_xlsr.trainers` -> their public names, which `hf_xlsr` has as well.
-TRAINERS = {
-    "adapters": ["add_adapters"],
-    "arguments": [
-        "CmlmTrainingArguments",
-        "DualMomentumTrainingArguments",
-        "HictlTrainingArguments",
-        "LightweightTrainingArguments",
-        "XlsrTrainingArguments",
-    ],
-    "base": ["XlsrTrainer"],
-    "cmlm": ["CmlmTrainer"],
-    "dual_momentum": ["DualMomentumTrainer", "MemoryQueueCallback", "MomentumCallback"],
-    "fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
-    "hictl": ["HictlTrainer"],
-    "lightweight": ["DistillationTrainer", "LightweightTrainer"],
-    "translation": ["TranslationTrainer", "TranslationTrainingArguments"],
-}
-
 
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
