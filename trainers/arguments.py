@@ -102,11 +102,8 @@ class XlsrTrainingArguments(TrainingArguments):
         if self.precision != "auto" or not (self.bf16 or self.fp16):
             chosen = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
-        effective = {
-            "label_smoothing_factor": self.smooths_labels,
-            "matryoshka_dims": self.trains_embeddings,
-            "cache_batch_size": self.trains_embeddings,
-        }
+        effective = dict.fromkeys(("matryoshka_dims", "cache_batch_size", "prompts"), self.trains_embeddings)
+        effective["label_smoothing_factor"] = self.smooths_labels
         for name, has_effect in effective.items():
             if getattr(self, name) and not has_effect:
                 raise XlsrError(f"{name} has no effect on this loss. Remove it.")

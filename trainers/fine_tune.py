@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import DatasetDict
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators import LabelledCollator
-from hf_xlsr.data.labelled import LabelledSet, convert_labelled
+from hf_xlsr.data.labelled import LabelledSet
+from hf_xlsr.data.plain import convert_labelled
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
@@ -109,9 +109,9 @@ class FineTuneTrainer(XlsrTrainer):
     Args:
         model: The classifier, or one in a PEFT wrapper.
         args: `FineTuneTrainingArguments`.
-        train_dataset: Labelled rows: `PreparedRows` of `prepare_labelled`; or a dataset of `datasets` or a list of dicts
-            with the columns `text`, `text` and `text_pair`, `premise` and `hypothesis`, or `sentence1` and `sentence2`,
-            and `label`.
+        train_dataset: Labelled rows: `PreparedRows` of `prepare_labelled`; or datasets of `datasets` (streams are read
+            into memory), lists of dicts, or a dict of these by language, with the columns `text`, `text` and `text_pair`,
+            `premise` and `hypothesis`, or `sentence1` and `sentence2`, and `label`.
         eval_dataset: Likewise, or a `LabelledSet`; `compute_metrics` gets its outputs.
         processing_class: The tokenizer.
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
@@ -123,7 +123,7 @@ class FineTuneTrainer(XlsrTrainer):
     def __init__(
         self, model: Any, args: Any, *, processing_class: Any, train_dataset: Any = None, **kwargs: Any
     ) -> None:
-        ours, self.processing_class = base_model(model), processing_class
+        ours, self.processing_class, self.num_proc = base_model(model), processing_class, args.num_proc
         check_token_ids(processing_class, vocab_size_of(ours.encoder))
         self.max_length = usable_length([ours.encoder], args.max_length, None)
         train_dataset = self.converted(train_dataset, args)
@@ -139,7 +139,7 @@ class FineTuneTrainer(XlsrTrainer):
     def convert(self, data: Any, name: str) -> Any:
         if hasattr(data, "lengths"):
             return data
-        return convert_labelled(data, self.processing_class, self.max_length, name)
+        return convert_labelled(data, self.processing_class, self.max_length, name, self.num_proc)
 
     def convert_eval(self, data: Any) -> Any:
         """The rows of labelled data for `LabelledCollator`."""
@@ -147,7 +147,7 @@ class FineTuneTrainer(XlsrTrainer):
             return data.features(self.processing_class, self.max_length)
         if isinstance(data, list) and data and "input_ids" in data[0]:
             return data
-        return self.convert(next(iter(data.values())) if isinstance(data, DatasetDict) else data, "eval_dataset").rows
+        return self.convert(data, "eval_dataset").rows
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
         loader = DataLoader(data, batch_size=self.args.eval_batch_size, collate_fn=self.data_collator)

@@ -14,7 +14,7 @@ from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, build_cleaner
 from hf_xlsr.data.columns import filled, parse_columns
-from hf_xlsr.data.encoding import LABELLED, NLI, UNDETERMINED, Row, RowEncoder, RowKind, check_tokenizers, num_longer
+from hf_xlsr.data.encoding import LABELLED, NLI, Row, RowEncoder, RowKind, check_tokenizers, num_longer
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.masking import counter_uniform
 from hf_xlsr.data.pairs import with_removal
@@ -273,32 +273,6 @@ class LabelledEncoder(RowEncoder):
         counts.counts["truncated"][""] += truncated
         counts.counts["tokens"][""] += sum(lengths)
         return {**columns, **{name: [row[name] for row in rows] for name in ("label", "lang")}, "length": lengths}
-
-
-def convert_labelled(data: Any, tokenizer: Any, max_length: int, name: str) -> PreparedRows:
-    """Tokenises labelled texts that users have, as `prepare_labelled`; `name` is that of the argument in errors."""
-    rows = Dataset.from_list(data) if isinstance(data, list) else data
-    found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
-    kind, columns = next(((kind, columns) for kind, columns in found if columns), (None, None))
-    if not len(rows) or kind is None or columns is None:
-        expected = " or: ".join(kind.accepted for kind in LABELLED.values())
-        raise XlsrError(
-            f"`{name}` must have rows of {expected}, got {len(rows)} rows of {', '.join(rows.column_names)}."
-        )
-    label = rows.features["label"]
-    names = getattr(label, "names", None) or (sorted(rows.unique("label")) if "int" in label.dtype else [])
-    encoder = LabelledEncoder(replace(kind, kept={"label": "int32" if names else "float32"}), tokenizer, max_length)
-    ours = (*kind.texts, "label", "lang")
-
-    def encode(batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        languages = batch.get("lang") or [UNDETERMINED] * len(batch["label"])
-        values = zip(*(batch[column] for column in (*columns, "label")), languages, strict=True)
-        return encoder.encode([dict(zip(ours, row, strict=True)) for row in values])
-
-    tokenised = rows.map(
-        encode, batched=True, remove_columns=rows.column_names, features=encoder.features, desc="tokenising"
-    )
-    return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
 
 class RemoveEvaluationRows(RemoveEvaluation):

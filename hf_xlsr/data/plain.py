@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise, repeat
 from typing import Any
@@ -18,6 +18,7 @@ from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
 
 from hf_xlsr.data.encoding import (
     CONSECUTIVE,
+    LABELLED,
     NLI,
     PAIRS,
     SENTENCES,
@@ -30,7 +31,7 @@ from hf_xlsr.data.encoding import (
     RowKind,
     check_tokenizers,
 )
-from hf_xlsr.data.labelled import NLI_TASK
+from hf_xlsr.data.labelled import NLI_TASK, LabelledEncoder
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows
@@ -172,7 +173,7 @@ class DataConverter:
             if column in first:
                 known = data.unique(column) if isinstance(data, Dataset) else [first[column]]
                 check_tokenizers(self.tokenizers, filter(None, known))
-            elif default in (*_UNNAMED, UNDETERMINED):
+            elif default in (*_UNNAMED, UNDETERMINED) and default not in self.tokenizers:
                 raise XlsrError(
                     f"{place} names no languages, but each has its own tokenizer. Add the columns "
                     f"{' and '.join(reader.kind.languages)}, or use a dict such as {{'en-de': dataset}}."
@@ -195,8 +196,7 @@ class DataConverter:
             new_fingerprint=address_of(settings),
             desc="tokenising",
         )
-        if (skipped := len(data) - len(tokenised)) > 0:
-            logger.warning("%d of %d rows are skipped: an empty text, or no label.", skipped, len(data))
+        _warn_of_skipped(len(data) - len(tokenised), len(data))
         return tokenised
 
     def _stream(self, data: Dataset | IterableDataset, reader: Reader) -> Stream:
@@ -212,6 +212,45 @@ class DataConverter:
     @cached_property
     def _identity(self) -> str | None:
         return tokenizer_hash(self.tokenizers)
+
+
+def convert_labelled(
+    data: Any, tokenizer: Any, max_length: int, name: str, num_proc: int | None = None
+) -> PreparedRows:
+    """Tokenises labelled texts that users have, as `prepare_labelled`; `name` is that of the argument in errors.
+
+    Rows without a label, or with -1 of a class, are skipped.
+    """
+    rows = concatenate_datasets([_with_language(key, part) for key, part in _parts(data, name)])
+    found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
+    kind, columns = next(((kind, columns) for kind, columns in found if columns), (None, None))
+    if not len(rows) or kind is None or columns is None:
+        expected = " or: ".join(kind.accepted for kind in LABELLED.values())
+        raise XlsrError(
+            f"`{name}` must have rows of {expected}, got {len(rows)} rows of {', '.join(rows.column_names)}."
+        )
+    label = rows.features["label"]
+    if label.dtype == "string":
+        raise XlsrError(f"`{name}` has labels of text. Number them: dataset.class_encode_column('label').")
+    classes = not label.dtype.startswith("float")
+
+    def has_label(label: Any) -> bool:
+        return label is not None and (not classes or label >= 0)
+
+    names = getattr(label, "names", None) or (sorted(filter(has_label, rows.unique("label"))) if classes else [])
+    encoder = LabelledEncoder(replace(kind, kept={"label": "int32" if classes else "float32"}), tokenizer, max_length)
+    ours = (*kind.texts, "label", "lang")
+
+    def encode(batch: Batch) -> dict[str, Any]:
+        languages = batch.get("lang") or [UNDETERMINED] * len(batch["label"])
+        values = zip(*(batch[column] for column in (*columns, "label")), languages, strict=True)
+        read = (dict(zip(ours, row, strict=True)) for row in values)
+        return encoder.encode([row for row in read if has_label(row["label"])])
+
+    options: dict[str, Any] = {"remove_columns": rows.column_names, "features": encoder.features}
+    tokenised = rows.map(encode, batched=True, num_proc=num_proc, desc="tokenising", **options)
+    _warn_of_skipped(len(rows) - len(tokenised), len(rows))
+    return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
 
 def _parts(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -234,6 +273,18 @@ def _parts(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Any]]:
             f"`{name}` must be a Dataset or IterableDataset of `datasets`, a list of dicts, or a dict of these, got "
             f"{type(data).__name__}."
         )
+
+
+def _warn_of_skipped(skipped: int, rows: int) -> None:
+    if skipped > 0:
+        logger.warning("%d of %d rows are skipped: an empty text, or no label.", skipped, rows)
+
+
+def _with_language(key: str, data: Dataset | IterableDataset) -> Dataset:
+    """Stored rows, whose language may be the key of their dataset."""
+    rows = data if isinstance(data, Dataset) else Dataset.from_list(list(data), features=data.features)
+    named = "lang" in rows.column_names or not langcodes.tag_is_valid(key)
+    return rows if named else rows.add_column("lang", [key] * len(rows))
 
 
 def _with_neighbours(data: Dataset) -> Dataset:
@@ -380,6 +431,7 @@ def _language_columns(first: Mapping[str, Any], wanted: Sequence[str]) -> tuple[
     """The two columns of text that are named by languages, if there are two, in the order of those wanted."""
     found = [name for name, value in first.items() if isinstance(value, str | None) and langcodes.tag_is_valid(name)]
     found = [name for name in wanted if name in found] if len(set(wanted) & set(found)) == 2 else found
+    found = [name for name in found if name != "id"] if len(found) == 3 else found  # Indonesian, or a number
     return tuple(found) if len(found) == 2 else None
 
 

@@ -38,6 +38,8 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
     encoder_class = MODEL_MAPPING.get(type(config), None)
     if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class, "_supports_sdpa", True):
         options["attn_implementation"] = "eager"
+    # The precision that weights were stored in must not decide that of new ones.
+    options = {"dtype": torch.get_default_dtype(), **options}
     return AutoModel.from_config(config, **no_pooler(config), **options)
 
 

@@ -36,12 +36,13 @@ def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
     return vectors / row_lengths(vectors).unsqueeze(1)
 
 
-def check_shapes(rows: int = 0, **tensors: torch.Tensor) -> None:
-    """Checks that tensors have one shape, which broadcasting would hide, and enough rows."""
+def check_shapes(**tensors: torch.Tensor) -> None:
+    """Checks that tensors have one shape, which broadcasting would hide."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if len(set(shapes.values())) > 1 or any(shape[0] < rows for shape in shapes.values()):
-        given = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
-        raise XlsrError(f"Shapes must be equal, with at least {rows} rows, got {given}.")
+    if len(set(shapes.values())) > 1:
+        raise XlsrError(
+            f"Shapes must be equal, got {', '.join(f'`{name}` {shape}' for name, shape in shapes.items())}."
+        )
 
 
 def check_temperature(temperature: float) -> None:
@@ -174,7 +175,7 @@ def additive_margin_loss(
         >>> additive_margin_loss(eye, eye)  # 2 * log(1 + exp(0 - 0.7))
         tensor(0.8064)
     """
-    check_shapes(source=source, target=target, rows=2)
+    check_shapes(source=source, target=target)
 
     def logits(similarities: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         return scale * (similarities - margin * F.one_hot(own, similarities.shape[1]).to(similarities.dtype))
@@ -222,7 +223,7 @@ def sentence_contrast_loss(
         >>> sentence_contrast_loss(eye, eye)  # 2 * -log(e / (e + 2))
         tensor(1.1029)
     """
-    check_shapes(source=source, target=target, rows=2)
+    check_shapes(source=source, target=target)
     check_temperature(temperature)
     both = torch.cat([source, target])
     vectors = both if negatives is None else torch.cat([both, negatives])

@@ -16,6 +16,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
@@ -65,6 +67,7 @@ class DualMomentumLoss(nn.Module):
     """
 
     citation = citations.DUAL_MOMENTUM
+    autocast_dtype: torch.dtype | None = None  # the trainer's
 
     def __init__(
         self,
@@ -110,8 +113,18 @@ class DualMomentumLoss(nn.Module):
         self.momentum_model.eval()
         return self
 
+    def _trained(self) -> Any:
+        """The model without what the trainer wraps around it."""
+        return extract_model_from_parallel(self.model, keep_torch_compile=False)
+
+    def _autocast(self) -> torch.autocast:
+        """The trainer's precision, in which accelerate runs the forward of its model alone."""
+        device = self.momentum_model.device.type
+        return torch.autocast(device, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None)
+
     def _keys(self, features: dict[str, Any]) -> torch.Tensor:
-        return _unit(self.momentum_model(dict(features))["sentence_embedding"])
+        with self._autocast():
+            return _unit(self.momentum_model(dict(features))["sentence_embedding"])
 
     @torch.no_grad()
     def _keys_and_texts(
@@ -137,10 +150,10 @@ class DualMomentumLoss(nn.Module):
                 negatives, negative_texts = gather_with_gradient(negatives), gather_with_gradient(negative_texts)
         options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "gather": self.gather_across_devices}
         source_queue, target_queue = (self.queues[side] if self.queues else None for side in SIDES)
-        onward, _ = direction_loss(
-            self.config, source, keys[1], target_queue, texts[1], pairs, negatives, negative_texts, **options
-        )
-        back, _ = direction_loss(self.config, target, keys[0], source_queue, texts[0], pairs, **options)
+        hard = negatives, negative_texts
+        with self._autocast():
+            onward, _ = direction_loss(self.config, source, keys[1], target_queue, texts[1], pairs, *hard, **options)
+            back, _ = direction_loss(self.config, target, keys[0], source_queue, texts[0], pairs, **options)
         if self.model.training and torch.is_grad_enabled():
             # Gradients that are gone show that nobody has ended the last step.
             if self.waiting and not self.steps_end and all(one.grad is None for one in self.model.parameters()):
@@ -152,7 +165,7 @@ class DualMomentumLoss(nn.Module):
     def finish_step(self) -> None:
         """Updates the momentum encoder and enqueues the keys, after each optimiser step; see `DualMomentumCallback`."""
         self.steps_end = True
-        pairs = momentum_pairs(extract_model_from_parallel(self.model), self.momentum_model)
+        pairs = momentum_pairs(self._trained(), self.momentum_model)
         update_averages(pairs, self.config.momentum)
         waiting, self.waiting = self.waiting, []
         if not self.queues:
@@ -185,8 +198,7 @@ class DualMomentumLoss(nn.Module):
     def training_state(self) -> dict[str, torch.Tensor]:
         """Queues and momentum weights, which a checkpoint of the model lacks; frozen weights are those of the model."""
         momentum = dict(self.momentum_model.named_parameters())
-        model: Any = extract_model_from_parallel(self.model)
-        trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+        trained = [name for name, weight in self._trained().named_parameters() if weight.requires_grad]
         state: dict[str, torch.Tensor] = {f"momentum_model.{name}": momentum[name] for name in trained}
         return state | self.queues.state_dict(prefix="queues.")
 
@@ -228,13 +240,21 @@ class DualMomentumCallback(SoundStepCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for loss in self.losses.values():
             loss.steps_end = True
+            loss.autocast_dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
             if world_size() > 1:  # as DDP copies the weights of the model
                 for weight in loss.momentum_model.parameters():
                     torch.distributed.broadcast(weight.data, 0)
         if state.global_step:
             given = args.resume_from_checkpoint
             path = given if isinstance(given, (str, os.PathLike)) else None
-            self._load(Path(path or f"{args.output_dir}/checkpoint-{state.global_step}"))
+            folder = Path(path or f"{args.output_dir}/checkpoint-{state.global_step}")
+            saved = folder / TRAINER_STATE_NAME
+            if not saved.is_file() or TrainerState.load_from_json(str(saved)).log_history != state.log_history:
+                raise XlsrError(
+                    f"'{folder}' is not the checkpoint that training resumes from. Also give its path as "
+                    "`resume_from_checkpoint` of the training arguments, where callbacks can see it."
+                )
+            self._load(folder)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_begin(args, state, control, **kwargs)

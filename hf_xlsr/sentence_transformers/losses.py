@@ -24,6 +24,9 @@ class LossParts(dict[str, torch.Tensor]):
 
     __mul__ = __rmul__
 
+    def __truediv__(self, divisor: float) -> LossParts:
+        return self * (1 / divisor)
+
     def __add__(self, other: Any) -> LossParts:
         return LossParts({name: value + (other[name] if other else 0.0) for name, value in self.items()})
 

@@ -9,7 +9,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.plain import DataConverter, convert_labelled
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "query : red blue green eins zwei drei vier . Red Blue Green".split()
 TOKENIZER = word_tokenizer(WORDS)
@@ -58,6 +59,20 @@ def test_languages_of_each_row_and_dataset() -> None:
     assert pairs_of(found) == [(*RED, "en", "zh-Hans"), (*BLUE, "en", "de")]
     mixed = [{"translation": {"en": "red", "de": "eins"}}, {"translation": {"en": "red", "sw": "drei"}}]
     assert CONVERT.pairs(mixed).language_pairs == [("en", "de"), ("en", "sw")]
+    numbered = [{"id": "1", "en": "red", "de": "eins"}]
+    assert CONVERT.pairs(numbered).language_pairs == [("en", "de")]
+    shared = DataConverter({"source": TOKENIZER, "target": TOKENIZER}).pairs(FORMS["source and target"])
+    assert shared.language_pairs == [("source", "target")]
+
+
+def test_labelled_rows() -> None:
+    rows = [{"text": "red", "label": 1}, {"text": "blue", "label": -1}, {"text": "green", "label": 0}]
+    data = {"en": rows, "de": Dataset.from_list(rows).to_iterable_dataset()}
+    found = convert_labelled(data, TOKENIZER, 8, "train_dataset")
+    assert found.rows["label"][:] == [1, 0, 1, 0] and found.rows["lang"][:] == ["en", "en", "de", "de"]
+    assert list(found.report["labels"]) == [0, 1]
+    with pytest.raises(XlsrError, match="class_encode_column"):
+        convert_labelled([{"text": "red", "label": "good"}], TOKENIZER, 8, "train_dataset")
 
 
 def test_hard_negatives() -> None:

@@ -106,6 +106,13 @@ def test_equals_the_naive_twin(name: str, count: int, negatives: int, dims: list
     torch.testing.assert_close(single, [value.float() for value in expected], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("loss", [alignment_loss, additive_margin_loss, sentence_contrast_loss, similarity_loss])
+def test_single_pair_has_no_loss(loss: Any) -> None:
+    """As the last batch of an epoch may be."""
+    value, *slopes = value_and_gradients(loss, [torch.randn(1, 4, dtype=torch.float64) for _ in range(2)])
+    assert float(value) == pytest.approx(0, abs=1e-12) and all(torch.isfinite(slope).all() for slope in slopes)
+
+
 @pytest.mark.parametrize(("negatives", "block"), [(0, 2**17), (3, 2**17), (3, 16)])
 def test_equal_texts_are_no_negatives(negatives: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_xlsr.losses.in_batch.SIMILARITIES", block)

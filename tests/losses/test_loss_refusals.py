@@ -44,7 +44,6 @@ def labels(**options: Any) -> Any:
         (lambda: weighted_sum({}, {"a": 1.0}), "weight"),
         (lambda: additive_margin_loss(EYE, EYE[:1]), "target"),
         (lambda: sentence_contrast_loss(EYE, EYE[:, :3]), "target"),
-        (lambda: sentence_contrast_loss(EYE[:1], EYE[:1]), "2 rows"),
         *((lambda value=value: queue(temperature=value), "temperature") for value in (-1.0, math.nan, math.inf)),
         (lambda: matryoshka_mean(similarity_loss, [2, 5], EYE, EYE), "matryoshka_dims"),
         (lambda: teacher_loss(EYE, EYE, kind="l1"), "kind"),

@@ -201,6 +201,33 @@ def test_resume_after_sigkill_is_exact(tmp_path: Path) -> None:
         assert all(torch.equal(resumed[name], value) for name, value in whole.items())
 
 
+def test_queues_of_another_run_are_refused(tmp_path: Path) -> None:
+    states = []
+    for name, seed in (("first", 1), ("second", 2)):
+        loss = queue_loss(model := shared_model(tmp_path))
+        trainer_of(model, loss, tmp_path / name, seed=seed, max_steps=3, save_strategy="steps", save_steps=2).train()
+        states.append(state_of(loss))
+    given = str(tmp_path / "first" / "checkpoint-2")
+    with pytest.raises(XlsrError, match="resume_from_checkpoint"):
+        trainer_of(model, loss, tmp_path / "second", max_steps=3).train(resume_from_checkpoint=given)
+    trainer = trainer_of(model, loss, tmp_path / "second", seed=1, max_steps=3, resume_from_checkpoint=given)
+    trainer.train(resume_from_checkpoint=given)
+    differ = [name for name, value in state_of(loss).items() if not torch.equal(value, states[0][name])]
+    assert not differ
+
+
+def test_momentum_encoder_computes_as_the_model(tmp_path: Path) -> None:
+    """In the trainer's precision, and next to a compiled model."""
+    loss = queue_loss(model := shared_model(tmp_path))
+    before, autocast = state_of(loss), []
+    loss.momentum_model[0].register_forward_hook(lambda *_: autocast.append(torch.is_autocast_enabled("cpu")))
+    options = {"bf16": True, "torch_compile": True, "torch_compile_backend": "eager"}
+    trainer_of(model, loss, tmp_path, max_steps=2, **options).train()
+    after = state_of(loss)
+    averages = [name for name in before if name.startswith("momentum_model.")]
+    assert all(autocast) and not all(torch.equal(before[name], after[name]) for name in averages)
+
+
 @pytest.mark.parametrize("change", [{"queue_size": 32}, {"queue_storage": "int8"}])
 def test_resume_with_another_queue_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     loss = queue_loss(model := shared_model(tmp_path))

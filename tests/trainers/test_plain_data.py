@@ -103,6 +103,16 @@ def test_sentence_transformer_and_streams(kind: str, encoder: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", PRETRAINING)
+def test_encoder_stored_in_half_precision_trains_in_float32(kind: str, encoder: str, tmp_path: Path) -> None:
+    SentenceTransformer(f"{encoder}/st", device="cpu").to(torch.bfloat16).save(str(tmp_path / "half"))
+    trainer = trainer_of(kind, tmp_path / "half", tmp_path, max_steps=1)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "trained"))
+    for model in (trainer.model, type(trainer.model).from_pretrained(tmp_path / "trained")):
+        assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", PRETRAINING)
 def test_hard_negatives_and_matryoshka_change_the_loss(kind: str, encoder: str, tmp_path: Path) -> None:
     negatives = PAIRS.add_column("negative", PAIRS["fr"][::-1]).add_column(
         "negative_1", PAIRS["fr"][1:] + PAIRS["fr"][:1]

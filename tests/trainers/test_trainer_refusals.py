@@ -78,6 +78,7 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     *(("Lightweight", lambda option=option: {**option}, next(iter(option))) for option in WITHOUT_EFFECT),
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
+    ("FineTune", lambda: {"prompts": "query: "}, "prompts"),
     ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
     ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),
     ("FineTune", lambda: {"evaluator": lambda encoder: {}}, "evaluator"),
