@@ -70,6 +70,7 @@ def prepare(
     runs = load_runs(recipe, [*context.args, "--data.num_proc", str(num_proc)], only=only)
     check_inputs(runs)
     for run in runs:
+        run.check_complete()
         with tempfile.TemporaryDirectory() as scratch:
             data = prepare_data(run, Path(scratch), run.evaluation_sets())
         print(f"{run.recipe.name}: {run.describe_data(data.report)}")

@@ -18,7 +18,7 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts
+from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts, without_repeats
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
@@ -182,9 +182,11 @@ def with_removal(
 def evaluation_rows(
     sources: Sequence[Any], *, languages: Sequence[str], split: str, quarantine: Quarantine | None = None
 ) -> list[Row]:
-    """The rows of small evaluation sets, in memory."""
+    """The rows of small evaluation sets, in memory; sources that are `distinct` have no row in common."""
     options: dict[str, Any] = {"languages": languages, "split": split, "quarantine": quarantine}
-    return [row for source in sources for row in open_source(source, **options)]
+    rows = (row for source in sources for row in open_source(source, **options))
+    distinct = all(as_source(source).get("distinct") for source in sources)
+    return list(without_repeats(rows, PAIRS.texts) if distinct else rows)
 
 
 def load_tokenizer(path: str, key: str) -> Any:

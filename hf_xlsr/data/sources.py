@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from pathlib import Path
 from random import Random
@@ -166,7 +166,8 @@ class RowFilter:
                 return False
         if not self.part or not self.key:
             return True
-        return (zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0) == (self.part == "held")
+        held = row[self.key] not in (None, "") and zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0
+        return held == (self.part == "held")
 
     def takes(self, row: dict[str, Any]) -> bool:
         """Whether a row read with `columns` as `selecting` is selected; removes the columns read only for this."""
@@ -231,7 +232,7 @@ def open_source(
             rows = _chosen_rows(options, columns, languages, required=required, optional=optional, **more)
             if "source" in required:
                 rows = _with_languages(rows, languages, source_name(options), quarantine)
-        return _without_repeats(rows, required) if options.get("distinct") else rows
+        return without_repeats(rows, required) if options.get("distinct") else rows
 
     sample = options.get("sample")
     rows = read(quarantine) if sample is None else _random_rows(read, sample, seed, quarantine)
@@ -256,10 +257,12 @@ def default_language(source: Any, languages: Sequence[str]) -> str:
     return str((as_list(as_source(source).get("languages")) or languages)[0])
 
 
-def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    seen: set[tuple[str, int]] = set()
+def without_repeats(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows none of whose texts was in an earlier row of the same languages."""
+    seen: set[tuple[Any, ...]] = set()
     for row in rows:
-        keys = {(column, hash64(str(row[column]).casefold())) for column in columns}
+        languages = row.get("source_lang"), row.get("target_lang")
+        keys = {(column, *languages, hash64(str(row[column]).casefold())) for column in columns}
         if seen.isdisjoint(keys):
             seen |= keys
             yield row

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise, repeat
 from typing import Any
@@ -199,7 +199,7 @@ def punctuation_ids(tokenizer: Any) -> np.ndarray:
 
 
 def trim_vocabulary(
-    tokenizer: Any, texts: Iterable[str], *, vocab_size: int | None = None
+    tokenizer: Any, texts: Iterable[str], *, vocab_size: int | None = None, always: Sequence[str] = ()
 ) -> tuple[PreTrainedTokenizerFast, list[int]]:
     """A tokenizer with the tokens that occur in texts of all languages; it splits these texts like the original.
 
@@ -210,6 +210,7 @@ def trim_vocabulary(
         tokenizer: A fast one: Unigram (XLM-R, E5), WordPiece (multilingual BERT) or BPE (ModernBERT, Llama).
         vocab_size: Number of tokens to keep, the most frequent ones: words with a rarer token are then split into
             smaller tokens. Letters, special tokens and the parts of BPE tokens are always kept.
+        always: Texts whose tokens are kept first.
 
     Returns:
         The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
@@ -226,7 +227,8 @@ def trim_vocabulary(
         raise XlsrError(
             f"tokenizer model must be Unigram, WordPiece or BPE to trim its vocabulary, got {kind or 'a slow tokenizer'}."
         )
-    used = _used_tokens(tokenizer, texts)
+    first = _used_tokens(tokenizer, always) if always else Counter[int]()
+    used = first + _used_tokens(tokenizer, texts)
     names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     letters = {letter for token in used for letter in names[token]}
     kept = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
@@ -239,7 +241,7 @@ def trim_vocabulary(
     model = spec["model"]
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
     ranks = {pair: rank for rank, pair in enumerate(merges)}
-    for token, _ in used.most_common():
+    for token in [*first, *(token for token, _ in used.most_common())]:
         parts = _bpe_parts(names[token], ranks) if kind == "BPE" else ()
         more = {token, *(model["vocab"][part] for part in parts if part in model["vocab"])} - kept
         if vocab_size is None or len(kept) + len(more) <= vocab_size:

@@ -38,8 +38,6 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
     home = Path(export)
     if not (home / "modules.json").is_file():
         raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
-    if prompt := _json(home / "config_sentence_transformers.json").get("default_prompt_name"):
-        raise XlsrError(f"'{export}' must have no default prompt, which ONNX files ignore, got '{prompt}'.")
     modules = [(_name(module["type"]), _inside(home, module["path"])) for module in _json(home / "modules.json")]
     (first, folder), rest = modules[0], modules[1:]
     if first != "Router":
@@ -93,6 +91,8 @@ class OnnxEncoder:
 
         require_package("onnxruntime")
         home, parts = Path(export), export_parts(export)
+        config = _json(home / "config_sentence_transformers.json")
+        self.prompts, self.default_prompt_name = config.get("prompts") or {}, config.get("default_prompt_name")
         self.precision = "int8" if int8 else "float32"
         self.routes = tuple(route for route in parts if route)
         self._sessions, self._tokenizers, self._lengths = {}, {}, {}
@@ -122,19 +122,26 @@ class OnnxEncoder:
         show_progress_bar: bool = False,
         normalize_embeddings: bool = False,
         task: str | None = None,
+        prompt: str | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Embeddings, `(sentences, width)` or, of a single text, `(width,)`, float32; other options are ignored."""
+        """Embeddings, `(sentences, width)` or, of a single text, `(width,)`, float32; other options are ignored.
+
+        `prompt` is put before each sentence, by default the model's default prompt.
+        """
         from tqdm import tqdm
 
         if isinstance(sentences, str):
-            return self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task)[0]
+            return self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task, prompt=prompt)[0]
+        if prompt is None:
+            prompt = self.prompts.get(self.default_prompt_name, "")
         route = (task or "") if self.routes else ""
         require_choice("task", route, self._sessions)
         tokenizer, session = self._tokenizers[route], self._sessions[route]
         vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
         options: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
-        ids = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
+        texts = [prompt + sentence for sentence in sentences]
+        ids = tokenizer(texts, **options)["input_ids"] if texts else []
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         for start in tqdm(range(0, len(ids), batch_size), desc="encoding", disable=not show_progress_bar):
             rows = order[start : start + batch_size]

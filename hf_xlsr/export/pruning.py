@@ -49,7 +49,9 @@ def prune(
         raise XlsrError(f"only Transformer, Pooling and Normalize can be pruned, got {', '.join(names)}.")
     transformer: Any = model[0]
     held: list[str] = []
-    small, kept = trim_vocabulary(transformer.tokenizer, _without(texts, held), vocab_size=vocab_size)
+    options: dict[str, Any] = {"vocab_size": vocab_size, "always": [*filter(None, model.prompts.values())]}
+    small, kept = trim_vocabulary(transformer.tokenizer, _without(texts, held), **options)
+    prompt = model.prompts.get(model.default_prompt_name or "", "")
     pooling: Any = model[1]
     before = transformer.model
     pruned = to_sentence_transformer(
@@ -65,7 +67,7 @@ def prune(
         "tokens": [len(transformer.tokenizer), len(small)],
         "layers": [len(_layers(encoder)[1]) for encoder in (before, after.model)],
         "parameters": [sum(part.numel() for part in encoder.parameters()) for encoder in (before, after.model)],
-        **_compared(transformer.tokenizer, small, held),
+        **_compared(transformer.tokenizer, small, [prompt + text for text in held]),
         "cosine": round(float((embed(model, held) * embed(pruned, held)).sum(1).mean()), 4) if held else None,
     }
 
@@ -97,6 +99,8 @@ def _layers(encoder: Any) -> tuple[str, nn.ModuleList]:
 def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | None) -> Any:
     name, stack = _layers(encoder)
     chosen = list(range(len(stack)) if layers is None else layers)
+    if not set(chosen) <= set(range(len(stack))):
+        raise XlsrError(f"layers must be from 0 to {len(stack) - 1}, got {', '.join(map(str, chosen))}.")
     values: dict[str, Any] = {"vocab_size": len(kept), "num_hidden_layers": len(chosen)}
     for key, value in encoder.config.to_dict().items():
         if isinstance(value, list) and len(value) == len(stack):  # a value for each layer

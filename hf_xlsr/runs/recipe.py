@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field
 from hf_xlsr.data.columns import MissingColumn, parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
-from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.sources import as_list, as_source, expand, source_name, unset_variables
 from hf_xlsr.evaluation.languages import language_of_name
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import missing_files
@@ -172,7 +173,7 @@ def own_options(options: Iterable[tuple[str, str]]) -> dict[str, list[Any]]:
     """
     given: dict[str, list[Any]] = {}
     for key, text in options:
-        value = parse_yaml(text, f"--{key}") if text.startswith(("[", "{")) or text == "null" else text
+        value = parse_yaml(text, f"--{key}") if text[:1] + text[-1:] in ("[]", "{}") or text == "null" else text
         given.setdefault(key, []).extend(value if isinstance(value, list) else [value])
     return given
 
@@ -324,17 +325,19 @@ def with_own_data(
     for split in ("train", "dev", "test"):
         if split in given:
             sources = [own_source(value, languages, columns) for value in given[split] if value is not None]
-            named = holds_named_sources(fields[split])
-            data[split] = {Path(str(one["path"])).stem: one for one in sources} if named else sources
+            sets: dict[str, list[Any]] = {}
+            for one in sources:
+                sets.setdefault(source_name(one), []).append(one)
+            data[split] = sets if holds_named_sources(fields[split]) else sources
     if "train" in given and "dev" not in given and not holds_named_sources(fields["dev"]):
         data["dev"] = [drawn for source in data["train"] if (drawn := drawn_dev(source, len(data["train"])))]
     if data:
         content["data"] = data
     if "guard" in given:
-        guard = [guard_source(value) for value in given["guard"]]
+        guard = [guard_source(value, languages) for value in given["guard"]]
         content["evaluation"] = {**(content.get("evaluation") or {}), "guard": guard}
     if "encoder" in given:
-        pairs = [re.fullmatch(r"(?:(\w+)=)?(.+)", str(value)) for value in given["encoder"]]
+        pairs = [re.fullmatch(r"(?:([\w-]+)=)?(.+)", str(value)) for value in given["encoder"]]
         encoders = {pair[1] or "": pair[2] for pair in pairs if pair}
         content["model"] = {**(content.get("model") or {}), **method.encoder_keys(encoders)}
         for key in ("tokenizer", "start_from"):  # of the recipe's encoder
@@ -361,21 +364,30 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
     if columns:
         return {**source, "columns": parse_columns(columns)}
     named = {language_of_name(name, languages): name for name in column_names(source["path"])}
-    found = {language: named[language] for language in languages if language in named}
+    by_code = {language_code(language): name for language, name in named.items() if language}
+    places = {language: named.get(language) or by_code.get(language_code(language)) for language in languages}
+    found = {language: name for language, name in places.items() if name}
     if len(found) == 2:
         columns_found = dict(zip(("source", "target"), found.values(), strict=True))
         return {**source, "columns": columns_found, "languages": list(found)}
-    return {**source, "parallel": found} if found else source
+    return {**source, "parallel": found} if len(found) > 2 else source
 
 
-def guard_source(value: Any) -> dict[str, Any]:
-    """A source of pairs or, where the file has columns `sentence1`, `sentence2` and `score`, of scored pairs."""
-    if isinstance(value, Mapping):
-        return dict(value)
+def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
+    """A source of pairs or, where the file has columns `sentence1`, `sentence2` and `score`, of scored pairs.
+
+    Pairs are of the languages among `languages`; with fewer than two there, of the file's first two.
+    """
+    source = as_source(value)
+    if isinstance(value, Mapping) or "corpus" in source:
+        return source
     names = column_names(str(value))
     if set(STS_COLUMNS) <= set(names):
-        return {"path": str(value), "columns": {name: name for name in STS_COLUMNS}}
-    return own_source(value, [language for name in names if (language := language_of_name(name))][:2])
+        return {**source, "columns": {name: name for name in STS_COLUMNS}}
+    known = [language for name in names if (language := language_of_name(name))]
+    ours = [language for language in known if language_code(language) in map(language_code, languages)]
+    others = [language for language in known if language != "id" or len(known) == 2]  # Indonesian, or a number
+    return own_source(value, ours if len(ours) > 1 else others[:2])
 
 
 def column_names(path: str) -> list[str]:

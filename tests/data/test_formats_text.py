@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.formats.source import MAX_LINE
+from hf_xlsr.data.sources import open_texts
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -87,6 +89,12 @@ def test_each_bad_line_of_jsonl(tmp_path):
     reasons += ["malformed JSON", "empty target", "empty target", "malformed JSON", "malformed JSON"]
     reasons += ["NUL character", "over-long line"]
     assert bad == [*enumerate(reasons, 2), (15, "source is not a text")]
+
+
+def test_later_records_of_jsonl_have_columns_of_their_own(tmp_path):
+    records = [{"text": "hello"}, {"text": "hallo", "lang": "de"}, {"text": "salut", "lang": "fr"}]
+    path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, records)))
+    assert [row["lang"] for row in open_texts(str(path), ["text"], languages=["en", "de"])] == ["en", "de", "fr"]
 
 
 def test_each_bad_line_of_moses_keeps_the_alignment(tmp_path):

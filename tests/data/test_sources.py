@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.pairs import evaluation_rows
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.runs.inputs import held_out_texts
 
@@ -83,6 +84,18 @@ def test_distinct(tmp_path: Path) -> None:
     file.write_text("yes\toui\nYes\tsi\nno\tnon\nnope\tNon\nwell\tbien\n", "utf-8")
     rows = list(open_source({"path": str(file), "distinct": True}, languages=["en", "fr"]))
     assert [(row["source"], row["target"]) for row in rows] == [("yes", "oui"), ("no", "non"), ("well", "bien")]
+
+
+def test_distinct_rows_of_several_languages_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "wide.tsv"
+    file.write_text("en\tde\tfr\nyes\tja\toui\n\tnein\tnon\n", "utf-8")
+    source = {"path": str(file), "parallel": {name: name for name in ("en", "de", "fr")}, "distinct": True}
+    rows = evaluation_rows([source, source], languages=["en", "de", "fr"], split="dev")
+    assert [(row["source"], row["target"]) for row in rows] == [
+        ("yes", "ja"), ("yes", "oui"), ("ja", "oui"), ("nein", "non"),
+    ]  # fmt: skip
+    held = {**source, "hash_split": "held", "hash_key": "en", "hash_modulus": 10**9}
+    assert not evaluation_rows([held], languages=["en", "de", "fr"], split="dev")  # an empty cell is not held
 
 
 def test_languages_come_from_the_file(tmp_path: Path) -> None:

@@ -81,6 +81,12 @@ def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
     one = encoder.encode("Tea.")
     assert one.shape == expected.shape[1:] and np.allclose(one, model.encode("Tea."), rtol=0, atol=1e-4)
     assert encoder.encode([]).shape == (0, expected.shape[1])
+    model.prompts, model.default_prompt_name = {"query": "garden tea "}, "query"
+    encoder.prompts, encoder.default_prompt_name = model.prompts, "query"
+    for options in ({}, {"prompt": ""}):
+        both = (one.encode(ENGLISH, **options) for one in (encoder, model))
+        np.testing.assert_allclose(*both, rtol=0, atol=1e-4)
+    encoder.default_prompt_name = None
     assert np.isfinite(encoder.encode(["", "Tea."])).all()  # this tokenizer makes no piece of an empty text
     unit = encoder.encode(ENGLISH, normalize_embeddings=True)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)

@@ -86,6 +86,17 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
-def test_layer_that_cannot_be_first_is_refused() -> None:
+@pytest.mark.parametrize("vocab_size", [None, 60])
+def test_tokens_of_the_prompt_are_kept(vocab_size: int | None) -> None:
+    model = make_encoder()
+    model.prompts, model.default_prompt_name = {"french": f"{FRENCH[0]} "}, "french"
+    pruned, report = prune(model, ["one two"] * 100, vocab_size=vocab_size)
+    assert report["same_tokens"] == 1.0 and report["cosine"] == pytest.approx(1)
+    np.testing.assert_allclose(pruned.encode("one two"), model.encode("one two"), atol=1e-5)
+
+
+def test_layers_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(XlsrError, match="layer 0"):  # ModernBERT's first layer has one normalisation less
         prune(make_encoder("modernbert"), ENGLISH, layers=[1, 3])
+    with pytest.raises(XlsrError, match="from 0 to 3"):
+        prune(make_encoder(), ENGLISH, layers=[0, 4])

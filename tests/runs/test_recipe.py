@@ -10,7 +10,7 @@ import pytest
 from conftest import tiny_encoder
 
 from hf_xlsr.runs.methods import METHODS
-from hf_xlsr.runs.recipe import load_runs, parse_yaml
+from hf_xlsr.runs.recipe import guard_source, load_runs, own_source, parse_yaml
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
@@ -34,6 +34,31 @@ def test_overrides_by_full_and_short_name() -> None:
     assert run.recipe.settings()["tokenizer"]["path"] == "some/folder"  # an encoder brings its tokenizer
     (run,) = load_runs("moco_en_fr_open", ["--model.encoders.fr", "mine"])
     assert run.recipe.model["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("header", "languages", "expected"),
+    [
+        ("en\tde\tpt_BR", ["en", "de", "pt"], {"parallel": {"en": "en", "de": "de", "pt": "pt_BR"}}),
+        ("en\tpt_BR", ["en", "pt"], {"columns": {"source": "en", "target": "pt_BR"}, "languages": ["en", "pt"]}),
+        ("en\tfrench", ["en", "fr"], {}),
+    ],
+)
+def test_columns_of_own_tables(header: str, languages: list[str], expected: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"{header}\n" + "\t".join("a" * len(header.split())), "utf-8")
+    assert own_source(path, languages) == {"path": str(path), **expected}
+    pair = {"columns": {"source": "en", "target": "fr"}, "languages": ["en", "fr"]}
+    path.write_text("id\ten\tfr\n1\ta\tb\n", "utf-8")
+    for wanted in (["fr", "en"], ["en", "de"]):
+        assert guard_source(path, wanted) == {"path": str(path), **pair}
+    assert guard_source("bible", languages) == {"corpus": "bible"}
+
+
+def test_sets_of_one_name_are_one_set() -> None:
+    words = ["--encoder", "x", "--languages", "en", "--train", "t.tsv", "--test", "a/test.tsv", "--test", "b/test.tsv"]
+    (run,) = load_runs("start_classification", words)
+    assert [one["path"] for one in run.recipe.data.test["test"]] == ["a/test.tsv", "b/test.tsv"]
 
 
 def test_stages_start_from_the_stage_before(tmp_path: Path) -> None:

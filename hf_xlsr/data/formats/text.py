@@ -7,7 +7,8 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import islice
 
 from langcodes import tag_is_valid
 
@@ -206,8 +207,13 @@ def _names_languages(header: Sequence[str]) -> bool:
 
 
 def read_jsonl(source: Source) -> Iterator[Record]:
-    """One JSON object per line; the first one gives the columns."""
-    chosen: dict[str, str] | None = None
+    """One JSON object per line; the first thousand give the columns."""
+    names: dict[str, None] = {}
+    with open_binary(source.paths[0]) as file:
+        for line in islice(iter_lines(file), 1000):
+            with suppress(BadLine):
+                names |= dict.fromkeys(flat_names(_json_object(decode(line))))
+    chosen = source.resolve(list(names)) if names else None
     with open_binary(source.paths[0]) as file:
         for number, line in enumerate(iter_lines(file), 1):
             try:
@@ -215,8 +221,7 @@ def read_jsonl(source: Source) -> Iterator[Record]:
             except BadLine as bad:
                 source.reject(number, bad, line)
                 continue
-            if chosen is None:
-                chosen = source.resolve(flat_names(record))
+            chosen = chosen or source.resolve(flat_names(record))
             yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, line
 
 

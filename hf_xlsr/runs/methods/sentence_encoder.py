@@ -131,7 +131,10 @@ class SentenceEncoderMethod(Method):
             if sets[split]:
                 metrics |= retrieval(cached, sets[split], name=self.set_name(split), split=split, batch_size=size)
         for name, rows in sets["guard"]:
-            metrics |= guard_metrics(cached, name, rows, size)
+            measured = guard_metrics(cached, name, rows, size)
+            if twice := sorted(metrics.keys() & measured.keys()):
+                raise XlsrError(f"two sets of evaluation.guard are named '{name}' ({twice[0]}); rename a file.")
+            metrics |= measured
         return metrics
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
