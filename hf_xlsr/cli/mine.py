@@ -84,7 +84,7 @@ def mine(
     **given: Any,
 ) -> None:
     """Find translations in two texts."""
-    from hf_xlsr.mining.outputs import read_labels
+    from hf_xlsr.mining.outputs import LINE_COLUMNS, PAIR_COLUMNS, read_labels
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.mining.texts import clean_pairs
     from hf_xlsr.runs.inputs import check_named
@@ -103,21 +103,26 @@ def mine(
         vectors = None
         if source_vectors and target_vectors:
             vectors = read_vectors(source_vectors), read_vectors(target_vectors)
-        pairs = _pairs(known, languages) if known else None
+        pairs = _pairs(known, languages, sides, steps) if known else None
         mined = run_mining(sides[0], sides[1], output.folder, options, encoder=model, vectors=vectors, known=pairs)
         if not mined.is_main:
             return
         if gold:
-            mined = replace(mined, curve=mined.gold_curve(_pairs(gold, languages)))
+            mined = replace(mined, curve=mined.gold_curve(_pairs(gold, languages, sides, steps)))
         elif labels:
             mined = replace(mined, curve=mined.label_curve(read_labels(labels)))
         chosen = mined.chosen(options, precision)
         counts: dict[str, Any] = {}
+        read = {name: getattr(side, "report", {}) for name, side in zip(("source", "target"), sides, strict=True)}
+        for name, report in read.items():
+            chosen.report[name]["bad_lines"] = report.get("bad_lines", "")
         if steps:
-            read = [getattr(side, "report", {}) for side in sides]
-            chosen.report["cleaning"] = {"source": read[0], "target": read[1], "pairs": counts}
-        rows = clean_pairs(chosen.sentences(), steps, languages, counts)
-        output.finish(chosen.report, rows, mined, mined.rows.score, f"{source} and {target}", curve=mined.curve)
+            chosen.report["cleaning"] = {**read, "pairs": counts}
+        # Rows of a table may be skipped, split or removed, so the numbers of its sentences are not those of its rows.
+        shown = [name for name in PAIR_COLUMNS if not (name in LINE_COLUMNS and read[name.removesuffix("_line")])]
+        kept, title = clean_pairs(chosen.sentences(), steps, languages, counts), f"{source} and {target}"
+        rows = ({name: row[name] for name in shown} for row in kept)
+        output.finish(chosen.report, rows, mined, mined.rows.score, title, columns=shown, curve=mined.curve)
 
 
 @extended(*COMMON)
@@ -179,17 +184,17 @@ class _Output:
         scores: Any,
         title: str,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str],
         curve: Any = None,
     ) -> None:
         """Writes the pairs, the skipped lines, and the page with samples of all pairs; prints the report."""
-        from hf_xlsr.mining.outputs import PAIR_COLUMNS, write_pairs, write_report
+        from hf_xlsr.mining.outputs import write_pairs, write_report
         from hf_xlsr.mining.texts import SKIPPED
         from hf_xlsr.mining.work_folder import disk_errors
 
         languages, threshold, page = self.options.languages, report.get("threshold"), f"{self.path}.report.html"
         first = list(islice(rows, 3))
-        shape: dict[str, Any] = {"columns": columns or PAIR_COLUMNS, "format": self.format, "languages": languages}
+        shape: dict[str, Any] = {"columns": columns, "format": self.format, "languages": languages}
         report["pairs"] = write_pairs(self.path, chain(first, rows), **shape)
         saved = {}
         for side in [name for name, counts in report.items() if isinstance(counts, dict) and counts.get("skipped")]:
@@ -240,7 +245,7 @@ def _sides(
             sides.append(file)
             continue
         named = {name: column.replace("{lang}", language or "") for name, column in parse_columns(columns).items()}
-        source = {"path": file, **({"columns": named} if named else {})}
+        source = {"path": file, "columns": named or None, "format": "moses" if is_plain(file) else None}
         sides.append(SourceTexts(source, language, split, tuple(cleaning)))
     return sides
 
@@ -251,8 +256,15 @@ def _rows(paths: list[str], languages: Sequence[str] | None, **options: Any) -> 
     return read_rows(paths[0] if len(paths) == 1 else paths, languages=languages, **options)
 
 
-def _pairs(paths: list[str], languages: Sequence[str] | None) -> list[tuple[str, str]]:
-    return [(row["source"], row["target"]) for row in _rows(paths, languages)]
+def _pairs(
+    paths: list[str], languages: Sequence[str] | None, sides: Sequence[Any], cleaning: list[str]
+) -> list[tuple[str, str]]:
+    """Translations, with each text in the form in which its side is read."""
+    from hf_xlsr.data.cleaning import build_cleaner
+
+    rows = build_cleaner([step for step in cleaning if step == "normalize"])(_rows(paths, languages))
+    forms: list[Any] = [str if isinstance(side, str) else lambda text: " ".join(text.split()) for side in sides]
+    return [(forms[0](row["source"]), forms[1](row["target"])) for row in rows]
 
 
 class _Column:
@@ -288,6 +300,8 @@ def _print_summary(report: Mapping[str, Any]) -> None:
             lines.append((name, f"{counts['sentences']:,} sentences of {counts['lines']:,} lines in {counts['name']}"))
             if counts["duplicates"]:
                 lines.append(("", f"{counts['duplicates']:,} equal to others"))
+            if counts.get("bad_lines"):
+                lines.append(("", counts["bad_lines"]))
             if counts["skipped"]:
                 lines.append(("", f"skipped: {counted(counts['skipped'])}, see {report['skipped_lines'][name]}"))
     if report.get("bad_lines"):

@@ -29,7 +29,7 @@ BANDS = 20  # of the scores, shown from best to worst
 SHOWN = 30  # pairs of each band
 BARS = 60
 
-_BREAKS = re.compile("[\t\n\r]+")
+BREAKS = re.compile("[\t\n\r]+")
 # Not allowed in XML 1.0, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -101,7 +101,7 @@ def _numbers(columns: Sequence[str]) -> list[str]:
 def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
     yield "\t".join([*_numbers(columns), *TEXT_COLUMNS]) + "\n"
     for row in rows:
-        texts = (_BREAKS.sub(" ", row[side]) for side in TEXT_COLUMNS)
+        texts = (BREAKS.sub(" ", row[side]) for side in TEXT_COLUMNS)
         yield "\t".join([*(f"{row[name]:.6f}" for name in _numbers(columns)), *texts]) + "\n"
 
 
@@ -187,7 +187,8 @@ def write_report(
 
 def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
     """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out."""
-    header, *lines = (line.split("\t") for line in Path(path).read_text("utf-8").splitlines())
+    # Texts may contain other line breaks of Unicode.
+    header, *lines = (line.split("\t") for line in Path(path).read_text("utf-8").rstrip("\n").split("\n"))
     if header != ["label", "score", *TEXT_COLUMNS] or any(len(line) != 4 for line in lines):
         raise XlsrError(
             f"{path} must have the columns label, score, source and target, as the report page saves them."

@@ -12,6 +12,7 @@ import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, unit_length
 from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.outputs import BREAKS
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import as_matrix
 from hf_xlsr.mining.search.vectors import check_widths
@@ -71,8 +72,9 @@ class MiningRun:
         return gold_curve(right, first, int((there[0] & there[1]).sum()), self.rows.score)
 
     def label_curve(self, labels: Mapping[tuple[str, str], bool]) -> PrecisionCurve:
-        """Precision by threshold from labels of some of the pairs, by source and target."""
-        found = [(row["score"], (row["source"], row["target"])) for row in self.sentences()]
+        """Precision by threshold from labels of some of the pairs, by source and target as in the report page."""
+        shown = (row | {side: BREAKS.sub(" ", row[side]) for side in SIDES} for row in self.sentences())
+        found = [(row["score"], (row["source"], row["target"])) for row in shown]
         return label_curve([(score, labels[pair]) for score, pair in found if pair in labels], self.rows.score)
 
     def sentences(self) -> Iterator[dict[str, Any]]:

@@ -83,15 +83,15 @@ def test_real_encoder_end_to_end(tiny_export: str, tmp_path: Path, capsys: Captu
 def test_threshold_is_chosen(choice: str, fake: str, files: list[str], tmp_path: Path, capsys: Capture):
     output, given = tmp_path / "pairs.jsonl", tmp_path / "given.tsv"
     words = ["mine", *files, "--model", fake, "--output", str(output)]
+    if choice == "labels":  # which the page saves with spaces instead of tabs
+        Path(files[0]).write_text(Path(files[0]).read_text().replace(" ", "\t"))
     everything = run(words, capsys)["pairs"]
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     same = [row["source"].split()[1] == row["target"].split()[1] for row in rows]
     if choice == "labels":
         lines = ["label\tscore\tsource\ttarget"]
-        kinds = zip(rows, same, strict=True)
-        lines += [
-            f"{'accept' if ok else 'reject'}\t{row['score']}\t{row['source']}\t{row['target']}" for row, ok in kinds
-        ]
+        texts = ([row["source"].replace("\t", " "), row["target"]] for row in rows)
+        lines += ["\t".join(["accept" if ok else "reject", "1", *pair]) for pair, ok in zip(texts, same, strict=True)]
     elif choice == "gold":
         lines = [f"{row['source']}\t{row['target']}" for row, ok in zip(rows, same, strict=True) if ok]
     else:
@@ -157,6 +157,24 @@ def test_other_inputs_give_the_pairs_of_their_lines(fake: str, files: list[str],
     assert mined(tables, [*model, "--columns", "text={lang}"], tmp_path, capsys) == expected
 
 
+def test_rows_of_tables(fake: str, files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [f"{n}\t{text}" for n, text in enumerate(Path(files[0]).read_text().splitlines())]
+    table = write_lines(tmp_path / "en.tsv", ["id\ttext", "41\t", *rows, "42\tone\ttwo"])
+    output = tmp_path / "pairs.jsonl"
+    assert cli.main(["mine", str(table), files[1], "--model", fake, "--output", str(output)]) == 0
+    assert "2 bad lines" in capsys.readouterr().out
+    assert all("source_line" not in pair and pair["target_line"] for pair in map(json.loads, output.open()))
+
+
+@pytest.mark.parametrize("cleaning", [[], ["--cleaning", "normalize"]])
+def test_gold_texts_have_the_form_of_the_sides(cleaning: list[str], fake: str, tmp_path: Path, capsys: Capture):
+    rows = [json.dumps({"en": f"en\u00a0{n} \ufb01ne", "fr": f"fr\u00a0{n}  bon"}) for n in range(40)]
+    table = str(write_lines(tmp_path / "wide.jsonl", rows))
+    words = f"mine {table} {table} --model {fake} --languages en,fr --columns text={{lang}} --gold {table}".split()
+    assert run([*words, *cleaning, "--output", str(tmp_path / "p.tsv")], capsys)["estimate"]["precision"] > 0.9
+
+
 def test_documents_are_split(fake: str, tmp_path: Path, capsys: Capture):
     sides = [[f"{word} {n} is here." for n in range(20)] for word in ("Chapter", "Section")]
     lines = [write_lines(tmp_path / f"lines{n}.txt", side) for n, side in enumerate(sides)]
@@ -168,8 +186,8 @@ def test_documents_are_split(fake: str, tmp_path: Path, capsys: Capture):
 
 def test_cleaning_of_texts_and_pairs(fake: str, tmp_path: Path, capsys: Capture):
     long = "one two three four five six seven eight nine ten " * 4
-    source = write_lines(tmp_path / "en.txt", [*numbered("en", 40), "дом дерево река"])
-    target = write_lines(tmp_path / "fr.txt", [*numbered("fr", 40), f"{long} 41"])
+    source = write_lines(tmp_path / "text.en", [*numbered("en", 40), "дом дерево река"])
+    target = write_lines(tmp_path / "text.fr", [*numbered("fr", 40), f"{long} 41"])
     words = ["mine", str(source), str(target), "--model", fake, "--output", str(tmp_path / "pairs.jsonl")]
     report = run([*words, "--languages", "en,fr", "--cleaning", "normalize,language,ratio"], capsys)
     pairs = list(read_rows(tmp_path / "pairs.jsonl"))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.mining.outputs import FORMATS, SCORE_COLUMNS, write_pairs
+from hf_xlsr.mining.outputs import FORMATS, SCORE_COLUMNS, read_labels, write_pairs
 
 HARD = [
     'a "quoted" & <b>',
@@ -88,6 +88,11 @@ def test_tmx_has_languages_and_scores(tmp_path: Path):
     language = "{http://www.w3.org/XML/1998/namespace}lang"
     found = [(tuv.get(language), tuv.findtext("seg")) for tuv in unit.findall("tuv")]
     assert found == [("en", "a\rb & <c>"), ("pt-BR", "d e")]
+
+
+def test_labels_of_texts_with_other_line_breaks(tmp_path: Path):
+    (tmp_path / "labels.tsv").write_text("label\tscore\tsource\ttarget\naccept\t1.0\ta\u2028b\tc\x85\x0bd\n", "utf-8")
+    assert read_labels(tmp_path / "labels.tsv") == {("a\u2028b", "c\x85\x0bd"): True}
 
 
 @pytest.mark.parametrize("format", ["tsv", "parquet"])
