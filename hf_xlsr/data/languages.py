@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from string import ascii_lowercase
 from typing import Any
@@ -63,6 +63,26 @@ def language_code(language: str) -> str:
     except langcodes.LanguageTagError:
         code = None
     return _OURS.get(code, code) if code else language.replace("_", "-").split("-", 1)[0].lower()
+
+
+def whole_tag(tag: str) -> str:
+    """One name for all tags of the same language, script and region, whether explicit or implied."""
+    try:
+        parts = (langcodes.standardize_tag(part, macro=True) for part in tag.split("+"))
+        return "+".join(langcodes.Language.get(part).maximize().to_tag() for part in parts)
+    except langcodes.LanguageTagError:
+        return tag
+
+
+def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
+    """The first tag that equals a language; else of its language, script and region; else of its language.
+
+    Examples:
+        >>> [nearest_tag(language, ["zh-Hans", "zh-Hant"]) for language in ("zh-Hant", "zh_TW", "cmn", "de")]
+        ['zh-Hant', 'zh-Hant', 'zh-Hans', None]
+    """
+    equal = (tag for key in (str, whole_tag, language_code) for tag in tags if language and key(tag) == key(language))
+    return next(equal, None)
 
 
 def scripts_of(languages: Iterable[str]) -> frozenset[str]:

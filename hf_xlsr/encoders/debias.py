@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.languages import nearest_tag
 from hf_xlsr.encoders.encoding import Encoder, default_prompt, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import check_finite
@@ -107,11 +107,9 @@ class Debias:
 
     def language_of(self, language: str | None) -> str:
         """The tag under which a language was fitted: this one, or another of the same language."""
-        code = language_code(language) if language else None
-        for name in self.languages:
-            if language == name or language_code(name) == code:
-                return name
-        raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
+        if (name := nearest_tag(language, self.languages)) is None:
+            raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
+        return name
 
     def apply(self, vectors: np.ndarray, language: str, *, normalize: bool = False) -> np.ndarray:
         """Removes what was fitted of a language from its embeddings, `(..., width)`.

@@ -9,7 +9,7 @@ import langcodes
 import numpy as np
 from typing_extensions import TypedDict
 
-from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.languages import nearest_tag
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import as_vectors
 
@@ -72,17 +72,14 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     """
     names = routes_of(encoder)
     if routes:
-        chosen = {language_code(tag): route for tag, route in routes.items()}
-        route = chosen.get(language_code(language)) if language else None
-        if route is None:  # the default route would embed it by another encoder
+        if (tag := nearest_tag(language, routes)) is None:  # the default route would embed it by another encoder
             raise XlsrError(f"`routes` must include language {language!r}, got {', '.join(routes)}.")
-        require_choice("routes", route, names)
-        return route
-    by_language = {language_code(name): name for name in names if langcodes.tag_is_valid(name)}
-    if language and language_code(language) in by_language:
-        return by_language[language_code(language)]
-    if len(by_language) < max(len(names), 1):
-        return None
+        require_choice("routes", routes[tag], names)
+        return routes[tag]
+    of_languages = [name for name in names if langcodes.tag_is_valid(name)]
+    found = nearest_tag(language, of_languages)
+    if found or len(of_languages) < max(len(names), 1):
+        return found
     raise XlsrError(
         f"The encoder has routes for {', '.join(names)}, got language {language!r}. Give --languages, or --routes de=en."
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from langcodes import Language, LanguageTagError, standardize_tag, tag_is_valid
+from langcodes import tag_is_valid
 
 from hf_xlsr.data.columns import PLACEHOLDER
-from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.languages import language_code, nearest_tag, whole_tag
 from hf_xlsr.utils.errors import XlsrError
 
 UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
@@ -55,12 +55,15 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         # Without a placeholder on either side (it is in the path), the side named after a language is the fixed one.
         swapped = wild[0] or (not wild[1] and known[0] is None and known[1] is not None)
         fixed = known[1 if swapped else 0] or languages[0]
-        others = [other for other in languages if language_code(other) != language_code(fixed)]
+        own = nearest_tag(fixed, languages)
+        others = [other for other in languages if other != own]
         return [((other, fixed) if swapped else (fixed, other), other) for other in others]
     if len(languages) == 2:
         # Columns named fr and en are French and English, in whatever order --languages has the two.
-        named = [language_code(name or "") for name in known]
-        reverse = named == [language_code(language) for language in reversed(languages)]
+        reverse = False
+        for key in (whole_tag, language_code):
+            named, given = ([key(name or "") for name in names] for names in (known, languages))
+            reverse |= named == given[::-1] != given
         return [(tuple(reversed(languages)) if reverse else tuple(languages), None)]
     found = [name or UNKNOWN for name in known]
     for place, column in enumerate(("source_lang", "target_lang")):
@@ -100,7 +103,7 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
     variants: dict[str, dict[str, list[str]]] = {}
     for tag in sorted(tags, key=lambda tag: (-len(tag), tag)):
         code = "+".join(map(language_code, tag.split("+")))
-        variants.setdefault(code, {}).setdefault(_whole(tag), []).append(tag)
+        variants.setdefault(code, {}).setdefault(whole_tag(tag), []).append(tag)
     names = {
         tag: code if len(same) == 1 else alike[0].replace("_", "-").replace("/", "-")
         for code, same in variants.items()
@@ -108,12 +111,3 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
         for tag in alike
     }
     return {tag: names[tag] for tag in tags}
-
-
-def _whole(tag: str) -> str:
-    """One name for all tags of the same language, script and region, whether explicit or implied."""
-    try:
-        parts = [Language.get(standardize_tag(part, macro=True)).maximize().to_tag() for part in tag.split("+")]
-    except LanguageTagError:
-        return tag
-    return "+".join(parts)

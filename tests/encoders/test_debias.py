@@ -133,6 +133,11 @@ def words(count: int, seed: int) -> Iterator[str]:
     return ("".join(rng.choice(list("abcdef"), 9)) for _ in range(count))
 
 
+def test_variants_of_a_language_keep_their_own() -> None:
+    debias = fitted(**{tag: vectors_of(seed=seed) for seed, tag in enumerate(("en", "zh-Hans", "zh-Hant"))})
+    assert [debias.language_of(tag) for tag in ("zho_Hant", "zh-Hans", "eng")] == ["zh-Hant", "zh-Hans", "en"]
+
+
 def test_encoder_with_routes() -> None:
     encoder = Letters()
     encoder.routes = ("source", "target")

@@ -98,6 +98,8 @@ def routed(*names: str) -> Any:
             (routed("en", "zh"), tag, None, "en" if tag[0] == "e" else "zh")
             for tag in ("eng", "en_GB", "cmn", "zho_Hans")
         ),
+        *((routed("zh-Hans", "zh-Hant"), tag, None, f"zh-{tag[-4:]}") for tag in ("zh-Hans", "zho_Hant")),
+        (routed("source", "target"), "zh-Hans", {"zh-Hans": "source", "zh-Hant": "target"}, "source"),
         (object(), None, None, None),
         (routed("query", "document"), "de", None, None),
         (routed("source", "target"), "en", {"eng": "source", "de": "target"}, "source"),

@@ -23,6 +23,8 @@ PAIR = ("source_lang", "target_lang", "source", "target")
 WIDE_FILE = "numbers.test.parquet"
 ALL: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
 TAGGED = {"columns": "source=english,target=text,target_lang=src_lang"}
+CHINESE = {"columns": "source=zh-Hans,target=zh-Hant"}
+EACH = {"columns": "source=zh-Hans,target={lang}", "languages": ("zh-Hans", "zh-Hant", "en")}
 TURNED = {"columns": "source=text,target=english,source_lang=src_lang", "languages": ("en",)}
 
 
@@ -36,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_tsv(tmp_path / f"news.{code}", [yes, f"{yes} {yes}"])
     rows = ["deu\tTag\tday", "fra\tjour\tday", "deu\tNacht\tnight", "\tx\ty", "jpn\t日\tsun"]
     write_tsv(tmp_path / "tagged.tsv", ["src_lang\ttext\tenglish", *rows])
+    write_tsv(tmp_path / "chinese.tsv", ["zh-Hans\tzh-Hant\ten", "书\t書\tbook"])
     write_tsv(tmp_path / "plain.tsv", ["source\ttarget", "day\tTag"])
     unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
     (tmp_path / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
@@ -57,6 +60,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tagged.tsv", {**TAGGED, "languages": ("en", "ja", "fr")}, "en-fr day jour, en-ja sun 日"),
         ("tagged.tsv", {**TURNED, "limit": 1}, "de-en Tag day, fr-en jour day, ja-en 日 sun"),
         ("plain.tsv", {}, "source-target day Tag"),
+        ("chinese.tsv", {**CHINESE, "languages": ("zh-Hans", "zh-Hant")}, "zh-Hans-zh-Hant 书 書"),
+        ("chinese.tsv", {**CHINESE, "languages": ("zh_Hant", "zh_Hans")}, "zh-Hans-zh-Hant 书 書"),
+        ("chinese.tsv", EACH, "zh-Hans-zh-Hant 书 書, zh-Hans-en 书 book"),
     ],
 )
 def test_pairs(files: str, options: dict[str, Any], expected: str, folder: Path) -> None:
