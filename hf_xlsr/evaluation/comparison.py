@@ -60,6 +60,9 @@ class ComparisonTable:
         count = len(self.shared)
         return [*self.columns, *([f"mean of {count}"] if count > 1 else [])]
 
+    def cells(self, column: str) -> dict[str, Cell]:
+        return {label: cells[column] for label, cells in self.rows.items() if column in cells}
+
     def numbers(self, label: str, column: str) -> list[float]:
         """An encoder's value in a column and the ends of its interval, as far as they are known."""
         cells = self.rows.get(label, {})
@@ -150,25 +153,35 @@ def _chosen(record: Result, metrics: Sequence[str], results: Mapping[str, float]
 
 
 def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]]) -> None:
-    """Another test set: other data, or another number of examples."""
-    first, reference = next(iter(table.rows.items()))
-    for label, cells in table.rows.items():
-        shared = hashes[label].keys() & hashes[first].keys()
-        differ = any(hashes[label][name] != hashes[first][name] for name in shared)
-        for column, cell in cells.items():
-            cell.unequal = differ or (column in reference and reference[column].record.n != cell.record.n)
+    """Another test set: other data, a pool that only one has, or another number of examples.
+
+    Hashes with the dataset or the language pair of another column do not count.
+    """
+    names: dict[str, set[str]] = {}
+    for column in table.columns:
+        record = next(iter(table.cells(column).values())).record
+        names[column] = {record.dataset, f"{record.source}-{record.target}", f"{record.target}-{record.source}"}
+    for column in table.columns:
+        of_others = set().union(*names.values()) - names[column]
+        (first, reference), *others = table.cells(column).items()
+        for label, cell in others:
+            one, other = hashes[first], hashes[label]
+            pools = {key for key in one.keys() ^ other.keys() if one and other and key.startswith("pool/")}
+            keys = {key for key in (one.keys() & other.keys()) | pools if of_others.isdisjoint(key.split("/"))}
+            differ = any(one.get(key) != other.get(key) for key in keys)
+            cell.unequal = differ or reference.record.n != cell.record.n
 
 
 def _test(table: ComparisonTable) -> None:
     """Adds the tests of a table, corrected together, and marks the values that are significantly best."""
     raw: dict[tuple[str, str, str], float] = {}
     columns = {
-        column: {label: cells[column] for label, cells in table.rows.items() if column in cells}
+        column: {label: cell for label, cell in table.cells(column).items() if not cell.unequal}
         for column in table.columns
     }
     for column, cells in columns.items():
         for (one, first), (other, second) in combinations(cells.items(), 2):
-            if first.outcomes and second.outcomes and first.unequal == second.unequal:
+            if first.outcomes and second.outcomes:
                 if first.outcomes.columns[0].shape == second.outcomes.columns[0].shape != (1,):
                     raw[one, other, column] = p_value(first.outcomes, second.outcomes)
     table.p_values = dict(zip(raw, holm(list(raw.values())), strict=True))
@@ -177,8 +190,8 @@ def _test(table: ComparisonTable) -> None:
         best = max(cells, key=lambda label: sign * cells[label].record.value)
         others = [
             table.p_values.get((best, label, column), table.p_values.get((label, best, column), 1.0))
-            for label, cell in cells.items()
-            if label != best and cell.unequal == cells[best].unequal
+            for label in cells
+            if label != best
         ]
         cells[best].best = bool(others) and max(others) < 1 - LEVEL
 

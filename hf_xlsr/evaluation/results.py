@@ -184,8 +184,8 @@ def save_results(
     """Writes results as JSON together with what produced them; an existing file is replaced at once.
 
     `settings` are everything needed to measure again, `data_hashes` the `data_hash` of the evaluated texts by a name.
-    With `predictions` the outcomes of single examples go to a file of the same name that ends in `.npz`. A value that is
-    not a finite number is refused.
+    With `predictions` the outcomes of single examples go to a file of the same name that ends in `.npz` (`a.json` and
+    `a.npz`, `a-1.0` and `a-1.0.npz`). A value that is not a finite number is refused.
     """
     plain = [record._replace(value=_plain_number(record)) for record in results.records.values()]
     content = {
@@ -202,9 +202,13 @@ def save_results(
     file.parent.mkdir(parents=True, exist_ok=True)
     if predictions:
         columns = {f"{key}/{n}": one for key, of in results.outcomes.items() for n, one in enumerate(of.columns)}
-        with atomic_write(file.with_suffix(".npz")) as partial, partial.open("wb") as stream:
+        with atomic_write(_outcomes_file(path)) as partial, partial.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, **columns)
     write_text(file, text)
+
+
+def _outcomes_file(path: str | os.PathLike[str]) -> Path:
+    return Path(f"{os.fspath(path).removesuffix('.json')}.npz")
 
 
 def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         if statistics := content.pop("statistics"):
-            with np.load(Path(path).with_suffix(".npz"), allow_pickle=False) as stored:
+            with np.load(_outcomes_file(path), allow_pickle=False) as stored:
                 columns: dict[str, list[np.ndarray]] = {}
                 for name in stored.files:
                     columns.setdefault(name.rpartition("/")[0], []).append(stored[name])

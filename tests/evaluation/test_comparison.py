@@ -66,6 +66,32 @@ def test_other_test_sets_are_marked_and_not_tested(tmp_path: Path) -> None:
     assert table.rows["a"]["en-de"].best and "†" in render([table])
 
 
+@pytest.mark.parametrize(
+    ("b", "c", "unequal", "best"),
+    [
+        ({"pool/en-de": "x"}, {}, {"b en-de"}, {"c en-de", "b en-fr"}),  # candidates that only one has
+        ({}, {"data/toy/en-fr": "y"}, {"c en-fr"}, {"b en-de", "b en-fr"}),
+        ({"data/toy/en-de": "y"}, {"data/toy/en-de": "z"}, {"b en-de", "c en-de"}, {"b en-fr"}),
+    ],
+)
+def test_each_column_compares_equal_test_sets(b: Any, c: Any, unequal: set[str], best: set[str]) -> None:
+    results, same = {}, {"data/toy/en-de": "x", "data/toy/en-fr": "x"}
+    for label, share, other in (("a", 0.5, {}), ("b", 0.95, b), ("c", 0.7, c)):
+        results[label] = {"metrics": encoder({"de": share, "fr": share}), "data_sha256": same | other}
+    (table,) = compare(results)
+    cells = {f"{label} {column}": cell for label, row in table.rows.items() for column, cell in row.items()}
+    assert {name for name, cell in cells.items() if cell.unequal} == unequal
+    assert {name for name, cell in cells.items() if cell.best} == best
+    assert unequal.isdisjoint(f"{label} {column}" for *both, column in table.p_values for label in both)
+
+
+def test_results_keep_their_own_outcomes(tmp_path: Path) -> None:
+    for name, share in (("v1.0", 0.9), ("v1.5", 0.3)):
+        save_results(tmp_path / name, encoder({"de": share}), settings={}, predictions=True)
+    found = [load_results(tmp_path / name)["metrics"].outcomes for name in ("v1.0", "v1.5")]
+    assert [one.value() for outcomes in found for one in outcomes.values()] == [0.9, 0.3]
+
+
 def test_outcomes_are_saved_on_request(tmp_path: Path) -> None:
     results = encoder({"de": 0.9})
     results |= measured(
