@@ -13,7 +13,7 @@ from mteb_helpers import ENGLISH, FRENCH, table, with_data
 
 mteb = pytest.importorskip("mteb")
 
-from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, mteb_rows  # noqa: E402
+from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, mteb_rows, mteb_task  # noqa: E402
 from hf_xlsr.utils.errors import XlsrError  # noqa: E402
 
 needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
@@ -81,6 +81,20 @@ def test_rows(
 ):
     found = rows_of(monkeypatch, task, data, subsets=subsets)
     assert found == [dict(zip(columns, row, strict=True)) for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("task", "languages", "subsets", "lost"),
+    [
+        ("Tatoeba", "en de zh ar sw", {"deu-eng", "cmn-eng", "ara-eng", "swh-eng"}, []),
+        ("Tatoeba", "fa en no", {"pes-eng"}, ["no"]),
+        ("NTREXBitextMining", "ar en", {"arb_Arab-eng_Latn", "eng_Latn-arb_Arab"}, []),
+        ("NTREXBitextMining", "zh-Hant en", {"zho_Hant-eng_Latn", "eng_Latn-zho_Hant"}, []),
+    ],
+)
+def test_subsets_in_languages(task: str, languages: str, subsets: set[str], lost: list[str], caplog: Any):
+    assert set(mteb_task(task, languages.split()).hf_subsets) == subsets
+    assert [record.args[1] for record in caplog.records if record.name.startswith("hf_xlsr")] == lost
 
 
 def language(texts: list[str], first: str, second: str) -> str:

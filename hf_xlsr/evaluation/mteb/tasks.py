@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,9 +12,11 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.languages import check_language_code
 
 from hf_xlsr.data.columns import split_name
-from hf_xlsr.data.languages import language_code, share_of_first
+from hf_xlsr.data.languages import language_code, share_of_first, whole_tag
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.utils.errors import XlsrError, error_line
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 SAMPLE = 2000  # texts of a column that vote
@@ -40,13 +43,23 @@ def their_columns(task: Any) -> dict[str, str]:
 
 
 def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
-    """One of mteb's tasks, without its data: only subsets in these languages alone (`deu-Latn`), or only these."""
-    chosen: dict[str, Any] = {"languages": list(languages), "exclusive_language_filter": True} if languages else {}
-    chosen |= {"hf_subsets": list(hf_subsets)} if hf_subsets else {}
+    """One of mteb's tasks, without its data: only subsets in these languages alone, or only these."""
     try:
-        return mteb.get_task(name, **chosen)
+        task = mteb.get_task(name, hf_subsets=list(hf_subsets) or None)
     except (KeyError, ValueError) as error:
         raise XlsrError(f"mteb task '{name}': {error_line(error.args[0])}") from error
+    if languages:
+        # Tasks have different tags of one language: `zho-Hans` or `cmn-Hans`, `ara-Arab` or `arb-Arab`.
+        wanted = {whole_tag(langscript(language) or language): language for language in languages}
+        theirs = task.metadata.hf_subsets_to_langscripts
+        tags = {subset: set(map(whole_tag, theirs[subset])) for subset in task.hf_subsets}
+        task.hf_subsets = [subset for subset in task.hf_subsets if tags[subset] <= wanted.keys()]
+        if not task.hf_subsets:
+            raise XlsrError(f"mteb task '{name}' has no subset in {', '.join(languages)}; use other --languages.")
+        found = set().union(*(tags[subset] for subset in task.hf_subsets))
+        if lost := [language for tag, language in wanted.items() if tag not in found]:
+            logger.warning("mteb task '%s' has no subset for %s in these languages", name, ", ".join(lost))
+    return task
 
 
 def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: str | None = None) -> Iterator[Row]:

@@ -20,14 +20,13 @@ class MtebOptions(Options):
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    from hf_xlsr.evaluation.mteb.tasks import langscript, mteb_task
+    from hf_xlsr.evaluation.mteb.tasks import mteb_task
 
     data.refuse("mteb", "columns", "where", "config", "limit", "split")
     inputs = Inputs(name=data.name or "", split=data.split)
-    languages = [langscript(code) or code for code in data.languages]
     for file in data.files:
         task = file.removeprefix(MTEB)
-        chosen = mteb_task(task, languages=languages, hf_subsets=options.get("hf_subsets") or ())
+        chosen = mteb_task(task, data.languages, hf_subsets=options.get("hf_subsets") or ())
         inputs.mteb_tasks[task] = chosen
         inputs.revisions[task] = chosen.metadata.dataset["revision"]
     return inputs
