@@ -35,6 +35,14 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
     return columns
 
 
+def read_score(score: Any, place: str, missing: float) -> float:
+    """A score, also as text; `missing` for an empty one. Errors have its place."""
+    try:
+        return missing if score is None or not str(score).strip() else float(score)
+    except (TypeError, ValueError):
+        raise XlsrError(f"The score of {place} must be a number such as 1.5, got {score!r:.40}.") from None
+
+
 def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
     """Numbers the distinct labels, strings or numbers, from 0, in sorted order."""
     for row, label in enumerate(labels):

@@ -71,16 +71,16 @@ class Table:
         names = self._named_splits or [row["split"] for row in self._rows("") if "split" in row]
         return frozenset(map(split_name, names))
 
-    def split(self, name: str | None) -> list[Row]:
+    def split(self, name: str | None, *, select: bool = True) -> list[Row]:
         """The rows of one split, or of all with None, with the required columns and those of their languages.
 
-        Of a file without a column `split`, all rows count as the split.
+        Of a file without a column `split`, all rows count as the split. `select` takes only rows in `languages`.
         """
         rows = self._rows("" if is_table(self.files) else split_name(name or ""))
         every = rows
         if name is not None:
             rows = [row for row in rows if split_name(row.get("split", name)) == split_name(name)]
-        rows = self._select_languages(rows)
+        rows = self._select_languages(rows) if select else rows
         if not rows:
             columns = ("split", *self.reader.language_columns)
             has = {f"{column} {row[column]}" for row in every for column in columns if column in row}

@@ -20,6 +20,7 @@ from hf_xlsr.evaluation import (
     bucc,
     language_bias,
     load_results,
+    mining,
     plot_languages,
     read_bucc,
     tatoeba,
@@ -177,6 +178,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: tatoeba(encoder(), ["a", "b"], ["A"]), "targets"),
     (lambda: both_ways(tatoeba_xtreme, languages=("de", "en")), "en"),
     (lambda: both_ways(xsim, k=0), "k"),
+    *[(lambda share=share: both_ways(mining, hide_pairs=share), "--hide-pairs") for share in (20, 0, -1)],
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
@@ -246,8 +248,10 @@ LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (transfer("SST2", words(12, "train", "test")), "dev"),
     (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
     (similarity("", None), "texts"),
+    (similarity(2, "1,5"), "1,5"),
     (pairs("yes", 1), "yes"),
     (of_mteb("mteb_task", "Tatoba"), "'Tatoeba'"),
+    (of_mteb("mteb_task", "Tatoeba", ["no", "en"]), "no, en"),
 ]
 
 

@@ -109,3 +109,15 @@ def test_commands(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
     assert content["metrics"]["queries-search/en-de/test/queries"] == len(words)
     assert any(name.startswith("relevance") for name in content["data_sha256"])
     assert main(command) == 1 and "--relevance" in capsys.readouterr().err
+    write_tsv(tmp_path / "qrels.tsv", [*tables["qrels"], "q0\td1\t1,5"])
+    assert main([*command, "--relevance", relevance]) == 1 and "1,5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("languages", [[], ["--languages", "en"]])
+def test_rows_with_languages(languages: list[str], tiny_export: str, tmp_path: Path) -> None:
+    documents = ["document_id\ttext\tlang", "d0\trouge\tfr", "d1\tblue\ten", "d2\tone\ten"]
+    words = ["--data", write_tsv(tmp_path / "queries.tsv", ["query_id\ttext\tlang", "q0\tred\ten"])]
+    words += ["--documents", write_tsv(tmp_path / "documents.tsv", documents)]
+    words += ["--relevance", write_tsv(tmp_path / "qrels.tsv", ["query_id\tdocument_id", "q0\td0"]), *languages]
+    assert main(["evaluate", tiny_export, "--protocol", "search", *words, "--output", str(tmp_path / "out.json")]) == 0
+    assert load_results(tmp_path / "out.json")["metrics"]["queries-search/en/test/documents"] == 3

@@ -120,6 +120,8 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
 
 
 def _hide(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> BuccData:
+    if not 0 < share <= 1:
+        raise XlsrError(f"The share of hidden pairs (--hide-pairs) must be above 0 and at most 1, got {share:g}.")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pairs))
     hidden = max(1, round(share * len(pairs)))

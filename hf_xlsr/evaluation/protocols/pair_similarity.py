@@ -16,7 +16,7 @@ from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, Thresholds, averag
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.results import Results, measured
-from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_columns
+from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_columns, read_score
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def _scored(rows: Iterable[Row], name: str) -> _Task:
     rows, place = list(rows), f"tasks['{name}']"
     values = ["score", "subset"] if rows and "subset" in rows[0] else ["score"]
     first, second, gold, *subsets = read_columns(rows, texts=["sentence1", "sentence2"], values=values, name=place)
-    scores = np.array([np.nan if score is None or not str(score).strip() else float(score) for score in gold])
+    scores = np.array([read_score(score, f"row {row} of {place}", np.nan) for row, score in enumerate(gold)])
     kept = np.flatnonzero(~np.isnan(scores))
     groups = np.array([str(subset) for subset in subsets[0]] if subsets else [""] * len(gold))
     sides = [[" ".join(side[row].split()) for row in kept] for side in (first, second)]

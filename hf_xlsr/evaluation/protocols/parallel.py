@@ -14,7 +14,7 @@ from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, open_i
 from hf_xlsr.evaluation.protocols.tatoeba import check_directions
 from hf_xlsr.evaluation.registry import DebiasOptions, Protocol, option, row_protocol
 from hf_xlsr.evaluation.results import Results, averaged, mean_over_languages, measured
-from hf_xlsr.evaluation.rows import by_language
+from hf_xlsr.evaluation.rows import by_language, read_score
 from hf_xlsr.evaluation.table import TableReader
 from hf_xlsr.utils.errors import XlsrError
 
@@ -317,9 +317,10 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     reader, inputs = open_inputs(protocol, data)
     asked, searched = (_with_columns(reader, id_, "text") for id_ in ("query_id", "document_id"))
     inputs.rows = {inputs.name: asked.open(data.files, data.languages[:1]).split(data.split)}
-    inputs.pool = searched.open(documents, data.languages[-1:]).split(None)
+    # One language is that of the queries; documents that have languages of their own stay whole.
+    inputs.pool = searched.open(documents, data.languages[-1:]).split(None, select=len(data.languages) > 1)
     judged = _with_columns(reader, "query_id", "document_id", optional=("score", "split"))
-    inputs.relevance = judged.open((relevance,), data.languages[:1]).split(data.split)
+    inputs.relevance = judged.open((relevance,), (inputs.only[0]["lang"],)).split(data.split)
     return finish_inputs(inputs, data, reader)
 
 
@@ -335,9 +336,9 @@ def _run_search(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Res
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
     relevance: dict[str, dict[str, float]] = {}
     for row in inputs.relevance:
-        relevance.setdefault(str(row["query_id"]), {})[str(row["document_id"])] = float(
-            1 if row.get("score") is None else row["score"]
-        )
+        query, document = str(row["query_id"]), str(row["document_id"])
+        gain = read_score(row.get("score"), f"query {query} and document {document} in --relevance", 1)
+        relevance.setdefault(query, {})[document] = gain
     documents, where = ({str(row["document_id"]): row[column] for row in inputs.pool} for column in ("text", "lang"))
     others = set(where.values())
     results = Results()
