@@ -78,7 +78,7 @@ def evaluate(
     models = model or []
     several = bool(suite) or len(models) > 1
     of_task = {"MODEL": models, "--protocol NAME": protocol, "--data FILE": given["data"]}
-    needed = {**({} if suite else of_task), **({"--output DIR": output} if several else {})}
+    needed = {**({} if suite else of_task), **({"--output": output} if several or predictions else {})}
     if missing := [option for option, value in needed.items() if not value]:
         raise XlsrError(f"{missing[0]} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
@@ -91,7 +91,10 @@ def evaluate(
 
         whole = _suite(suite, protocol or "", data, options, seed)
         for label, path in labelled(models).items():
-            whole.encoders[label] = SuiteEncoder(model=path, **encoder.model_dump())
+            whole.encoders[label] = SuiteEncoder(model=path)
+        common = encoder.model_dump(exclude_defaults=True)
+        for label, one in whole.encoders.items():
+            whole.encoders[label] = SuiteEncoder(**{**common, **one.model_dump(exclude_unset=True)})
         check_all_named(
             {f"encoder {label}": one.model for label, one in whole.encoders.items()},
             {f"task {name}": (task.data, task.languages) for name, task in whole.tasks.items()},
@@ -123,7 +126,7 @@ def _suite(suites: list[str] | None, protocol: str, data: Any, options: dict[str
     if not suites:
         task = SuiteTask(protocol=protocol.split(","), data=list(data.files), seed=seed, options=options, **same)
         return Suite(tasks={protocol.replace(",", "-"): task})
-    fields = {"data": data.files, "protocol": protocol, **same, "split": None, "limit": None}
+    fields = {"data": data.files, "protocol": protocol, **same, "split": data.split != "test", "limit": None}
     of_tasks = [*options, *(name for name, value in fields.items() if value), *([] if seed is None else ["seed"])]
     if of_tasks:
         raise XlsrError(f"--{of_tasks[0].replace('_', '-')} must be set in the tasks of the suite.")

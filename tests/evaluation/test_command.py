@@ -165,6 +165,11 @@ def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatc
         evaluate_files(str(tmp_path), "tatoeba", DataOptions((file,)), output=f"{file}/out.json")
 
 
+def test_predictions_need_an_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "model", "--protocol", "tatoeba", *pairs_of(tmp_path), "--predictions"]) == 1
+    assert "--output" in capsys.readouterr().err
+
+
 def test_mteb_task(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mteb = pytest.importorskip("mteb")
     from mteb_helpers import table, with_data

@@ -25,7 +25,7 @@ from hf_xlsr.evaluation import suites as suite_module
 from hf_xlsr.evaluation.command import evaluate_files
 from hf_xlsr.evaluation.inputs import DataOptions
 from hf_xlsr.evaluation.registry import check_options, find_protocols
-from hf_xlsr.evaluation.results import load_results
+from hf_xlsr.evaluation.results import load_results, measured
 from hf_xlsr.evaluation.suites import Suite, evaluate_suite, load_suite, shipped_suites
 
 PAIRS = make_pairs(30, seed=3)
@@ -122,6 +122,18 @@ def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     assert main(command(folder)) == 0
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "whole")
     assert content(folder / "out") == content(folder / "whole")
+
+
+def test_options_of_encoders_are_defaults_of_a_suite(folder: Path, capsys: Any) -> None:
+    assert main([*command(folder), "--prompt", "blue ", "--batch-size", "8"]) == 0
+    settings = [load_results(folder / f"out/{label}/bias.json")["settings"] for label in "ab"]
+    assert [(one["prompt"], one["batch_size"]) for one in settings] == [("blue ", 8), ("red ", 8)]
+    assert "--split" in failing(capsys, *command(folder), "--split", "dev")
+
+
+def test_two_tasks_may_have_an_average_of_the_same_name() -> None:
+    one = {"metrics": measured("average-of-2", "sts", "en", "test", {"spearman_all": 0.5}), "data_sha256": {}}
+    assert suite_module._merged({"x": one, "y": one})["metrics"] == one["metrics"]
 
 
 @pytest.mark.slow

@@ -220,8 +220,8 @@ class _Runner:
 def _merged(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     metrics, hashes = Results(), dict[str, str]()
     for name, one in results.items():
-        twice = [key for key in one["metrics"].keys() & metrics.keys() if not metrics.records[key].is_mean]
-        if twice:
+        both = [metrics.records[key] for key in one["metrics"].keys() & metrics.keys()]
+        if twice := [record.key for record in both if not (record.is_mean or record.is_average)]:
             raise XlsrError(f"task '{name}' measures '{min(twice)}' a second time; give its data another `name`.")
         metrics |= one["metrics"]
         hashes |= {f"{name}/{part}": value for part, value in one["data_sha256"].items()}
