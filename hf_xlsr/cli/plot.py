@@ -22,11 +22,7 @@ from hf_xlsr.cli.options import (
 )
 from hf_xlsr.utils.errors import XlsrError
 
-plot = typer.Typer(
-    help="Plot translation pairs or retrieved languages.",
-    context_settings=HELP,
-    add_completion=False,
-)
+plot = typer.Typer(help="Plot translation pairs or retrieved languages.", context_settings=HELP, add_completion=False)
 
 
 def _checked(output: str) -> str:

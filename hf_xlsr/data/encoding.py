@@ -78,10 +78,7 @@ PAIRS = RowKind(
 )
 TAUGHT_PAIRS = replace(PAIRS, kept={"source": "string"})
 """Pairs with the text of the source, for a teacher."""
-TEXTS = RowKind(
-    ("text",),
-    accepted="`text` (also `lang`)",
-)
+TEXTS = RowKind(("text",), accepted="`text` (also `lang`)")
 NLI = RowKind(
     ("premise", "hypothesis"),
     kept={"label": "int32"},

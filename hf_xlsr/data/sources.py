@@ -59,8 +59,7 @@ class Source(Section):
         None, description="keep rows with these values; a name is a column of the file, or a standard name"
     )
     hash_split: Literal["rest", "held"] | None = Field(
-        None,
-        description="keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0",
+        None, description="keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0"
     )
     hash_key: str | int | None = Field(None, description="column of the file for `hash_split`, or a standard name")
     hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")

@@ -11,15 +11,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "command": ["EncoderOptions", "evaluate_files"],
         "inputs": ["DataOptions"],
         "metrics": ["load_metric"],
-        "protocols.bucc": [
-            "BUCC_SETTINGS",
-            "BuccData",
-            "bucc",
-            "bucc_settings",
-            "hide_pairs",
-            "mining",
-            "read_bucc",
-        ],
+        "protocols.bucc": ["BUCC_SETTINGS", "BuccData", "bucc", "bucc_settings", "hide_pairs", "mining", "read_bucc"],
         "protocols.parallel": ["language_bias", "search", "search_documents"],
         "protocols.pair_similarity": ["pair_classification", "sts"],
         "protocols.tatoeba": [

@@ -51,7 +51,7 @@ def prune(
     held: list[str] = []
     options: dict[str, Any] = {"vocab_size": vocab_size, "always": [*filter(None, model.prompts.values())]}
     small, kept = trim_vocabulary(transformer.tokenizer, _without(texts, held), **options)
-    prompt = model.prompts.get(model.default_prompt_name or "", "")
+    prompt = model.prompts.get(model.default_prompt_name or "") or ""
     pooling: Any = model[1]
     before = transformer.model
     pruned = to_sentence_transformer(

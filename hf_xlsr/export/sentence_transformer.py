@@ -19,11 +19,7 @@ from hf_xlsr.encoders.loading import MAX_LENGTH
 from hf_xlsr.encoders.stock import max_positions, new_pooler
 from hf_xlsr.utils.files import write_json
 
-POOLING_KEYS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-}
+POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 
 
 def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:

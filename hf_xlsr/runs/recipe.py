@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 from hf_xlsr.data.columns import MissingColumn, parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
-from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.languages import nearest_tag
 from hf_xlsr.data.sources import as_list, as_source, expand, source_name, unset_variables
 from hf_xlsr.evaluation.languages import language_of_name
 from hf_xlsr.runs.folder import RunFolder
@@ -363,10 +363,8 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
         return source
     if columns:
         return {**source, "columns": parse_columns(columns)}
-    named = {language_of_name(name, languages): name for name in column_names(source["path"])}
-    by_code = {language_code(language): name for language, name in named.items() if language}
-    places = {language: named.get(language) or by_code.get(language_code(language)) for language in languages}
-    found = {language: name for language, name in places.items() if name}
+    named = {tag: name for name in column_names(source["path"]) if (tag := language_of_name(name, languages))}
+    found = {language: named[tag] for language in languages if (tag := nearest_tag(language, named))}
     if len(found) == 2:
         columns_found = dict(zip(("source", "target"), found.values(), strict=True))
         return {**source, "columns": columns_found, "languages": list(found)}
@@ -385,7 +383,7 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     if set(STS_COLUMNS) <= set(names):
         return {**source, "columns": {name: name for name in STS_COLUMNS}}
     known = [language for name in names if (language := language_of_name(name))]
-    ours = [language for language in known if language_code(language) in map(language_code, languages)]
+    ours = [language for language in known if nearest_tag(language, languages)]
     others = [language for language in known if language != "id" or len(known) == 2]  # Indonesian, or a number
     return own_source(value, ours if len(ours) > 1 else others[:2])
 

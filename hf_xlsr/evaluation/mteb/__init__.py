@@ -9,8 +9,5 @@ require_package("mteb")
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    {
-        "encoder": ["MtebEncoder", "as_mteb_encoder", "evaluate_mteb", "register_model"],
-        "tasks": ["mteb_rows"],
-    },
+    {"encoder": ["MtebEncoder", "as_mteb_encoder", "evaluate_mteb", "register_model"], "tasks": ["mteb_rows"]},
 )

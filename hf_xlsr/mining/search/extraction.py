@@ -69,12 +69,7 @@ def margin_scores(
 
 
 def mine_vectors(
-    source_vectors: np.ndarray,
-    target_vectors: np.ndarray,
-    *,
-    k: int = 4,
-    method: str = "auto",
-    **extraction: Any,
+    source_vectors: np.ndarray, target_vectors: np.ndarray, *, k: int = 4, method: str = "auto", **extraction: Any
 ) -> MinedBitext:
     """Pairs of rows (of length 1) that are likely translations: `neighbours_both_ways`, then `extract_pairs`.
 
