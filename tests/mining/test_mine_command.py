@@ -103,6 +103,9 @@ def test_threshold_is_chosen(choice: str, fake: str, files: list[str], tmp_path:
     assert all(json.loads(line)["score"] >= report["threshold"] for line in output.read_text("utf-8").splitlines())
     page = Path(report["page"]).read_text("utf-8")
     assert report["estimate"]["basis"] in page
+    if choice == "labels":  # of another mining, which would leave the pairs that both found
+        write_lines(given, [*lines, *(f"reject\t1\ten {n}\tfr {n}" for n in range(len(lines)))])
+        assert "labels" in failing([*words, "--labels", str(given), "--precision", "0.9"], capsys)
 
 
 def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
