@@ -1,11 +1,8 @@
 """Breaks commands on purpose and compares their results with those of undisturbed runs.
 
-Each case runs in processes of its own, on synthetic text:
-
-- SIGKILL at random moments, several times in one run, which is then finished by the same call;
-- a disk that is full: no file grows beyond a random size (`RLIMIT_FSIZE`);
-- an output folder that cannot be written;
-- each written file torn to half of its size, and the call repeated.
+Each case runs in processes of its own, on synthetic text: SIGKILL at random moments, several times in one run, which is
+then finished by the same call; a full disk (no file grows beyond a random size); an output folder that cannot be written;
+each written file torn to half of its size, and the call repeated.
 
 A run that ends must give the results of the undisturbed run: `equal`, else `DIFFERENT`. A run that cannot end must say
 so: `refused`. Results are tables, pairs, embeddings, prepared rows and weights, compared by their SHA-256.
@@ -116,7 +113,7 @@ CASES: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 SPAWNED = multiprocessing.get_context("forkserver")
 SPAWNED.set_forkserver_preload(
-    ["torch", "transformers", "datasets", "sentence_transformers", "hf_xlsr.cli", "hf_xlsr.runs.train"]
+    "torch transformers datasets sentence_transformers hf_xlsr.cli hf_xlsr.runs.train".split()
 )
 
 

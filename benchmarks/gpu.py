@@ -8,8 +8,7 @@
 - encode: sentences per second from text to embeddings, in bfloat16 and float32
 - mine: search of the nearest neighbours in both directions
 
-Encoders have random weights and data are synthetic, without files or network. Without CUDA, or with `--quick`,
-sizes are small enough for a minute or two on a CPU.
+Encoders are random and data synthetic. Without CUDA, or with `--quick`, sizes are small: a minute or two on a CPU.
 
 usage: python -m benchmarks.gpu [--quick] [--minutes 8] [--only train queue] [--output outputs/benchmarks/gpu.json]
 """

@@ -1,10 +1,9 @@
 """Bitext mining against bare FAISS and sentence-transformers' example, on the same vectors, with as many threads.
 
-exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, no mining) and
-semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example). memory: ours within
+exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, no mining),
+semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example), the script of the
+checkout that LASER names, and the code of the one that STOPES names on FAISS's neighbours. memory: ours within
 `--memory`, on float16 matrices in files.
-
-If LASER names a checkout of LASER, its script also mines.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import os
 import runpy
 import sys
 import tempfile
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -29,11 +30,10 @@ GRID = {"rows": "sizes"}
 QUICK: Job = {"sizes": [500], "width": 32, "memory": "4GB"}
 MEMORY = False  # not compared; sides take turns in one process
 K = 4
-CHUNK = 20_000
 
 
 def sides(job: Job) -> list[str]:
-    peers = ["semantic_search", *(["laser"] if os.environ.get("LASER") else []), "faiss"]
+    peers = ["semantic_search", *(name for name in ("laser", "stopes") if os.environ.get(name.upper())), "faiss"]
     return ["ours", *(peers if job["kind"] == "exact" else [])]
 
 
@@ -42,8 +42,8 @@ def make_sides(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     random = np.random.default_rng(0)
     centres = random.standard_normal((2000, width), np.float32)
     source, target = (np.empty((rows, width), np.float32) for _ in range(2))
-    for start in range(0, rows, CHUNK):
-        count = min(CHUNK, rows - start)
+    for start in range(0, rows, 20_000):
+        count = min(20_000, rows - start)
         shared = centres[random.integers(0, len(centres), count)] + random.standard_normal((count, width), np.float32)
         for side in (source, target):
             vectors = shared + 0.6 * random.standard_normal((count, width), np.float32) + 1
@@ -72,6 +72,21 @@ def laser(folder: Path, sides: tuple[np.ndarray, np.ndarray]) -> set[tuple[int, 
     sys.modules |= {"embed": unused, "lib.text_processing": unused}
     runpy.run_path(f"{os.environ['LASER']}/source/mine_bitexts.py", run_name="__main__")
     return {tuple(map(int, line.split("\t")[1:])) for line in (folder / "pairs").read_text().splitlines()}
+
+
+def stopes(folder: Path, sides: tuple[np.ndarray, np.ndarray], threads: int) -> set[tuple[int, ...]]:
+    """Pairs that stopes mines from neighbours in files, with squared distances instead of cosines."""
+    for name in ("eval.auto_pcp.audio_comparator", "utils.embedding_utils"):
+        sys.modules |= dict.fromkeys(accumulate(f"stopes.{name}".split("."), "{}.{}".format), MagicMock())
+    np.lib.format._read_array_header = np.lib._format_impl._read_array_header  # numpy 2 has moved it
+    mine = runpy.run_path(f"{os.environ['STOPES']}/stopes/modules/bitext/mining/mine_bitext_indexes_utils.py")["mine"]
+    files = [[f"{folder}/{part}{way}.npy"] for part in ("distances", "indices") for way in range(2)]
+    for way, (one, other) in enumerate((sides, sides[::-1])):
+        cosines, indices = faiss_search(one, other, threads)
+        np.save(files[way][0], 2 - 2 * cosines)
+        np.save(files[way + 2][0], indices.astype(np.uint32))
+    found = mine(*files, K, K, 1, 0.0, False, "ratio", "union", True, MagicMock())
+    return set(zip(found.src_idx.tolist(), found.tgt_idx.tolist(), strict=True))
 
 
 def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,9 +118,6 @@ def prepare(job: Job, sides: list[str]) -> Step:
         found = extract_pairs(both)
         return figures(set(zip(found.source.tolist(), found.target.tolist(), strict=True)), both.recall)
 
-    def ours() -> dict[str, Any]:
-        return mined(neighbours_both_ways(source, target, K, **options))
-
     def step(side: str, warm_up: bool) -> dict[str, Any]:
         if warm_up:
             return {}
@@ -113,15 +125,16 @@ def prepare(job: Job, sides: list[str]) -> Step:
             for one, other in ((source, target), (target, source)):
                 faiss_search(one, other, job["threads"])
             return {}
-        if side == "laser":
-            return figures(laser(Path(scratch.name), (source, target)))
+        if side in ("laser", "stopes"):
+            mine = laser if side == "laser" else partial(stopes, threads=job["threads"])
+            return figures(mine(Path(scratch.name), (source, target)))
         if side == "semantic_search":
             both = *semantic_search(source, target), *semantic_search(target, source)
             return mined(BothWays(*both, method="exact", recall=1.0))
         if job["kind"] == "exact":
-            return ours()
+            return mined(neighbours_both_ways(source, target, K, **options))
         before = psutil.Process().memory_info().rss
-        extra, found = peak_bytes(ours)
+        extra, found = peak_bytes(lambda: mined(neighbours_both_ways(source, target, K, **options)))
         return {**found, "peak_bytes": before + extra}
 
     return step

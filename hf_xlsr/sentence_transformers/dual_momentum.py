@@ -249,7 +249,8 @@ class DualMomentumCallback(SoundStepCallback):
             path = given if isinstance(given, (str, os.PathLike)) else None
             folder = Path(path or f"{args.output_dir}/checkpoint-{state.global_step}")
             saved = folder / TRAINER_STATE_NAME
-            if not saved.is_file() or TrainerState.load_from_json(str(saved)).log_history != state.log_history:
+            # As text, since not a number is unlike itself.
+            if not saved.is_file() or str(TrainerState.load_from_json(str(saved)).log_history) != str(state.log_history):
                 raise XlsrError(
                     f"'{folder}' is not the checkpoint that training resumes from. Also give its path as "
                     "`resume_from_checkpoint` of the training arguments, where callbacks can see it."
