@@ -249,8 +249,8 @@ class DualMomentumCallback(SoundStepCallback):
             path = given if isinstance(given, (str, os.PathLike)) else None
             folder = Path(path or f"{args.output_dir}/checkpoint-{state.global_step}")
             saved = folder / TRAINER_STATE_NAME
-            # As text, since not a number is unlike itself.
-            if not saved.is_file() or str(TrainerState.load_from_json(str(saved)).log_history) != str(state.log_history):
+            log = str(state.log_history)  # as text, since not a number is unlike itself
+            if not saved.is_file() or str(TrainerState.load_from_json(str(saved)).log_history) != log:
                 raise XlsrError(
                     f"'{folder}' is not the checkpoint that training resumes from. Also give its path as "
                     "`resume_from_checkpoint` of the training arguments, where callbacks can see it."
