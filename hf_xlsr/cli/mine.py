@@ -120,8 +120,8 @@ def mine(
             chosen.report["cleaning"] = {**read, "pairs": counts}
         # Rows of a table may be skipped, split or removed, so the numbers of its sentences are not those of its rows.
         shown = [name for name in PAIR_COLUMNS if not (name in LINE_COLUMNS and read[name.removesuffix("_line")])]
-        kept, title = clean_pairs(chosen.sentences(), steps, languages, counts), f"{source} and {target}"
-        rows = ({name: row[name] for name in shown} for row in kept)
+        kept = clean_pairs(chosen.sentences(), steps, languages, counts)
+        rows, title = ({name: row[name] for name in shown} for row in kept), f"{source} and {target}"
         output.finish(chosen.report, rows, mined, mined.rows.score, title, columns=shown, curve=mined.curve)
 
 

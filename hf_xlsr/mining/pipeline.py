@@ -76,9 +76,11 @@ class MiningRun:
         shown = (row | {side: BREAKS.sub(" ", row[side]) for side in SIDES} for row in self.sentences())
         found = [(row["score"], (row["source"], row["target"])) for row in shown]
         labelled = [(score, labels[pair]) for score, pair in found if pair in labels]
-        # Of another mining only the pairs that both found would count, and these are mostly right.
+        # Labels of another mining would count only pairs that both found, which are mostly right.
         if (lost := len(labels) - len(labelled)) > len(labels) // 10:
-            raise XlsrError(f"{lost} of {len(labels)} labels are of pairs that are not mined here. Label this report.")
+            raise XlsrError(
+                f"{lost} of {len(labels)} labels belong to pairs of another mining. Label this one's report."
+            )
         return label_curve(labelled, self.rows.score)
 
     def sentences(self) -> Iterator[dict[str, Any]]:

@@ -249,7 +249,7 @@ class DualMomentumCallback(SoundStepCallback):
             path = given if isinstance(given, (str, os.PathLike)) else None
             folder = Path(path or f"{args.output_dir}/checkpoint-{state.global_step}")
             saved = folder / TRAINER_STATE_NAME
-            log = str(state.log_history)  # as text, since not a number is unlike itself
+            log = str(state.log_history)  # as text, because NaN != NaN
             if not saved.is_file() or str(TrainerState.load_from_json(str(saved)).log_history) != log:
                 raise XlsrError(
                     f"'{folder}' is not the checkpoint that training resumes from. Also give its path as "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import tiny_encoder
 
 from hf_xlsr.runs.methods import METHODS
-from hf_xlsr.runs.recipe import guard_source, load_runs, own_source, parse_yaml
+from hf_xlsr.runs.recipe import guard_source, load_runs, own_options, own_source, parse_yaml
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
@@ -53,6 +55,15 @@ def test_columns_of_own_tables(header: str, languages: list[str], expected: dict
     for wanted in (["fr", "en"], ["en", "de"]):
         assert guard_source(path, wanted) == {"path": str(path), **pair}
     assert guard_source("bible", languages) == {"corpus": "bible"}
+    assert own_options([("train", "{en,de}.txt"), ("train", "[a, b]")]) == {"train": ["{en,de}.txt", "a", "b"]}
+
+
+def test_guard_sets_of_one_name_are_refused() -> None:
+    (run,) = load_runs("finetune", ["--encoder", "x", "--languages", "en,fr", "--train", "t.tsv"])
+    rows = [{"source": text, "target": text, "source_lang": "en", "target_lang": "fr"} for text in ("a", "bc")]
+    encoder = SimpleNamespace(encode=lambda texts, **_: np.array([[len(text), 1.0] for text in texts]))
+    with pytest.raises(XlsrError, match="'same'"):
+        run.compared(encoder, {"dev": [], "test": [], "guard": [("same", rows), ("same", rows)]})
 
 
 def test_sets_of_one_name_are_one_set() -> None:

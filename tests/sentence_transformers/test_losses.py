@@ -67,6 +67,7 @@ def test_matryoshka_loss_around_stateless_loss(tmp_path: Path) -> None:
     expected = torch.stack([function_of(name, *part) for part in parts]).sum()
     loss = MatryoshkaLoss(model, STATELESS[name](model), [16, 4])
     torch.testing.assert_close(total(loss(features, None)), expected)
+    torch.testing.assert_close(total(loss(features, None) / 2), expected / 2)  # as AdaptiveLayerLoss does
     assert trainer_of(model, loss, tmp_path, max_steps=1).train().global_step == 1
 
 

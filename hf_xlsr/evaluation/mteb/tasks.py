@@ -43,7 +43,7 @@ def their_columns(task: Any) -> dict[str, str]:
 
 
 def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
-    """One of mteb's tasks, without its data: only subsets in these languages alone, or only these."""
+    """One of mteb's tasks, without its data; only its subsets between `languages`, or only `hf_subsets`."""
     try:
         task = mteb.get_task(name, hf_subsets=list(hf_subsets) or None)
     except (KeyError, ValueError) as error:
