@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from hf_xlsr.mining.pipeline import MiningRun
     from hf_xlsr.mining.scoring import ScoringRun
 
+    Run = MiningRun | ScoringRun
+
+Row = dict[str, Any]
 SEARCH, CHOOSING = {"rich_help_panel": "Search"}, {"rich_help_panel": "Choosing the threshold"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 Model = Annotated[str | None, typer.Option(help=MODEL)]
@@ -29,6 +32,10 @@ VectorsFile = Annotated[
 ]
 Pool = Annotated[
     str | None, typer.Option(metavar="FILE", help="Sentences to compare with; by default the pairs' own.")
+]
+Labels = Annotated[str | None, typer.Option(help="Labels saved from the report.", **CHOOSING)]
+Precision = Annotated[
+    float | None, typer.Option(help="Precision to reach; by default the F1 is the best.", **CHOOSING)
 ]
 COMMON = [
     keyword("output", str, REQUIRED, "File of pairs: .tsv, .jsonl, .parquet or .tmx."),
@@ -42,12 +49,12 @@ COMMON = [
     keyword("method", str | None, None, "exact, ivf or auto, which depends on the size (default auto).", **SEARCH),
     keyword("recall", float | None, None, "Share of neighbours that ivf must find on a sample, e.g. 0.98.", **SEARCH),
     keyword("memory", str | None, None, "Memory for mining, besides the model, e.g. 4GB.", **SEARCH),
+    keyword("threshold", float | None, None, "Lowest score to keep; by default all.", **CHOOSING),
 ]
 EXTRACTION = [
     keyword("retrieval", str | None, None, "max, intersection, forward or backward (default max).", **SEARCH),
     keyword("duplicates", str | None, None, "merge or keep equal lines (default merge).", **SEARCH),
     keyword("max_pairs", int | None, None, "Number of best pairs to keep.", metavar="N", **SEARCH),
-    keyword("threshold", float | None, None, "Lowest score to keep; by default all.", **CHOOSING),
 ]
 
 
@@ -66,10 +73,8 @@ def mine(
     gold: Annotated[
         list[str] | None, typer.Option(help="All translations between the two texts, in any format.", **CHOOSING)
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Labels saved from the report.", **CHOOSING)] = None,
-    precision: Annotated[
-        float | None, typer.Option(help="Precision to reach; by default the F1 is the best.", **CHOOSING)
-    ] = None,
+    labels: Labels = None,
+    precision: Precision = None,
     many: Annotated[bool, typer.Option("--many", help="Use a sentence in several pairs.", **SEARCH)] = False,
     columns: Annotated[
         str | None, typer.Option(help="Column of a table: text=COLUMN; {lang} is each of --languages.")
@@ -87,13 +92,12 @@ def mine(
     from hf_xlsr.mining.outputs import LINE_COLUMNS, PAIR_COLUMNS, read_labels
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.mining.texts import clean_pairs
+    from hf_xlsr.mining.thresholds import label_curve
     from hf_xlsr.runs.inputs import check_named
 
-    if sum(map(bool, (known, gold, labels))) > 1 or (precision is not None and not (known or gold or labels)):
-        raise XlsrError("Give at most one of --known, --gold and --labels; --precision needs one of them.")
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
-    output = _Output(given | ({"one_to_one": False} if many else {}))
+    output = _Output(given | ({"one_to_one": False} if many else {}), precision, known, gold, labels)
     options, languages = output.options, output.options.languages
     steps = [step.strip() for step in (cleaning or "").split(",") if step.strip()]
     sides = _sides((source, target), languages, columns, split_sentences, steps)
@@ -110,7 +114,7 @@ def mine(
         if gold:
             mined = replace(mined, curve=mined.gold_curve(_pairs(gold, languages, sides, steps)))
         elif labels:
-            mined = replace(mined, curve=mined.label_curve(read_labels(labels)))
+            mined = replace(mined, curve=label_curve(read_labels(labels), mined.sentences()))
         chosen = mined.chosen(options, precision)
         counts: dict[str, Any] = {}
         read = {name: getattr(side, "report", {}) for name, side in zip(("source", "target"), sides, strict=True)}
@@ -122,7 +126,7 @@ def mine(
         shown = [name for name in PAIR_COLUMNS if not (name in LINE_COLUMNS and read[name.removesuffix("_line")])]
         kept = clean_pairs(chosen.sentences(), steps, languages, counts)
         rows, title = ({name: row[name] for name in shown} for row in kept), f"{source} and {target}"
-        output.finish(chosen.report, rows, mined, mined.rows.score, title, columns=shown, curve=mined.curve)
+        output.finish(chosen.report, rows, mined, mined.rows.score, title, shown)
 
 
 @extended(*COMMON)
@@ -132,33 +136,43 @@ def score(
     columns: Annotated[str | None, typer.Option(help="Our column = column of the file: source=en,target=de.")] = None,
     source_pool: Pool = None,
     target_pool: Pool = None,
+    labels: Labels = None,
+    precision: Precision = None,
     **given: Any,
 ) -> None:
     """Score given pairs by margin and cosine."""
-    from hf_xlsr.mining.outputs import SCORE_COLUMNS
+    from hf_xlsr.mining.outputs import SCORE_COLUMNS, read_labels
     from hf_xlsr.mining.scoring import run_scoring
+    from hf_xlsr.mining.thresholds import label_curve
     from hf_xlsr.runs.inputs import check_named
 
-    output = _Output(given)
-    check_named(model, {"PAIRS": pairs, "--source-pool": source_pool, "--target-pool": target_pool})
-    sources, targets = (_Column(pairs, columns, output.options.languages, side) for side in ("source", "target"))
+    output = _Output(given, precision, labels)
     pools = {"source_pool": source_pool, "target_pool": target_pool}
+    named = {"PAIRS": pairs, "--labels": labels, "--source-pool": source_pool, "--target-pool": target_pool}
+    check_named(model, named)
+    sources, targets = (_Column(pairs, columns, output.options.languages, side) for side in ("source", "target"))
     with output.resumable():
         scored = run_scoring(sources, targets, pools, output.folder, output.options, encoder=model)
         if scored.is_main:
-            report = {**scored.report, "bad_lines": sources.bad_lines}
-            rows, title = scored.sentences(), " and ".join(pairs)
-            output.finish(report, rows, scored, scored.scores.score, title, columns=SCORE_COLUMNS)
+            lowest, estimate = output.options.threshold, {}
+            if labels:
+                scored.curve = label_curve(read_labels(labels), scored.sentences())
+                lowest, estimate = scored.curve.chosen(lowest, precision)
+            report = scored.report | {"threshold": lowest, "estimate": estimate, "bad_lines": sources.bad_lines}
+            rows = (row for row in scored.sentences() if lowest is None or row["score"] >= lowest)
+            output.finish(report, rows, scored, scored.scores.score, " and ".join(pairs), SCORE_COLUMNS)
 
 
 class _Output:
     """The options that `mine` and `score` share, and what both write."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], precision: float | None, *bases: Any) -> None:
         from hf_xlsr.mining.options import MiningOptions
         from hf_xlsr.mining.outputs import output_format
         from hf_xlsr.utils.files import check_writable
 
+        if sum(map(bool, bases)) > 1 or (precision is not None and not any(bases)):
+            raise XlsrError("Give at most one of --known, --gold and --labels; --precision needs one of them.")
         values = {**given, "show_progress_bar": not given["json"]}
         values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
         self.path, self.format, work, self.as_json = map(values.pop, ("output", "format", "work", "json"))
@@ -177,15 +191,7 @@ class _Output:
             raise typer.Exit(130) from None
 
     def finish(
-        self,
-        report: dict[str, Any],
-        rows: Iterator[dict[str, Any]],
-        run: MiningRun | ScoringRun,
-        scores: Any,
-        title: str,
-        *,
-        columns: Sequence[str],
-        curve: Any = None,
+        self, report: Row, rows: Iterator[Row], run: Run, scores: Any, title: str, columns: Sequence[str]
     ) -> None:
         """Writes the pairs, the skipped lines, and the page with samples of all pairs; prints the report."""
         from hf_xlsr.mining.outputs import write_pairs, write_report
@@ -201,7 +207,7 @@ class _Output:
             saved[side] = f"{self.path}.{side}.{SKIPPED}"
             with disk_errors(self.path):
                 shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, saved[side])
-        write_report(page, run.sentences(), scores, title=title, languages=languages, curve=curve, threshold=threshold)
+        write_report(page, run.sentences(), scores, run.curve, threshold, title=title, languages=languages)
         report |= {"skipped_lines": saved, "output": self.path, "first": first, "page": page}
         report["histogram"] = histogram(scores, threshold)
         if not self.keep:

@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
+from hf_xlsr.mining.texts import BREAKS
 from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, require_choice
@@ -29,7 +30,6 @@ BANDS = 20  # of the scores, shown from best to worst
 SHOWN = 30  # pairs of each band
 BARS = 60
 
-BREAKS = re.compile("[\t\n\r]+")
 # Not allowed in XML 1.0, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -145,16 +145,14 @@ def write_report(
     path: str | Path,
     rows: Iterator[Mapping[str, Any]],
     scores: np.ndarray,
+    curve: PrecisionCurve | None = None,
+    threshold: float | None = None,
     *,
     title: str,
     languages: Sequence[str] | None = None,
-    curve: PrecisionCurve | None = None,
-    threshold: float | None = None,
-    seed: int = 0,
 ) -> None:
     """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style."""
-    order = np.argsort(-scores, kind="stable")
-    rng = np.random.default_rng(seed)
+    order, rng = np.argsort(-scores, kind="stable"), np.random.default_rng(0)
     bands = [
         band if len(band) <= SHOWN else np.sort(rng.choice(band, SHOWN, replace=False))
         for band in np.array_split(order, min(BANDS, max(len(order), 1)))

@@ -12,13 +12,12 @@ import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, unit_length
 from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.outputs import BREAKS
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import as_matrix
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.stages import SIDES, Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
-from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve, label_curve
+from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
@@ -44,21 +43,15 @@ class MiningRun:
         """The pairs by line of the inputs, from 0."""
         return self.rows if self.texts is None else _by_line(self.rows, self.texts)
 
-    def best(self, threshold: float | None, max_pairs: int | None = None) -> MiningRun:
-        rows = self.rows.best(threshold, max_pairs)
-        scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
-        report = {**self.report, "pairs": len(rows), "threshold": threshold, "scores": scores}
-        return replace(self, rows=rows, report=report)
-
     def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
         """The run with the best pairs, above the threshold of the options or else the one that the curve chooses."""
         threshold, estimate = options.threshold, {}
         if self.curve is not None:
-            index = self.curve.choose(precision) if threshold is None else self.curve.index(threshold)
-            estimate = {**self.curve.at(index), "basis": self.curve.basis}
-            threshold = float(self.curve.threshold[index]) if threshold is None else threshold
-        run = self.best(threshold, options.max_pairs)
-        return replace(run, report={**run.report, "estimate": estimate})
+            threshold, estimate = self.curve.chosen(threshold, precision)
+        rows = self.rows.best(threshold, options.max_pairs)
+        scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
+        report = {"pairs": len(rows), "threshold": threshold, "scores": scores, "estimate": estimate}
+        return replace(self, rows=rows, report=self.report | report)
 
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
         """Precision and recall by threshold against all translations that are in the texts."""
@@ -70,18 +63,6 @@ class MiningRun:
         right = np.array([pair in pairs for pair in found], bool)
         first = right & np.array([best[pair] == place for place, pair in enumerate(found)], bool)
         return gold_curve(right, first, int((there[0] & there[1]).sum()), self.rows.score)
-
-    def label_curve(self, labels: Mapping[tuple[str, str], bool]) -> PrecisionCurve:
-        """Precision by threshold from labels of some of the pairs, by source and target as in the report page."""
-        shown = (row | {side: BREAKS.sub(" ", row[side]) for side in SIDES} for row in self.sentences())
-        found = [(row["score"], (row["source"], row["target"])) for row in shown]
-        labelled = [(score, labels[pair]) for score, pair in found if pair in labels]
-        # Labels of another mining would count only pairs that both found, which are mostly right.
-        if (lost := len(labels) - len(labelled)) > len(labels) // 10:
-            raise XlsrError(
-                f"{lost} of {len(labels)} labels belong to pairs of another mining. Label this one's report."
-            )
-        return label_curve(labelled, self.rows.score)
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
@@ -179,7 +160,7 @@ def run_mining(
             lines, sentences = ([report[side][name] for side in SIDES] for name in ("lines", "sentences"))
             run.curve = hidden_curve(hidden, mined, lines, sentences, present, rows.score)
         job.processes.barrier()
-    return run.best(None)
+    return run
 
 
 def _by_line(rows: MinedBitext, texts: tuple[TextStore, TextStore]) -> MinedBitext:

@@ -15,6 +15,7 @@ from hf_xlsr.mining.search.extraction import margin_scores
 from hf_xlsr.mining.search.vectors import pair_products
 from hf_xlsr.mining.stages import SIDES, Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, pair_rows
+from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays
 from hf_xlsr.utils.errors import XlsrError
 
@@ -36,6 +37,7 @@ class ScoringRun:
     rows: tuple[np.ndarray, np.ndarray]
     report: dict[str, Any]
     is_main: bool = True
+    curve: PrecisionCurve | None = None
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their scores, for `write_pairs`."""

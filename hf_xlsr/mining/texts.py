@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ ROWS_AT_ONCE = 1 << 16
 PAIRS_AT_ONCE = 1 << 12
 BYTES_PER_HASH = 96  # memory for finding equal hashes
 SMALLEST_PART = 1 << 24
+BREAKS = re.compile("[\t\n\r]+")  # a space in files of pairs
 
 # A file, or texts that can be iterated more than once.
 Sentences = str | os.PathLike[str] | Iterable[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from hf_xlsr.mining.search.extraction import MinedBitext
+from hf_xlsr.mining.texts import BREAKS
 from hf_xlsr.utils.errors import XlsrError
 
 BANDS = 40  # of the scores, each with as many mined pairs
@@ -59,6 +60,12 @@ class PrecisionCurve:
     def index(self, threshold: float) -> int:
         """Index of the lowest score that is at least the threshold."""
         return min(int(np.searchsorted(self.threshold, threshold)), len(self.threshold) - 1)
+
+    def chosen(self, threshold: float | None, precision: float | None = None) -> tuple[float, dict[str, Any]]:
+        """The threshold, or the one that `choose` finds if it is None, and the figures there."""
+        index = self.choose(precision) if threshold is None else self.index(threshold)
+        estimate = {**self.at(index), "basis": self.basis}
+        return float(self.threshold[index]) if threshold is None else threshold, estimate
 
     def at(self, index: int) -> dict[str, float]:
         """All figures at one threshold."""
@@ -202,19 +209,25 @@ def _share(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return found / counts, low, high
 
 
-def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: int = 0) -> PrecisionCurve:
-    """The curve from scored pairs that a person accepted or rejected; it has no recall.
+def label_curve(
+    labels: Mapping[tuple[str, str], bool], rows: Iterable[Mapping[str, Any]], seed: int = 0
+) -> PrecisionCurve:
+    """The curve from scored pairs of which a person accepted or rejected some; it has no recall.
 
-    A logistic curve through the labels gives each mined pair its chance to be true; the precision at a threshold is the
-    mean of those above. The interval comes from resampling the labels.
+    A logistic curve through the labels gives each pair its chance to be true; the precision at a threshold is the mean
+    of those above. The interval comes from resampling the labels.
     """
     from sklearn.linear_model import LogisticRegression
 
-    require_enough("labels", "mined pairs that are accepted or rejected", len(labels))
-    at, accepted = np.array([score for score, _ in labels]), np.array([label for _, label in labels])
+    found = [(row["score"], (BREAKS.sub(" ", row["source"]), BREAKS.sub(" ", row["target"]))) for row in rows]
+    known = [(score, labels[pair]) for score, pair in found if pair in labels]
+    # Labels of other pairs would count only those that both have, which are mostly right.
+    if (lost := len(labels) - len(known)) > len(labels) // 10:
+        raise XlsrError(f"{lost} of {len(labels)} labels belong to pairs of another report. Label this one's.")
+    require_enough("labels", "pairs that are accepted or rejected", len(known))
+    scores, at, accepted = np.array([score for score, _ in found]), *np.array(known, float).T
     grid, scale = _grid(scores), max(float(at.std()), 1e-9)
-    pairs = _at_least(scores, grid)
-    order = np.sort(scores)[::-1]
+    pairs, order = _at_least(scores, grid), np.sort(scores)[::-1]
 
     def fit(rows: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         yes = int(accepted[rows].sum())

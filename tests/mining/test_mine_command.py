@@ -108,6 +108,24 @@ def test_threshold_is_chosen(choice: str, fake: str, files: list[str], tmp_path:
         assert "labels" in failing([*words, "--labels", str(given), "--precision", "0.9"], capsys)
 
 
+def test_labels_choose_the_threshold_of_given_pairs(fake: str, tmp_path: Path, capsys: Capture):
+    numbers = [(n, n if n % 3 else n + 200) for n in range(60)]
+    pairs = write_lines(tmp_path / "pairs.tsv", [f"en {one} word\tfr {other} word" for one, other in numbers])
+    kept = [f"{'accept' if one == other else 'reject'}\t1\ten {one} word\tfr {other} word" for one, other in numbers]
+    labels = write_lines(tmp_path / "labels.tsv", ["label\tscore\tsource\ttarget", *kept[:40]])
+    output = tmp_path / "scored.tsv"
+    words = ["score", str(pairs), "--model", fake, "--output", str(output)]
+    assert run(words, capsys)["pairs"] == 60
+    report = run([*words, "--labels", str(labels), "--precision", "0.9"], capsys)
+    rows = list(read_rows(output))
+    assert report["threshold"] == report["estimate"]["threshold"] and report["pairs"] == len(rows)
+    wrong = [row for row in rows if row["source"].split()[1] != row["target"].split()[1]]
+    assert 30 <= len(rows) < 60 and len(wrong) <= 0.1 * len(rows)
+    assert report["estimate"]["basis"] in Path(report["page"]).read_text("utf-8")
+    assert run([*words, "--threshold", str(report["threshold"])], capsys)["pairs"] == len(rows)
+    assert "--labels" in failing([*words, "--precision", "0.9"], capsys)
+
+
 def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
     attack = "</script><script>alert(1)</script> <img src=x onerror=alert(2)> \u2028"
     files = [write_lines(tmp_path / f"{name}.txt", [f"{name} 1 {attack}", f"{name} 2"]) for name in ("en", "ar")]

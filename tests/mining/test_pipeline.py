@@ -68,8 +68,8 @@ def test_lines_and_duplicates(tmp_path: Path):
 def test_only_changes_are_redone(files: tuple[Path, Path], tmp_path: Path):
     def run(**options: Any) -> tuple[int, dict[str, Any]]:
         encoder = NumberEncoder()
-        done = run_mining(*files, tmp_path / "work", MiningOptions(**options), encoder=encoder)
-        done = done.best(options.get("threshold"))
+        given = MiningOptions(**options)
+        done = run_mining(*files, tmp_path / "work", given, encoder=encoder).chosen(given)
         assert_same_pairs(done.pairs, mine_bitext(*files, encoder=NumberEncoder(), **options))
         return sum(map(len, encoder.calls)) - len(PROBES), done.report
 

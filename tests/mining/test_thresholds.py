@@ -90,11 +90,13 @@ def test_labels_tell_the_precision() -> None:
     scores = rng.normal(1.1, 0.1, 5000)
     true = rng.random(5000) < 1 / (1 + np.exp(-(scores - 1.1) / 0.03))
     chosen = rng.choice(5000, 300, replace=False)
-    curve = label_curve([(scores[n], bool(true[n])) for n in chosen], scores)
+    rows = [{"score": score, "source": f"{n}\tone", "target": "two"} for n, score in enumerate(scores)]
+    labels = {(f"{n} one", "two"): bool(true[n]) for n in chosen}  # as the page saves them
+    curve = label_curve(labels, rows)
     truth = gold_curve(true, true, int(true.sum()), scores)
     assert curve.recall is None and np.abs(curve.precision - truth.precision).max() < 0.06
     assert ((curve.low <= truth.precision) & (truth.precision <= curve.high)).mean() > 0.8
     with pytest.raises(XlsrError, match="precision"):
         curve.choose()
     with pytest.raises(XlsrError, match="19"):
-        label_curve([(1.0, True)] * 19, scores)
+        label_curve(dict(list(labels.items())[:19]), rows)
