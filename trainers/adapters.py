@@ -50,9 +50,8 @@ def add_adapters(
     modules = [modules] if isinstance(modules, str) else list(modules)
     pattern = rf"(?:{'|'.join(ENCODERS)})\..*\.(?:{'|'.join(map(re.escape, modules))})"
     options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}
-    adapted = get_peft_model(
-        model, LoraConfig(target_modules=pattern, modules_to_save=_heads(model) or None, **options)
-    )
+    lora = LoraConfig(target_modules=pattern, modules_to_save=_heads(model) or None, **options)
+    adapted = get_peft_model(model, lora)
     if hasattr(model, "momentum_encoders"):
         model.reset_momentum()
         model.freeze_momentum()

@@ -32,6 +32,10 @@ class Part:
     tokenizer: Any
     pooling: str | None = None
 
+    def __post_init__(self) -> None:
+        if getattr(self.encoder, "_hf_peft_config_loaded", False):  # a saved model would lose the weights below them
+            raise XlsrError("`model` has adapters. Merge them; to train adapters, call `add_adapters` on our model.")
+
     def options(self, config_class: Any) -> dict[str, Any]:
         """Values of a model's configuration that the encoder decides."""
         known = "pooling" in getattr(config_class, "__dataclass_fields__", {})
@@ -55,8 +59,7 @@ def _part(modules: list[Any]) -> Part:
     if names[:1] != ["Transformer"] or not set(names[1:]) <= {"Pooling", "Normalize"}:
         raise XlsrError(f"`model` must be a Transformer, a Pooling and Normalize, got {', '.join(names)}.")
     encoder = modules[0].model
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None  # DDP would wait for its gradient
+    encoder.pooler = None  # DDP would wait for its gradient
     pooling = next((module.pooling_mode for module in modules if hasattr(module, "pooling_mode")), None)
     return Part(encoder.float(), modules[0].tokenizer, pooling)
 
@@ -144,8 +147,7 @@ def dual_model_and_tokenizers(
 
 
 def _tokenizers_of(model: Any, folder: Path | None = None) -> dict[str, Any]:
-    config = model.config
-    names = {language: config.encoder_of(language) for language in config.languages}
+    names = {language: model.config.encoder_of(language) for language in model.config.languages}
     found = {
         name: tokenizer_of(model.encoders[name], None if folder is None else folder / name)
         for name in dict.fromkeys(names.values())

@@ -11,6 +11,7 @@ import torch
 from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
 from hictl_helpers import framed_tokenizer
+from peft import LoraConfig
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import (
     EmbeddingSimilarityEvaluator,
@@ -25,6 +26,7 @@ from transformers import AutoConfig
 from hf_xlsr import trainers
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import save_export, to_sentence_transformer
+from hf_xlsr.utils.errors import XlsrError
 
 PRETRAINING = ["Lightweight", "DualMomentum", "Hictl", "Cmlm"]
 ROWS = make_pairs(96, seed=4)
@@ -110,6 +112,13 @@ def test_encoder_stored_in_half_precision_trains_in_float32(kind: str, encoder: 
     trainer.save_model(str(tmp_path / "trained"))
     for model in (trainer.model, type(trainer.model).from_pretrained(tmp_path / "trained")):
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_adapters_inside_an_encoder_are_refused(encoder: str, tmp_path: Path) -> None:  # saving would lose weights
+    model = SentenceTransformer(f"{encoder}/st", device="cpu")
+    model.add_adapter(LoraConfig(r=2, target_modules=["query", "value"]))
+    with pytest.raises(XlsrError, match="add_adapters"):
+        trainer_of("Hictl", model, tmp_path)
 
 
 @pytest.mark.parametrize("kind", PRETRAINING)

@@ -99,8 +99,7 @@ def tatoeba_mteb(
     from sklearn.metrics import precision_recall_fscore_support
 
     nearest = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
-    labels = np.arange(len(nearest))
-    right = nearest == labels
+    right = nearest == (labels := np.arange(len(nearest)))
     scores = precision_recall_fscore_support(labels, nearest, average="weighted", zero_division=0)
     values = dict(zip(("precision", "recall", "f1"), map(float, scores[:3]), strict=True))
     values |= {"accuracy": float(right.mean()), "pairs": len(right)}
