@@ -125,13 +125,13 @@ class SentenceEncoderMethod(Method):
 
     def compared(self, encoder: Any, sets: Mapping[str, Any]) -> dict[str, float]:
         """What is measured before and after training: dev and test by `retrieval`, and the guard sets."""
-        cached, size = CachedEncoder(encoder), self.recipe.evaluation.batch_size
         metrics: dict[str, float] = {}
+        size = self.recipe.evaluation.batch_size
         for split in ("dev", "test"):
             if sets[split]:
-                metrics |= retrieval(cached, sets[split], name=self.set_name(split), split=split, batch_size=size)
+                metrics |= retrieval(encoder, sets[split], name=self.set_name(split), split=split, batch_size=size)
         for name, rows in sets["guard"]:
-            measured = guard_metrics(cached, name, rows, size)
+            measured = guard_metrics(encoder, name, rows, size)
             if twice := sorted(metrics.keys() & measured.keys()):
                 raise XlsrError(f"two sets of evaluation.guard are named '{name}' ({twice[0]}); rename a file.")
             metrics |= measured
@@ -162,7 +162,7 @@ class SentenceEncoderMethod(Method):
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        encoder, test = self.export(trainer, folder.model), sets["test"]
+        encoder, test = CachedEncoder(self.export(trainer, folder.model)), sets["test"]
         model = trainer.accelerator.unwrap_model(trainer.model)
         hashes = {"test": data_hash(text for row in test for text in (row["source"], row["target"]))}
         finished = Finished(Results(), [], hashes, model.config.hidden_size)
@@ -174,7 +174,7 @@ class SentenceEncoderMethod(Method):
         if self.pretrained and (sets["dev"] or test or sets["guard"]):
             with TemporaryDirectory() as start:
                 measure = partial(self.compared, sets=sets)
-                finished.comparison = compare(measure, self.start_encoder(data, start), encoder)
+                finished.comparison = compare(measure, CachedEncoder(self.start_encoder(data, start)), encoder)
             console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
