@@ -118,3 +118,9 @@ def test_tmx_control_characters_are_dropped(tmp_path, encoding):
     assert rows == [{"source": f"ab é{i}", "target": "x&\ty"} for i in range(4500)]
     assert quarantine.repairs == {"control characters": 9000} and not quarantine.total
     assert "9,000" in quarantine.report()
+
+
+@pytest.mark.parametrize("encoding", ["Shift_JIS", "UTF-J"])  # the parser has no multi-byte encodings but Unicode's
+def test_tmx_in_an_encoding_that_cannot_be_read(tmp_path, encoding):
+    content = tmx(unit(("en", "two"), ("fr", "deux"))).replace("?>", f' encoding="{encoding}"?>', 1)
+    fails(write(tmp_path, "a.tmx", content), "a.tmx", "encoding", languages=("en", "fr"))

@@ -151,7 +151,7 @@ def _units(source: Source) -> Iterator[_Unit]:
             try:
                 block = next(blocks, None)
                 collector.parser.close() if block is None else collector.parser.feed(block)
-            except (DefusedXmlException, ParseError, LookupError, UnicodeError, *READ_ERRORS) as error:
+            except (DefusedXmlException, ParseError, LookupError, ValueError, *READ_ERRORS) as error:
                 failure = error
             ended, collector.ended = collector.ended, []
             yield from ended  # those before a failure too
