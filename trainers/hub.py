@@ -18,7 +18,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from hf_xlsr.export.card import code, part_card, python_text
-from hf_xlsr.export.hub import CARD, TAG, hub_errors
+from hf_xlsr.export.hub import CARD, TAG, WEIGHTS, hub_errors
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.live_encoder import set_prompts
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
@@ -81,7 +81,7 @@ class SlimPushes(Trainer):
                 folder_path=folder.name,
                 commit_message=redact_tokens(commit_message or "Push"),
                 revision=revision or self.args.hub_revision,
-                delete_patterns=["*.safetensors", "*.safetensors.index.json"],
+                delete_patterns=list(WEIGHTS),
                 run_as_future=True,
             )
             job.add_done_callback(lambda done: _ended(done, folder, "" if blocking else repo))

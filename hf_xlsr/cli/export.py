@@ -36,23 +36,25 @@ def export(
 
     from hf_xlsr.encoders.loading import find_model, load_encoder, trained_sentence_transformer
     from hf_xlsr.export.hub import folder_files
+    from hf_xlsr.export.sentence_transformer import save_export
+    from hf_xlsr.runs.card import PLOTS
 
     transformers_logging.disable_progress_bar()
-    home = new_folder(output).absolute()
+    home = new_folder(output).resolve()
     if onnx or int8:
         require_package("onnx", "onnxscript", "onnxruntime")
     source = find_model(model, trained=True)
     copied = {}
-    if route:
-        from hf_xlsr.export.routed import single_route
-
-        exported = single_route(load_encoder(model, "cpu"), route)
-    elif source.architecture:
+    if source.architecture:
         exported = trained_sentence_transformer(source, tokenizer=_tokenizer(tokenizer))
-    elif (Path(source.path) / "modules.json").is_file():
+    elif not route and (Path(source.path) / "modules.json").is_file():
         copied = folder_files(Path(source.path))
     else:
         exported = load_encoder(model, "cpu")
+    if route:
+        from hf_xlsr.export.routed import single_route
+
+        exported = single_route(exported, route)
     partial = home.with_name(home.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -61,7 +63,11 @@ def export(
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, partial / name)
         else:
-            _save(exported, Path(model), partial)
+            save_export(exported, partial)
+            # The card of a run, which describes all routes, and what it shows.
+            for file in map(Path(model).joinpath, () if route else ("model/README.md", *PLOTS)):
+                if file.is_file():
+                    shutil.copyfile(file, partial / file.name)
         files: dict[str, dict[str, float]] = {}
         if onnx or int8:
             from hf_xlsr.export.onnx_files import write_onnx
@@ -77,16 +83,6 @@ def export(
         print(f"{folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
             print(f"{folder / 'model_quantized.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
-
-
-def _save(model: Any, run: Path, folder: Path) -> None:
-    from hf_xlsr.export.sentence_transformer import save_export
-    from hf_xlsr.runs.card import PLOTS
-
-    save_export(model, folder)
-    for file in (run / "model" / "README.md", *map(run.joinpath, PLOTS)):  # the card of a run, and what it shows
-        if file.is_file():
-            shutil.copyfile(file, folder / file.name)
 
 
 def _tokenizer(given: list[str] | None) -> str | dict[str, str] | None:
@@ -216,8 +212,10 @@ def card(
     from hf_xlsr.utils.files import check_writable, write_text
 
     folder = RunFolder(model)
-    of_run = folder.recipe.is_file()
-    own = [folder.card, folder.model / "README.md"] if of_run else [Path(find_model(model).path) / "README.md"]
+    of_run, place = folder.recipe.is_file(), Path(find_model(model).path)
+    if not (output or place.is_dir()):  # a folder named like a model on the Hub would hide it
+        raise XlsrError(f"'{model}' is not a folder; give --output.")
+    own = [folder.card, folder.model / "README.md"] if of_run else [place / "README.md"]
     places = [Path(output)] if output else own
     for place in places:
         check_writable(place, "--output" if output else "the card")

@@ -42,7 +42,7 @@ Pairs = Annotated[int, typer.Option(help="Random pairs of each two languages to 
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared(data=REQUIRED))
+@extended(*shared(data=REQUIRED, seed=1))
 def tsne(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
     """Plot embeddings of translations on a plane."""
     from hf_xlsr.evaluation.plots import plot_tsne
@@ -50,11 +50,11 @@ def tsne(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None
 
     chosen, vectors = _encoded({"model": model}, pairs, given, most=1)
     ((languages, rows),) = chosen.items()
-    print(plot_tsne(output, *vectors["model"][languages], *both_sides(rows), languages, seed=given["seed"] or 1))
+    print(plot_tsne(output, *vectors["model"][languages], *both_sides(rows), languages, seed=given["seed"]))
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared(data=REQUIRED))
+@extended(*shared(data=REQUIRED, seed=1))
 def spaces(
     models: Models,
     output: Picture,
@@ -65,7 +65,7 @@ def spaces(
     from hf_xlsr.evaluation.plots import plot_spaces
 
     _, found = _encoded(labelled(models), pairs, given)
-    print(plot_spaces(output, found, seed=given["seed"] or 1))
+    print(plot_spaces(output, found, seed=given["seed"]))
 
 
 @plot.command(cls=Verb, context_settings=HELP)
@@ -90,7 +90,7 @@ def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most:
     if most and len(groups) > most:
         named = ", ".join(map("-".join, groups))
         raise XlsrError(f"the data contain the language pairs {named}; choose one with --languages.")
-    chosen = {pair: random_rows(rows, pairs, given["seed"] or 1) for pair, rows in groups.items()}
+    chosen = {pair: random_rows(rows, pairs, given["seed"]) for pair, rows in groups.items()}
     found: dict[str, dict[tuple[str, str], Any]] = {}
     for label, model in models.items():
         encoder, found[label] = load_encoder(model, options.device, options.dtype), {}

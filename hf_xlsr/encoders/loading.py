@@ -109,9 +109,11 @@ def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[
     languages = list(model.config.languages) if hasattr(model, "encoders") else []
     if isinstance(given, str):
         return load_tokenizer(given, "--tokenizer")
-    if given and languages:
-        return {language: load_tokenizer(path, f"--tokenizer of {language}") for language, path in given.items()}
-    kept = {language: training / "tokenizer" / language for language in languages}
+    if languages and set(given or ()) >= set(languages):
+        return {language: load_tokenizer(given[language], f"--tokenizer of {language}") for language in languages}
+    kept = {language: training / "tokenizer" / language for language in languages if not given}
+    if (own := weights / "tokenizers").is_dir():  # of a trainer in Python
+        kept = {language: own / model.config.encoder_of(language) for language in kept}
     if kept and all(path.is_dir() for path in kept.values()):
         # One object for languages that share a file: a shared encoder is then exported once.
         shared: dict[bytes, Any] = {}

@@ -56,8 +56,8 @@ def _part(home: Path, modules: list[tuple[str, str]]) -> EncoderPart:
         raise XlsrError(f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(names)}.")
     folder = modules[0][1]
     settings = _json(home / folder / "sentence_bert_config.json")
-    if settings.get("do_lower_case"):
-        raise XlsrError(f"'{home}' must have no do_lower_case, which ONNX files ignore; lower-case by a normalizer.")
+    if settings.get("do_lower_case") or not _json(home / modules[1][1] / "config.json").get("include_prompt", True):
+        raise XlsrError(f"'{home}' must have no do_lower_case and no pooling without prompts: ONNX files ignore them.")
     return EncoderPart(folder, tuple(modules[1:]), settings.get("max_seq_length"))
 
 
@@ -92,6 +92,7 @@ class OnnxEncoder:
         require_package("onnxruntime")
         home, parts = Path(export), export_parts(export)
         config = _json(home / "config_sentence_transformers.json")
+        self.truncate_dim = config.get("truncate_dim")
         self.prompts, self.default_prompt_name = config.get("prompts") or {}, config.get("default_prompt_name")
         self.precision = "int8" if int8 else "float32"
         self.routes = tuple(route for route in parts if route)
@@ -113,7 +114,7 @@ class OnnxEncoder:
 
     def get_embedding_dimension(self) -> int:
         outputs = next(iter(self._sessions.values())).get_outputs()
-        return int(next(output for output in outputs if output.name == OUTPUT).shape[1])
+        return self.truncate_dim or int(next(output for output in outputs if output.name == OUTPUT).shape[1])
 
     def encode(
         self,
@@ -140,13 +141,12 @@ class OnnxEncoder:
         tokenizer, session = self._tokenizers[route], self._sessions[route]
         vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
         options: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
-        texts = [prompt + sentence for sentence in sentences]
-        ids = tokenizer(texts, **options)["input_ids"] if texts else []
+        ids = tokenizer([prompt + one for one in sentences], **options)["input_ids"] if len(sentences) else []
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         for start in tqdm(range(0, len(ids), batch_size), desc="encoding", disable=not show_progress_bar):
             rows = order[start : start + batch_size]
             batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
-            vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+            vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0][:, : self.truncate_dim]
         return unit_length(vectors) if normalize_embeddings else vectors
 
 

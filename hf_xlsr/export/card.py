@@ -44,7 +44,7 @@ def code(value: object, *, cell: bool = False) -> str:
 
 def python_text(text: str) -> str:
     """The text as a Python string literal on one line, in double quotes."""
-    return json.dumps(one_line(text), ensure_ascii=False)
+    return json.dumps(one_line(text) + " " * text.endswith(" "), ensure_ascii=False)  # a prompt ends with one
 
 
 def code_block(text: str, language: str) -> str:

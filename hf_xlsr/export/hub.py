@@ -27,6 +27,7 @@ TAG = "hf-xlsr"  # in the cards of our encoders
 CARD = "README.md"
 EMPTY = {".gitattributes", CARD}  # files that the Hub adds to a new repository
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.onnx", "*.onnx.data")
 LONGEST = 500  # characters of an error
 
 
@@ -71,7 +72,7 @@ class RepoUpload:
     files: Mapping[str, Path]
     private: bool = False
     tag: str = TAG
-    replaces: Sequence[str] = ("*.safetensors", "*.safetensors.index.json")
+    replaces: Sequence[str] = WEIGHTS
 
 
 @dataclass(frozen=True)

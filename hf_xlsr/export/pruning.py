@@ -14,7 +14,7 @@ from torch import nn
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.loading import MAX_LENGTH
-from hf_xlsr.export.sentence_transformer import to_sentence_transformer
+from hf_xlsr.export.sentence_transformer import settings_of, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
 
 # One text of 50, drawn at random, at most 2,000 in all, measures what is lost and does not choose tokens.
@@ -61,7 +61,9 @@ def prune(
         normalize="Normalize" in names,
         max_length=model.max_seq_length or MAX_LENGTH,
     )
-    pruned.prompts, pruned.default_prompt_name = dict(model.prompts), model.default_prompt_name
+    for name, value in settings_of(model).items():
+        setattr(pruned, name, value)
+    pruned.set_pooling_include_prompt(pooling.include_prompt)
     after: Any = pruned[0]
     return pruned, {
         "tokens": [len(transformer.tokenizer), len(small)],
@@ -108,13 +110,10 @@ def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | Non
         elif key.endswith("_token_id") and value in kept:
             values[key] = list(kept).index(value)
     config = type(encoder.config).from_dict({**encoder.config.to_dict(), **values})
-    state = encoder.state_dict()
-    moved = {
-        f"{name}.{number}.{key}": value
-        for number, layer in enumerate(chosen)
-        for key, value in stack[layer].state_dict().items()
-    }
-    state |= moved
+    moved: dict[str, Any] = {}
+    for number, layer in enumerate(chosen):
+        moved |= {f"{name}.{number}.{key}": value for key, value in stack[layer].state_dict().items()}
+    state = encoder.state_dict() | moved
     table = encoder.get_input_embeddings()
     place = next(key for key, module in encoder.named_modules() if module is table)
     state[f"{place}.weight"] = table.weight.detach()[torch.tensor(kept)]

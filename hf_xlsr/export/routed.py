@@ -16,7 +16,7 @@ from hf_xlsr.data.encoding import UNDETERMINED
 from hf_xlsr.encoders.debias import Debias
 from hf_xlsr.encoders.encoding import route_of, routes_of
 from hf_xlsr.encoders.loading import MAX_LENGTH
-from hf_xlsr.export.sentence_transformer import dense, encoder_modules, to_sentence_transformer
+from hf_xlsr.export.sentence_transformer import dense, encoder_modules, settings_of, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 
@@ -84,9 +84,7 @@ def _router(routes: dict[str, list[Any]], first: str, normalize: bool, default: 
 def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
     """The encoder of one route of a model with a `Router` as a model without routes, which shares its weights."""
     require_choice("route", route, routes_of(model))
-    single = SentenceTransformer(modules=_modules_of(model, route), device="cpu")
-    single.prompts, single.default_prompt_name = dict(model.prompts), model.default_prompt_name
-    return single
+    return SentenceTransformer(modules=_modules_of(model, route), device="cpu", **settings_of(model))
 
 
 def _modules_of(model: SentenceTransformer, route: str | None) -> list[Any]:
@@ -134,14 +132,8 @@ def debias_sentence_transformer(
     }
     first: Any = next(model.children())
     routes[UNDETERMINED] = _modules_of(model, (first.default_route or names[0]) if names else None)
-    prompts: Any = model.prompts
-    return SentenceTransformer(
-        modules=_router(routes, UNDETERMINED, normalize, default=UNDETERMINED),
-        device=str(model.device),
-        prompts=prompts,
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-    )
+    modules = _router(routes, UNDETERMINED, normalize, default=UNDETERMINED)
+    return SentenceTransformer(modules=modules, device=str(model.device), **settings_of(model))
 
 
 def _removal(debias: Debias, language: str) -> Dense:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def to_sentence_transformer(
     if projection is not None:
         modules.append(dense(projection.weight, projection.bias))
     return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
+
+
+def settings_of(model: SentenceTransformer) -> dict[str, Any]:
+    """What a model has besides modules, for the constructor of one made from it."""
+    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+    return {name: copy(getattr(model, name)) for name in names}
 
 
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:

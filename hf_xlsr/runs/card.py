@@ -117,7 +117,7 @@ def card_of_model(name: str, chosen: Mapping[str, Any] | None = None, origin: st
     ]
     more = f"Routes: {', '.join(map(code, routes))}." if routes else ""
     paragraphs = [text for text in (f"{facts}.", more, origin) if text]
-    return part_card(data, title=Path(name).name, paragraphs=paragraphs, example="\n".join(lines))
+    return part_card(data, title=Path(name).resolve().name, paragraphs=paragraphs, example="\n".join(lines))
 
 
 def card_for(card: str, place: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cli_helpers import failing
 from conftest import make_pairs, tiny_encoder
 from test_cli import TOY
 
@@ -84,6 +85,11 @@ def test_verb_takes_folder(
     if verb == "export":
         given, exported = (load_encoder(place, "cpu").encode(["one two"]) for place in (name, "out"))
         np.testing.assert_allclose(given, exported, atol=1e-6)
+
+
+def test_card_of_a_hub_model_needs_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder me/model would hide the model
+    assert "--output" in failing(capsys, "card", "me/model", "--license", "mit") and not list(tmp_path.iterdir())
 
 
 def test_model_of_a_run(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,24 @@ def test_tokenizer_for_each_language(tokenizer: Any, tmp_path: Path) -> None:
     named = [f"{language}={tmp_path / 'words'}" for language in ("en", "fr")]
     assert run_export(tmp_path / "bare", "--output", tmp_path / "out", "--tokenizer", *named) == 0
     assert SentenceTransformer(str(tmp_path / "out")).encode(TEXTS, task="fr").shape == (3, 8)
+    assert run_export(tmp_path / "bare", "--output", tmp_path / "fr", "--tokenizer", *named, "--route", "fr") == 0
+    assert SentenceTransformer(str(tmp_path / "fr")).encode(TEXTS).shape == (3, 8)
+    assert run_export(tmp_path / "bare", "--output", tmp_path / "half", "--tokenizer", named[0]) == 1
+
+
+def test_checkpoint_with_its_tokenizers(tokenizer: Any, tmp_path: Path) -> None:  # as DualMomentumTrainer saves it
+    MODELS["dual"](len(tokenizer)).save_pretrained(tmp_path / "checkpoint-1")
+    for name in ("en", "fr"):
+        tokenizer.save_pretrained(tmp_path / "checkpoint-1" / "tokenizers" / name)
+    assert run_export(tmp_path / "checkpoint-1", "--output", tmp_path / "out") == 0
+    assert SentenceTransformer(str(tmp_path / "out")).encode(TEXTS, task="fr").shape == (3, 8)
+
+
+def test_one_route_of_a_run_has_no_card_of_all(runs: Path, tmp_path: Path) -> None:
+    assert run_export(runs / "dual", "--route", "fr", "--output", tmp_path / "fr") == 0
+    ours, its = SentenceTransformer(str(tmp_path / "fr")), SentenceTransformer(str(runs / "dual" / "model"))
+    np.testing.assert_array_equal(ours.encode(TEXTS), its.encode(TEXTS, task="fr"))
+    assert not (tmp_path / "fr" / "README.md").exists()
 
 
 @pytest.fixture(scope="module")

@@ -88,11 +88,12 @@ def test_changed_run_is_mirrored(hub: Hub, run: Path, capsys: pytest.CaptureFixt
     push(run, "--what", "all")
     files = hub.repos["me/toy"].files
     files |= {"notes.md": b"mine", "model-00001-of-00002.safetensors": files["model.safetensors"]}
+    files["onnx/model.onnx"] = b"old"
     shutil.rmtree(run / "training" / "checkpoint-4")
     assert main(["card", str(run), "--license", "apache-2.0"]) == 0
     push(run, "--what", "all")
     encoder, state = hub.commits[-2:]
-    assert encoder == (["README.md"], ["model-00001-of-00002.safetensors"])
+    assert encoder == (["README.md"], ["model-00001-of-00002.safetensors", "onnx/model.onnx"])
     assert state[0] == [] and state[1] and all("checkpoint-4" in path for path in state[1])
     assert "notes.md" in hub.repos["me/toy"].files  # what others added stays
     assert b"license: apache-2.0" in hub.repos["me/toy"].files["README.md"]

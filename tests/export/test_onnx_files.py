@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from transformers import AutoConfig, AutoModel
 from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.export import save_export, to_routed_sentence_transformer, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import write_json
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -103,6 +105,24 @@ def test_routes(exports: Path, reports: dict[str, Any]) -> None:
         encoder.encode(ENGLISH)
     with pytest.raises(XlsrError, match="language"):
         embed(encoder, ENGLISH)
+
+
+def test_truncated_vectors(exports: Path, reports: Any, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
+    settings = json.loads((home / "config_sentence_transformers.json").read_text("utf-8"))
+    write_json(home / "config_sentence_transformers.json", {**settings, "truncate_dim": 6})
+    expected, encoder = SentenceTransformer(str(home), device="cpu").encode(ENGLISH), OnnxEncoder(home)
+    assert expected.shape[1] == encoder.get_embedding_dimension() == 6
+    np.testing.assert_allclose(encoder.encode(ENGLISH), expected, atol=1e-4)
+
+
+def test_pooling_without_prompts_is_refused(parts: Parts, tmp_path: Path) -> None:
+    encoder = AutoModel.from_config(AutoConfig.for_model(**tiny_encoder(len(parts.tokenizers["en"]))))
+    model = to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH)
+    model.set_pooling_include_prompt(False)
+    save_export(model, tmp_path / "export")
+    with pytest.raises(XlsrError, match="prompt"):
+        write_onnx(tmp_path / "export")
 
 
 def test_missing_weights_are_refused(parts: Parts, tmp_path: Path) -> None:

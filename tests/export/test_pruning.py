@@ -95,6 +95,17 @@ def test_tokens_of_the_prompt_are_kept(vocab_size: int | None) -> None:
     np.testing.assert_allclose(pruned.encode("one two"), model.encode("one two"), atol=1e-5)
 
 
+def test_settings_are_kept() -> None:
+    model = make_encoder()
+    model.similarity_fn_name, model.truncate_dim = "dot", 8
+    model.set_pooling_include_prompt(False)
+    pruned, _ = prune(model, ["one two"] * 100)
+    assert pruned.similarity_fn_name == "dot"
+    expected = model.encode("one two", prompt="two ")
+    assert len(expected) == 8
+    np.testing.assert_allclose(pruned.encode("one two", prompt="two "), expected, atol=1e-5)
+
+
 def test_layers_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(XlsrError, match="layer 0"):  # ModernBERT's first layer has one normalisation less
         prune(make_encoder("modernbert"), ENGLISH, layers=[1, 3])
