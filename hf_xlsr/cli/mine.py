@@ -154,7 +154,7 @@ def score(
     with output.resumable():
         scored = run_scoring(sources, targets, pools, output.folder, output.options, encoder=model)
         if scored.is_main:
-            lowest, estimate = output.options.threshold, {}
+            lowest, estimate = output.options.threshold, dict[str, Any]()
             if labels:
                 scored.curve = label_curve(read_labels(labels), scored.sentences())
                 lowest, estimate = scored.curve.chosen(lowest, precision)

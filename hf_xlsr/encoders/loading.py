@@ -109,7 +109,7 @@ def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[
     languages = list(model.config.languages) if hasattr(model, "encoders") else []
     if isinstance(given, str):
         return load_tokenizer(given, "--tokenizer")
-    if languages and set(given or ()) >= set(languages):
+    if languages and given and set(given) >= set(languages):
         return {language: load_tokenizer(given[language], f"--tokenizer of {language}") for language in languages}
     kept = {language: training / "tokenizer" / language for language in languages if not given}
     if (own := weights / "tokenizers").is_dir():  # of a trainer in Python

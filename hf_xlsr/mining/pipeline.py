@@ -45,7 +45,7 @@ class MiningRun:
 
     def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
         """The run with the best pairs, above the threshold of the options or else the one that the curve chooses."""
-        threshold, estimate = options.threshold, {}
+        threshold, estimate = options.threshold, dict[str, Any]()
         if self.curve is not None:
             threshold, estimate = self.curve.chosen(threshold, precision)
         rows = self.rows.best(threshold, options.max_pairs)

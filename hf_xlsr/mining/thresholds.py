@@ -225,7 +225,7 @@ def label_curve(
     if (lost := len(labels) - len(known)) > len(labels) // 10:
         raise XlsrError(f"{lost} of {len(labels)} labels belong to pairs of another report. Label this one's.")
     require_enough("labels", "pairs that are accepted or rejected", len(known))
-    scores, at, accepted = np.array([score for score, _ in found]), *np.array(known, float).T
+    scores, (at, accepted) = np.array([score for score, _ in found]), np.array(known, float).T
     grid, scale = _grid(scores), max(float(at.std()), 1e-9)
     pairs, order = _at_least(scores, grid), np.sort(scores)[::-1]
 
