@@ -130,8 +130,10 @@ class FineTuneTrainer(XlsrTrainer):
         usable_length([ours.encoder], args.max_length, train_dataset)  # of prepared rows
         labels: Mapping[str, int] = getattr(train_dataset, "report", {}).get("labels", {})
         outputs = len(labels) or 1
-        if train_dataset is not None and ours.config.num_labels != outputs:
-            raise XlsrError(f"`num_labels` must be {outputs} for these data, got {ours.config.num_labels}.")
+        given = ours.config.num_labels
+        if train_dataset is not None and (given < outputs or (given > 1) != bool(labels)):
+            kind = "classes (integers)" if labels else "scores (floats)"
+            raise XlsrError(f"`num_labels` must be {outputs} for these {kind}, got {given}.")
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(processing_class.pad_token_id, **self.padding(args))
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)

@@ -41,6 +41,8 @@ ALPHABETS: Mapping[str, frozenset[str]] = {
     }.items()
 }
 """ISO 639-1 code -> lower-case letters of some languages in Latin script."""
+# `en`, `pt_BR` and `eng_Latn` are languages; three letters alone may be any word (`src` is Sardinian).
+_TAG = regex.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?|[a-z]{3}_[A-Z][a-z]{3}")
 # Labels of py3langid for one language.
 _SAME_LANGUAGE = (frozenset({"no", "nb", "nn"}), frozenset({"zh", "yue", "wuu"}), frozenset({"ar", "ary", "arz"}))
 # Latin names occur in texts of every script, other letters hardly ever in a Latin one: these count more.
@@ -83,6 +85,17 @@ def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
     """
     equal = (tag for key in (str, whole_tag, language_code) for tag in tags if language and key(tag) == key(language))
     return next(equal, None)
+
+
+def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
+    """The language that a column or a file's suffix is named after, or None.
+
+    Examples:
+        >>> [language_of_name(name) for name in ("fr", "translation.en", "deu_Latn", "src", "xx")]
+        ['fr', 'en', 'deu_Latn', None, None]
+    """
+    name = label.rpartition(".")[2]
+    return name if name in languages or (_TAG.fullmatch(name) and langcodes.tag_is_valid(name)) else None
 
 
 def scripts_of(languages: Iterable[str]) -> frozenset[str]:

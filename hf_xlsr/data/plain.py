@@ -32,6 +32,7 @@ from hf_xlsr.data.encoding import (
     check_tokenizers,
 )
 from hf_xlsr.data.labelled import NLI_TASK, LabelledEncoder
+from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows
@@ -237,7 +238,8 @@ def convert_labelled(
     def has_label(label: Any) -> bool:
         return label is not None and (not classes or label >= 0)
 
-    names = getattr(label, "names", None) or (sorted(filter(has_label, rows.unique("label"))) if classes else [])
+    labelled = rows.filter(has_label, input_columns="label")
+    names = getattr(label, "names", None) or (range(max(labelled.unique("label"), default=-1) + 1) if classes else [])
     encoder = LabelledEncoder(replace(kind, kept={"label": "int32" if classes else "float32"}), tokenizer, max_length)
     ours = (*kind.texts, "label", "lang")
 
@@ -245,10 +247,10 @@ def convert_labelled(
         languages = batch.get("lang") or [UNDETERMINED] * len(batch["label"])
         values = zip(*(batch[column] for column in (*columns, "label")), languages, strict=True)
         read = (dict(zip(ours, row, strict=True)) for row in values)
-        return encoder.encode([row for row in read if has_label(row["label"])])
+        return encoder.encode(list(read))
 
     options: dict[str, Any] = {"remove_columns": rows.column_names, "features": encoder.features}
-    tokenised = rows.map(encode, batched=True, num_proc=num_proc, desc="tokenising", **options)
+    tokenised = labelled.map(encode, batched=True, num_proc=num_proc, desc="tokenising", **options)
     _warn_of_skipped(len(rows) - len(tokenised), len(rows))
     return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
@@ -269,10 +271,7 @@ def _parts(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Any]]:
         columns = dict.fromkeys(chain.from_iterable(data))
         yield key, Dataset.from_dict({column: [row.get(column) for row in data] for column in columns})
     else:
-        raise XlsrError(
-            f"`{name}` must be a Dataset or IterableDataset of `datasets`, a list of dicts, or a dict of these, got "
-            f"{type(data).__name__}."
-        )
+        raise XlsrError(f"`{name}` must be datasets, a list of dicts, or a dict of these, got {type(data).__name__}.")
 
 
 def _warn_of_skipped(skipped: int, rows: int) -> None:
@@ -428,10 +427,13 @@ def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...]
 
 
 def _language_columns(first: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...] | None:
-    """The two columns of text that are named by languages, if there are two, in the order of those wanted."""
+    """The two columns of text that are named by the languages wanted, in their order, or by any languages."""
     found = [name for name, value in first.items() if isinstance(value, str | None) and langcodes.tag_is_valid(name)]
-    found = [name for name in wanted if name in found] if len(set(wanted) & set(found)) == 2 else found
-    found = [name for name in found if name != "id"] if len(found) == 3 else found  # Indonesian, or a number
+    if len(wanted) > 1:
+        found = list(dict.fromkeys(tag for language in wanted if (tag := nearest_tag(language, found))))
+    else:
+        found = list(filter(language_of_name, found))
+        found = [name for name in found if name != "id"] if len(found) == 3 else found  # Indonesian, or a number
     return tuple(found) if len(found) == 2 else None
 
 

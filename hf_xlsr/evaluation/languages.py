@@ -8,29 +8,15 @@ from collections.abc import Collection, Sequence
 from langcodes import tag_is_valid
 
 from hf_xlsr.data.columns import PLACEHOLDER
-from hf_xlsr.data.languages import language_code, nearest_tag, whole_tag
+from hf_xlsr.data.languages import language_code, language_of_name, nearest_tag, whole_tag
 from hf_xlsr.utils.errors import XlsrError
 
 UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
-
-# `en`, `pt_BR` and `eng_Latn` are languages; three letters alone may be any word (`src` is Sardinian).
-_TAG = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?|[a-z]{3}_[A-Z][a-z]{3}")
 
 _TWO = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 
 # The languages of one reading (one, or source and target), and what `{lang}` stands for in it.
 View = tuple[tuple[str, ...], "str | None"]
-
-
-def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
-    """The language that a column or a file's suffix is named after, or None.
-
-    Examples:
-        >>> [language_of_name(name) for name in ("fr", "translation.en", "deu_Latn", "src", "xx")]
-        ['fr', 'en', 'deu_Latn', None, None]
-    """
-    name = label.rpartition(".")[2]
-    return name if name in languages or (_TAG.fullmatch(name) and tag_is_valid(name)) else None
 
 
 def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, told: Collection[str]) -> list[View]:

@@ -16,9 +16,8 @@ from pydantic import BeforeValidator, Field
 from hf_xlsr.data.columns import MissingColumn, parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
-from hf_xlsr.data.languages import nearest_tag
+from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sources import as_list, as_source, expand, source_name, unset_variables
-from hf_xlsr.evaluation.languages import language_of_name
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import METHODS, Method
@@ -362,7 +361,10 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
     if "corpus" in source:
         return source
     if columns:
-        return {**source, "columns": parse_columns(columns)}
+        chosen = parse_columns(columns)
+        tags = [language_of_name(chosen.get(side, "")) for side in ("source", "target")]
+        own = [language for tag in tags for language in languages if tag and nearest_tag(language, [tag])]
+        return {**source, "columns": chosen, **({"languages": own} if len(own) == 2 else {})}
     named = {tag: name for name in column_names(source["path"]) if (tag := language_of_name(name, languages))}
     found = {language: named[tag] for language in languages if (tag := nearest_tag(language, named))}
     if len(found) == 2:

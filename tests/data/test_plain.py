@@ -65,6 +65,25 @@ def test_languages_of_each_row_and_dataset() -> None:
     assert shared.language_pairs == [("source", "target")]
 
 
+@pytest.mark.parametrize("key", ["train", "en-de"])
+@pytest.mark.parametrize("other", ["src", "doc", "set"])  # also codes of languages
+def test_words_are_no_languages(key: str, other: str) -> None:
+    rows = [{"en": "red", "xx": "eins", other: "mt"}]
+    with pytest.raises(XlsrError, match="columns"):
+        DataConverter(TOKENIZER, languages=("en", "de") if key == "train" else None).pairs({key: rows})
+    with pytest.raises(XlsrError, match="columns"):
+        CONVERT.pairs(rows)
+    assert DataConverter(TOKENIZER, languages=("en", "pt")).pairs(
+        [{"en": "red", "pt_BR": "eins", other: "mt"}]
+    ).language_pairs == [("en", "pt_BR")]
+
+
+def test_many_rows_without_a_label() -> None:
+    rows = [{"text": "red", "label": -1}] * 1000 + [{"text": "blue", "label": 2}]
+    found = convert_labelled(rows, TOKENIZER, 8, "train_dataset")
+    assert found.rows["label"][:] == [2] and list(found.report["labels"]) == [0, 1, 2]
+
+
 def test_labelled_rows() -> None:
     rows = [{"text": "red", "label": 1}, {"text": "blue", "label": -1}, {"text": "green", "label": 0}]
     data = {"en": rows, "de": Dataset.from_list(rows).to_iterable_dataset()}
@@ -111,6 +130,9 @@ def test_prompts_by_role_and_language() -> None:
     for prompts, expected in (("query: ", "query : "), ({"source": "query: "}, ""), ({"de": "query: "}, "query : ")):
         convert = DataConverter(TOKENIZER, languages=("en", "de"), prompts=prompts)
         assert pairs_of(convert.pairs(FORMS["source and target"]))[0][1] == f"{expected}eins"
+    roles = {"query": "query : ", "default": "red : "}  # names of sentence-transformers
+    sides = pairs_of(DataConverter(TOKENIZER, prompts=roles).pairs(FORMS["source and target"]))[0][:2]
+    assert sides == ("query : red", "red : eins")
     bare, prompted = (DataConverter(TOKENIZER, prompts=p).pairs(FORMS["translation"]) for p in (None, "query: "))
     assert bare[0, 0]["source_text"] == prompted[0, 0]["source_text"]
 
