@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 import torch
+from langcodes import tag_is_valid
 from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
@@ -39,7 +40,7 @@ class XlsrTrainingArguments(TrainingArguments):
             best checkpoint; 0 disables it. It sets `load_best_model_at_end`.
         early_stopping_threshold: Minimum improvement.
         max_length: Sentences are truncated to this many tokens, special tokens included.
-        prompts: Text before every sentence; or by role (`source`, `target`) or language.
+        prompts: Text before every sentence; or by role (`source`, `target`), language or `default`, for the others.
         matryoshka_dims: Widths to which sentence embeddings can be truncated after training: the loss of sentence
             embeddings is the mean over these widths.
         cache_batch_size: Sentences encoded at a time: a large `per_device_train_batch_size` needs the memory of this many
@@ -107,6 +108,9 @@ class XlsrTrainingArguments(TrainingArguments):
         for name, has_effect in effective.items():
             if getattr(self, name) and not has_effect:
                 raise XlsrError(f"{name} has no effect on this loss. Remove it.")
+        for name in self.prompts if isinstance(self.prompts, dict) else ():
+            if name not in ("source", "target", "query", "document", "default") and not tag_is_valid(name):
+                raise XlsrError(f"prompts: '{name}' must be source, target, query, document, default or a language.")
         if self.early_stopping_patience:
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.

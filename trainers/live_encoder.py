@@ -25,17 +25,16 @@ if TYPE_CHECKING:
 
 def named_prompts(prompts: Prompts) -> dict[str, str]:
     """Prompts by name as in sentence-transformers: `default`, or `query` and `document` for sources and targets."""
-    if isinstance(prompts, str):
-        return dict.fromkeys(("default", "query", "document"), prompts)
-    given = dict(prompts or {})
+    given = {"default": prompts} if isinstance(prompts, str) else dict(prompts or {})
+    common = dict.fromkeys(("query", "document"), given["default"]) if "default" in given else {}
     roles = {"query": "source", "document": "target"}
-    return {**{name: given[role] for name, role in roles.items() if role in given}, **given}
+    return {**common, **{name: given[role] for name, role in roles.items() if role in given}, **given}
 
 
 def set_prompts(model: Any, prompts: Prompts) -> None:
-    """Gives a sentence-transformers model the prompts of training; a single one becomes its default."""
+    """Gives a sentence-transformers model the prompts of training; one for all becomes its default."""
     model.prompts |= named_prompts(prompts)
-    if isinstance(prompts, str):
+    if "default" in named_prompts(prompts):
         model.default_prompt_name = "default"
 
 

@@ -151,7 +151,8 @@ class RowEncoder:
 
     def _prompt(self, role: str, language: str) -> str:
         if isinstance(self.prompts, Mapping):
-            return self.prompts.get(role) or self.prompts.get(language) or ""
+            names = (role, {"source": "query", "target": "document"}.get(role, role), language, "default")
+            return next((self.prompts[name] for name in names if name in self.prompts), "")
         return self.prompts or ""
 
 

@@ -79,6 +79,7 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
     ("FineTune", lambda: {"prompts": "query: "}, "prompts"),
+    ("Lightweight", lambda: {"prompts": {"english": "query: "}}, "english"),
     ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
     ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),
     ("FineTune", lambda: {"evaluator": lambda encoder: {}}, "evaluator"),
