@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +14,8 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
 from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
+
+logger = logging.getLogger(__name__)
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
@@ -31,6 +36,19 @@ def new_pooler(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
         names = AutoModel.from_config(config).state_dict()
     shapes = {name: value.shape for name, value in names.items() if name.startswith("pooler.")}
     return {name: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape) for name, shape in shapes.items()}
+
+
+def stored_pooling(model: str) -> dict[str, str]:
+    """The value `pooling` of a folder or Hub repository of sentence-transformers; empty for other encoders."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from sentence_transformers.util import load_file_path
+
+    file = load_file_path(model, "modules.json")
+    modules = json.loads(Path(file).read_text("utf-8")) if file else []
+    places = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
+    if ignored := [name for name in places if name not in ("Transformer", "Pooling", "Normalize")]:
+        logger.warning("%s is not trained: of '%s' only the Transformer and its pooling are used.", ignored[0], model)
+    return {"pooling": Pooling.load_config(model, places["Pooling"])["pooling_mode"]} if "Pooling" in places else {}
 
 
 def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:

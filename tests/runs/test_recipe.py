@@ -16,6 +16,7 @@ from hf_xlsr.runs.recipe import guard_source, load_runs, own_options, own_source
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import write_json
 
 
 def write(folder: Path, text: str, name: str = "mine") -> str:
@@ -50,6 +51,9 @@ def test_columns_of_own_tables(header: str, languages: list[str], expected: dict
     path = tmp_path / "pairs.tsv"
     path.write_text(f"{header}\n" + "\t".join("a" * len(header.split())), "utf-8")
     assert own_source(path, languages) == {"path": str(path), **expected}
+    turned = own_source(path, languages, f"source={languages[1]},target=en")
+    assert turned["languages"] == [languages[1], "en"]  # a column's name is its language
+    assert "languages" not in own_source(path, languages, "source=src,target=xx")
     pair = {"columns": {"source": "en", "target": "fr"}, "languages": ["en", "fr"]}
     path.write_text("id\ten\tfr\n1\ta\tb\n", "utf-8")
     for wanted in (["fr", "en"], ["en", "de"]):
@@ -64,6 +68,18 @@ def test_guard_sets_of_one_name_are_refused() -> None:
     encoder = SimpleNamespace(encode=lambda texts, **_: np.array([[len(text), 1.0] for text in texts]))
     with pytest.raises(XlsrError, match="'same'"):
         run.compared(encoder, {"dev": [], "test": [], "guard": [("same", rows), ("same", rows)]})
+
+
+@pytest.mark.parametrize("name", ["finetune", "start_lightweight", "start_distillation", "start_cmlm"])
+def test_pooling_of_a_given_encoder(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kinds = ("Transformer", "Pooling", "Dense")
+    modules = [{"type": f"some.module.{kind}", "path": kind if kind == "Pooling" else ""} for kind in kinds]
+    write_json(tmp_path / "modules.json", modules)
+    (tmp_path / "Pooling").mkdir()
+    write_json(tmp_path / "Pooling" / "config.json", {"embedding_dimension": 8, "pooling_mode": "cls"})
+    words = ["--encoder", str(tmp_path), "--languages", "en,fr", "--train", "t.tsv"]
+    assert load_runs(name, words)[0].recipe.model["pooling"] == "cls" and "Dense" in caplog.text
+    assert load_runs(name, [*words, "--model.pooling", "max"])[0].recipe.model["pooling"] == "max"
 
 
 def test_sets_of_one_name_are_one_set() -> None:

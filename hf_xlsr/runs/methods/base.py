@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.pairs import evaluation_rows
-from hf_xlsr.data.sources import as_list, source_name
+from hf_xlsr.data.sources import as_list, expand, source_name
 from hf_xlsr.encoders.loading import weights_folder
+from hf_xlsr.encoders.stock import stored_pooling
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.sections import Recipe, refused, training_section, validated
@@ -127,7 +128,12 @@ class Method(ABC):
         """Keys of `model` that start the recipe from other encoders: language, or empty for all, -> path or id."""
         if set(encoders) != {""}:
             raise XlsrError(f"--encoder must be one path or id for method '{cls.name}', got {', '.join(encoders)}.")
-        return {"encoder": {"path": encoders[""]}}
+        return {"encoder": {"path": encoders[""]}, **cls.pooling_keys(encoders[""])}
+
+    @classmethod
+    def pooling_keys(cls, encoder: str) -> dict[str, str]:
+        """The key `pooling` of `model` as the encoder's folder has it, for methods with a choice."""
+        return stored_pooling(expand(encoder)) if hasattr(cls.config_class, "pooling") else {}
 
     @contextmanager
     def explained(self, place: str) -> Iterator[None]:

@@ -67,7 +67,8 @@ class DualMomentumMethod(SentenceEncoderMethod):
 
     @classmethod
     def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
-        return {"encoders": {name or SHARED: path for name, path in encoders.items()}}
+        first = next(iter(encoders.values()))
+        return {"encoders": {name or SHARED: path for name, path in encoders.items()}, **cls.pooling_keys(first)}
 
     @property
     def config_options(self) -> dict[str, Any]:

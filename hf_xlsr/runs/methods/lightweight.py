@@ -99,9 +99,9 @@ class DistillationMethod(LightweightMethod):
 
     @classmethod
     def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
-        path = super().encoder_keys(encoders)["encoder"]["path"]
+        keys = super().encoder_keys(encoders)
         # Dropout only keeps a student from its teacher.
-        return {"encoder": {"path": path, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+        return keys | {"encoder": {**keys["encoder"], "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
 
     @cached_property
     def teacher(self) -> Teacher:
