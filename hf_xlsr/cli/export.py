@@ -64,7 +64,7 @@ def export(
                 shutil.copyfile(file, partial / name)
         else:
             save_export(exported, partial)
-            # The card of a run, which describes all routes, and what it shows.
+            # A run's card and plots, which describe all routes.
             for file in map(Path(model).joinpath, () if route else ("model/README.md", *PLOTS)):
                 if file.is_file():
                     shutil.copyfile(file, partial / file.name)
@@ -212,10 +212,10 @@ def card(
     from hf_xlsr.utils.files import check_writable, write_text
 
     folder = RunFolder(model)
-    of_run, place = folder.recipe.is_file(), Path(find_model(model).path)
-    if not (output or place.is_dir()):  # a folder named like a model on the Hub would hide it
-        raise XlsrError(f"'{model}' is not a folder; give --output.")
-    own = [folder.card, folder.model / "README.md"] if of_run else [place / "README.md"]
+    of_run = folder.recipe.is_file()
+    own = [folder.card, folder.model / "README.md"] if of_run else [Path(find_model(model).path) / "README.md"]
+    if not (of_run or output or own[0].parent.is_dir()):  # a new folder would hide the model on the Hub
+        raise XlsrError(f"'{model}' is on the Hub. Name the file of its card with --output.")
     places = [Path(output)] if output else own
     for place in places:
         check_writable(place, "--output" if output else "the card")

@@ -154,12 +154,12 @@ def score(
     with output.resumable():
         scored = run_scoring(sources, targets, pools, output.folder, output.options, encoder=model)
         if scored.is_main:
-            lowest, estimate = output.options.threshold, dict[str, Any]()
+            threshold, estimate = output.options.threshold, dict[str, Any]()
             if labels:
                 scored.curve = label_curve(read_labels(labels), scored.sentences())
-                lowest, estimate = scored.curve.chosen(lowest, precision)
-            report = scored.report | {"threshold": lowest, "estimate": estimate, "bad_lines": sources.bad_lines}
-            rows = (row for row in scored.sentences() if lowest is None or row["score"] >= lowest)
+                threshold, estimate = scored.curve.chosen(threshold, precision)
+            report = scored.report | {"threshold": threshold, "estimate": estimate, "bad_lines": sources.bad_lines}
+            rows = (row for row in scored.sentences() if threshold is None or row["score"] >= threshold)
             output.finish(report, rows, scored, scored.scores.score, " and ".join(pairs), SCORE_COLUMNS)
 
 

@@ -57,7 +57,9 @@ def _part(home: Path, modules: list[tuple[str, str]]) -> EncoderPart:
     folder = modules[0][1]
     settings = _json(home / folder / "sentence_bert_config.json")
     if settings.get("do_lower_case") or not _json(home / modules[1][1] / "config.json").get("include_prompt", True):
-        raise XlsrError(f"'{home}' must have no do_lower_case and no pooling without prompts: ONNX files ignore them.")
+        raise XlsrError(
+            f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."
+        )
     return EncoderPart(folder, tuple(modules[1:]), settings.get("max_seq_length"))
 
 

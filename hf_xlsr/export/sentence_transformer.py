@@ -78,7 +78,7 @@ def to_sentence_transformer(
 
 
 def settings_of(model: SentenceTransformer) -> dict[str, Any]:
-    """What a model has besides modules, for the constructor of one made from it."""
+    """Prompts, similarity function and truncation of a model, as arguments of `SentenceTransformer`."""
     names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
     return {name: copy(getattr(model, name)) for name in names}
 

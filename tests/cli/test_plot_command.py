@@ -30,6 +30,13 @@ def test_plots_of_translation_pairs(
     pairs = ["--pairs", "8"]
     assert main(["plot", kind, *given, "--data", wide, *WIDE, languages, *pairs, "--output", str(picture)]) == 0
     assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
+    if kind == "tsne":
+        drawn = [picture.read_bytes()]  # by default of seed 1
+        for seed in ("0", "1"):
+            words = ["plot", kind, *given, "--data", wide, *WIDE, languages, *pairs, "--output", str(picture)]
+            assert main([*words, "--seed", seed]) == 0
+            drawn.append(picture.read_bytes())
+        assert drawn[0] == drawn[2] != drawn[1]
 
 
 @pytest.mark.parametrize(

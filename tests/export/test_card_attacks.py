@@ -105,6 +105,7 @@ def test_languages_stay_text() -> None:
     for block in blocks:
         compile(block, "card", "exec")
     assert python_text(evil) in blocks[0]  # as a string, whole
+    assert python_text("query: ") == '"query: "'
 
 
 def test_paths_of_this_machine_are_shortened() -> None:

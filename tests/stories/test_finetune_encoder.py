@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import loaded, make_pairs
@@ -27,6 +29,7 @@ def own(tmp_path: Path) -> Path:
     rows = [f"{pair['source']}\t{pair['target']}" for pair in pairs]
     scored = [f"{pair['source']}\t{pair['source'][:-2]}\t{n % 6}" for n, pair in enumerate(make_pairs(20, 9))]
     tables = {"pairs": ["en\tde", *rows], "other": ["en\tfr", *rows[:40]]}
+    tables["tested"] = ["en\tde", *(f"{pair['source']}\t{pair['target']}" for pair in make_pairs(40, 5))]
     tables["scored"] = ["sentence1\tsentence2\tscore", *scored]
     for name, lines in tables.items():
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
@@ -35,11 +38,21 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str) -> None:
+def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, encode = Counter[tuple[int, str]](), SentenceTransformer.encode
+    kept = []  # so that no two models have one id
+
+    def counting(model: SentenceTransformer, texts: list[str], **options: Any) -> Any:
+        kept.append(model)
+        encoded.update((id(model), text) for text in texts)
+        return encode(model, texts, **options)
+
+    monkeypatch.setattr(SentenceTransformer, "encode", counting)
     train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "pairs.tsv")]
-    guard = ["--guard", str(own / "other.tsv"), "--guard", str(own / "scored.tsv")]
+    guard = ["--guard", str(own / "other.tsv"), "--guard", str(own / "scored.tsv"), "--test", str(own / "tested.tsv")]
     options = ["--languages", "en,de", "--data.prompt", "one: ", *SMALL, "--output_dir", str(own / "run")]
     assert main([*train, *guard, *options]) == 0
+    assert len(encoded) > 200 and set(encoded.values()) == {1}
     settings = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]
     model = SentenceTransformer(str(own / "run" / "model"), device="cpu")
     assert model.prompts[str(model.default_prompt_name)] == "one: "
@@ -48,6 +61,8 @@ def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str) -> No
     assert {tuple(key.split("/")[:3]) for key in comparison} == {
         ("pairs-tatoeba", "en-de", "dev"),
         ("pairs-xsim", "en-de", "dev"),
+        ("tested-tatoeba", "en-de", "test"),
+        ("tested-xsim", "en-de", "test"),
         ("other-tatoeba", "en-fr", "guard"),
         ("other-xsim", "en-fr", "guard"),
         ("scored-sts", "en", "guard"),
