@@ -191,10 +191,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
-            raise XlsrError(
-                f"Checkpoint '{resume_from_checkpoint}' contains pickled objects, which may run code. "
-                "Remove it to resume from an earlier one."
-            ) from error
+            raise XlsrError(f"'{resume_from_checkpoint}' has pickles, which may run code. Use another.") from error
         finally:
             self._graceful_stop.restore()
 

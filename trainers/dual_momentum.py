@@ -55,10 +55,7 @@ class MomentumCallback(StepCallback):
         momentum = ours.config.momentum
         pairs = ours.momentum_pairs() if ours.config.use_momentum and LARGE <= momentum < 1 else ()
         if halved := {str(average.dtype) for _, average in pairs if average.dtype in (torch.bfloat16, torch.float16)}:
-            raise XlsrError(
-                f"Momentum encoders must be float32, got {min(halved)}: small updates of momentum {momentum} would be "
-                "rounded away. Under DeepSpeed set precision to float32."
-            )
+            raise XlsrError(f"Momentum encoders must be float32, got {min(halved)}. Set precision to float32.")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if not self.keys.dropped:

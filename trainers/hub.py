@@ -44,8 +44,7 @@ class SlimPushes(Trainer):
         """Creates the repository."""
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise XlsrError(
-                f"hub_strategy '{self.args.hub_strategy.value}' would publish queues and optimiser. Use 'end' or "
-                "'every_save', and hf-xlsr push --what training for the state."
+                f"hub_strategy '{self.args.hub_strategy.value}' publishes queues and optimiser; use 'end'."
             )
         with hub_errors(self.args.hub_model_id or Path(self.args.output_dir).name):
             super().init_hf_repo(token=token, private=private)

@@ -34,7 +34,7 @@ class Part:
 
     def __post_init__(self) -> None:
         if getattr(self.encoder, "_hf_peft_config_loaded", False):  # a saved model would lose the weights below them
-            raise XlsrError("`model` has adapters. Merge them; to train adapters, call `add_adapters` on our model.")
+            raise XlsrError("`model` has adapters. Merge them, or train without them and call `add_adapters`.")
 
     def options(self, config_class: Any) -> dict[str, Any]:
         """Values of a model's configuration that the encoder decides."""

@@ -249,8 +249,7 @@ class CmlmCollator(_Padding):
         batch["second_input_ids"], batch["labels"] = self.masked(self.masks, batch, "second_", keys, 1)
         if (batch["labels"] == IGNORE).all():
             raise XlsrError(
-                "no token of a batch can be masked: all are special tokens. Check that the tokenizer supports the script "
-                "of data.text."
+                "no token of a batch can be masked. Use a tokenizer that supports the script of data.text."
             )
         return batch
 
@@ -282,8 +281,7 @@ class HictlCollator(_Padding):
         framed, special = tokenizer("a")["input_ids"], set(tokenizer.all_special_ids)
         if len(framed) < 3 or framed[0] not in special or framed[-1] not in special:
             raise XlsrError(
-                "hierarchical contrast needs a tokenizer that puts special tokens around a sentence; set "
-                "tokenizer.frame to true."
+                "hierarchical contrast needs special tokens around a sentence; set tokenizer.frame to true."
             )
         super().__init__(tokenizer.pad_token_id, max_length=max_length, **padding)
         self.masks, self.seed = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed), seed

@@ -294,10 +294,7 @@ def check_tokenizer(tokenizer: Any, task: LabelledTask) -> None:
     texts = len(task.columns)
     first = tokenizer(*["a"] * texts)["input_ids"][0]
     if first not in tokenizer.all_special_ids or tokenizer.num_special_tokens_to_add(pair=texts == 2) < texts:
-        raise XlsrError(
-            "classification needs a tokenizer that puts a special token before a text and between two texts, as those of "
-            "XLM-R and BERT do."
-        )
+        raise XlsrError("the tokenizer must put a special token before a text and between two, as those of BERT do.")
 
 
 def encode_texts(
@@ -350,10 +347,7 @@ def prepare_nli(
             if "{lang}" not in str(as_source(source).get("columns")):
                 rows = open_texts(source, NLI.texts, more=("label",), **common)
             elif isinstance(tokenizers, Mapping):
-                raise XlsrError(
-                    f"NLI data '{place}' has premise and hypothesis in two languages, but each language has its own "
-                    "encoder; name the columns of one language."
-                )
+                raise XlsrError(f"NLI data '{place}' are in two languages with an encoder each; name columns of one.")
             else:
                 rows = _crossed_rows(source, **common)
             yield from with_labels(rows, NLI_TASK, place, unlabelled, NLI.texts)

@@ -158,10 +158,7 @@ def pair_facts(pairs: Dataset, one_language: bool = False) -> dict[str, Any]:
         found.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
     for source_lang, target_lang in found:
         if source_lang == target_lang and not one_language:
-            raise XlsrError(
-                f"both sides of a training pair are in one language ({source_lang or 'unnamed'}); name two languages "
-                "in data.languages and data.train."
-            )
+            raise XlsrError(f"both sides of a pair are {source_lang or 'unnamed'}; name two in data.languages.")
     return {"pairs": len(pairs), "language_pairs": [list(pair) for pair in sorted(found)]}
 
 

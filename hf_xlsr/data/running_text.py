@@ -248,8 +248,7 @@ def _check_keys(options: Mapping[str, Any], *unsupported: str) -> None:
     for key in unsupported:
         if options.get(key):
             raise XlsrError(
-                f"'{key}' is unsupported for running text with one sentence per row ({options['path']}), since it "
-                "separates neighbours; use 'limit' or the cleaning step 'deduplicate'."
+                f"'{key}' separates neighbours in {options['path']}; use 'limit' or the step 'deduplicate'."
             )
 
 

@@ -269,10 +269,7 @@ def _check_leaks(inputs: Inputs, protocol: Protocol) -> None:
             seen = set(texts(group))
             same = next((other for other, test in tested.items() if set(test) == seen), None)
             if same is not None:
-                raise XlsrError(
-                    f"the {len(group)} rows of {option} in {language} have the same texts as the tested rows in {same}; "
-                    "use other rows."
-                )
+                raise XlsrError(f"{option} has the same texts in {language} as the tested rows in {same}; use others.")
             if shared := sum(text in seen for test in tested.values() for text in test):
                 total = sum(map(len, tested.values()))
                 logger.warning("%d of %d tested rows are also in %s in %s", shared, total, option, language)

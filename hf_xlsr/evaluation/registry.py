@@ -133,8 +133,7 @@ def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
     for other in others:
         if other.data != first.data:
             raise XlsrError(
-                f"protocols {first.name} and {other.name} need different data ({first.data}; {other.data}); evaluate "
-                "them one at a time."
+                f"protocols {first.name} and {other.name} need different data; evaluate them one at a time."
             )
     return list(chosen.values())
 

@@ -223,7 +223,7 @@ def label_curve(
     known = [(score, labels[pair]) for score, pair in found if pair in labels]
     # Labels of other pairs would count only those that both have, which are mostly right.
     if (lost := len(labels) - len(known)) > len(labels) // 10:
-        raise XlsrError(f"{lost} of {len(labels)} labels belong to pairs of another report. Label this one's.")
+        raise XlsrError(f"{lost} of {len(labels)} labels are of other pairs. Save the labels from this run's report.")
     require_enough("labels", "pairs that are accepted or rejected", len(known))
     scores, (at, accepted) = np.array([score for score, _ in found]), np.array(known, float).T
     grid, scale = _grid(scores), max(float(at.std()), 1e-9)

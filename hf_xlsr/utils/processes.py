@@ -38,10 +38,7 @@ def run_shards(
             for job in tqdm([pool.submit(_run, shard) for shard in shards], **bar):
                 job.result()
         except BrokenProcessPool:
-            raise XlsrError(
-                f"a process was killed while {description or 'working'}, often for lack of memory. The same command "
-                "resumes; a lower `num_proc` needs less memory."
-            ) from None
+            raise XlsrError("a process was killed, often for lack of memory. Rerun with lower `num_proc`.") from None
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -267,7 +267,6 @@ def sentence_ends(tokenizer: Any) -> tuple[int, int]:
     special = set(tokenizer.all_special_ids)
     if len(ids) < 2 or ids[0] not in special or ids[-1] not in special:
         raise XlsrError(
-            "The tokenizer must put a special token before and after a sentence. Add a post-processor, or use the "
-            "tokenizer of a pretrained encoder."
+            "The tokenizer must put special tokens around a sentence, as that of a pretrained encoder does."
         )
     return ids[0], ids[-1]

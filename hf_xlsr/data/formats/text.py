@@ -68,10 +68,7 @@ def read_moses(source: Source) -> Iterator[Record]:
 def _moses_positions(source: Source) -> dict[str, int]:
     keys = [*map(str, range(len(source.paths))), *source.labels]
     if not source.columns and len(source.paths) != len(source.required):
-        raise XlsrError(
-            f"{source.name} is {len(source.paths)} file(s) for the columns {', '.join(source.required)}; give one file "
-            "per column, such as 'corpus.{en,fr}'."
-        )
+        raise XlsrError(f"{source.name} needs a file for each of {', '.join(source.required)}, as 'corpus.{{en,fr}}'.")
     by_place = {} if source.columns else dict(zip(source.required, map(str, _moses_order(source)), strict=True))
     chosen = source.resolve_among(keys, by_place)
     return {ours: keys.index(theirs) % len(source.paths) for ours, theirs in chosen.items()}

@@ -296,8 +296,7 @@ def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
     """The sentences of each language, row by row; refuses data with skipped rows, whose languages are not parallel."""
     if inputs.skipped:
         raise XlsrError(
-            f"{sum(inputs.skipped.values())} rows of {inputs.name} are invalid, so that the languages are not parallel; "
-            "remove these rows in every language."
+            f"{inputs.name} has {sum(inputs.skipped.values())} invalid rows; remove them in all languages."
         )
     return {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
 

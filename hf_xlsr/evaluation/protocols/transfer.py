@@ -105,10 +105,7 @@ def _relation(label: Any, row: int, name: str) -> str:
     with suppress(ValueError):
         if (number := NLI_TASK.value(label)) is not None:
             return NLI_TASK.labels[int(number)]
-    raise XlsrError(
-        f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, 1, "
-        "2; leave out rows without a label."
-    )
+    raise XlsrError(f"Row {row} of {name} has label {label!r:.40}, not entailment, neutral, contradiction, 0, 1 or 2.")
 
 
 def _transfer(

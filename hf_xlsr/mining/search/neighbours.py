@@ -153,8 +153,7 @@ def neighbours_both_ways(
             sizes = stage.wait("sizes")
             if (first := stage.state["precision"]) != filter_.precision:
                 raise XlsrError(
-                    f"the first process searches in {first}, this one in {filter_.precision}; use machines of one kind, "
-                    "all with or all without bfloat16 in hardware."
+                    f"the first process searches in {first}, this one in {filter_.precision}; use machines of one kind."
                 )
         search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar, process)
     if process[0]:
