@@ -182,7 +182,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
-    (skipped, "2 rows"),
+    (skipped, "2 invalid rows"),
     (untuned, "--tune must have rows in de"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
     (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),

@@ -97,7 +97,7 @@ def test_pickles_in_a_checkpoint_do_not_run(name: str, write_pairs: Any, tmp_pat
     if name == "training_args.bin":  # written for people to look at; nothing here reads it
         assert not train_recipe(run).stopped
     else:
-        with pytest.raises(XlsrError, match="checkpoint-2.*pickled"):
+        with pytest.raises(XlsrError, match="checkpoint-2.*pickle"):
             train_recipe(run)
 
 
