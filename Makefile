@@ -34,7 +34,8 @@ quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/python tests/typecheck.py
 
 small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DATA and HF_XLSR_ENCODERS
-	for run in "small_en_fr 0,11 11000 start_en_fr" "small_15 0,3,7,11 45000 start_15"; do set -- $$run; \
+	for run in "small_en_fr 0,11 11000 start_en_fr" "small_15 0,3,7,11 45000 start_15" \
+			"small_15_nano 0,11 45000 start_15_nano"; do set -- $$run; \
 		test -d outputs/$$4 || $(BIN)/hf-xlsr prune "$$HF_XLSR_ENCODERS/e5-small" --recipe $$1 --layers $$2 --vocab-size $$3 \
 			--output outputs/$$4 || exit 1; \
 		$(BIN)/hf-xlsr train $$1 || exit 1; \

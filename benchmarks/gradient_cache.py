@@ -21,7 +21,6 @@ SCALE = 20.0
 
 
 def sides(job: Job) -> list[str]:
-    """The whole batch only where it fits."""
     return [OURS, *([WHOLE] if job["batch"] <= job["whole_up_to"] else []), CACHED]
 
 

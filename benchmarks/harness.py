@@ -8,8 +8,9 @@ A case is a module with
 - `prepare(job, sides)`: gives `step(side, warm_up)`, which does the work once, small when `warm_up`, and may return
   figures; `"seconds"` among them replaces the time on the clock.
 
-With `ALONE = True` each side of each round runs in a process of its own. Unless `MEMORY = False`, memory is measured: the
-peak above what was allocated before the step, of torch's allocator on a GPU, else resident memory, sampled by psutil.
+With `ALONE = True` each side of each round runs in a process of its own; `WARM_UP = False` leaves out the warm-up.
+Unless `MEMORY = False`, the peak of memory is measured, above what was allocated before: of torch's allocator, else
+resident memory by psutil.
 
 usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--OPTION VALUE ...]
 """
@@ -105,8 +106,9 @@ def loss_step(losses_of: Callable[[str, bool], Any], parameters: Sequence[Any], 
 def work(case: str, job: Job, sides: Sequence[str], rounds: int) -> dict[str, Any]:
     """Runs in the worker: rounds in turns or, with no rounds, the memory of the only side."""
     torch.set_num_threads(job["threads"])
-    step: Step = importlib.import_module(f"benchmarks.{case}").prepare(job, list(sides))
-    for side in sides:
+    module = importlib.import_module(f"benchmarks.{case}")
+    step: Step = module.prepare(job, list(sides))
+    for side in sides if getattr(module, "WARM_UP", True) else ():
         timed(step, side, warm_up=True)  # libraries that load on first use are not part of a step
     if not rounds:
         return {"extra_bytes": peak_bytes(lambda: timed(step, sides[0]))[0]}

@@ -1,7 +1,8 @@
 """Speed and quality of an export's ONNX files against torch, from text to embeddings, on the CPU.
 
 All encode both sides of the same pairs. Cosines are to the embeddings of torch float32, accuracy is that of `tatoeba`.
-Without `--export` the encoder is the 2 x 512 one of the lightweight method with random weights.
+Without `--export` the encoder is the lightweight method's 2 x 512 one with random weights. Ratios are to `--baseline`
+in float32, which reads `--prompt` before each text; by default to torch float32.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 
-SIDES = ("torch bfloat16", "onnx float32", "onnx int8", "torch float32")
+FILES = {"torch bfloat16": "*.safetensors", "onnx float32": "onnx/model.onnx*"}
+FILES |= {"onnx int8": "onnx/model_quantized.onnx*", "torch float32": "*.safetensors"}
+BASELINE = "baseline float32"
 DEFAULTS: Job = {"export": "", "pairs": "", "columns": "", "languages": ["en", "fr"], "limit": 1000, "batch": 64}
-DEFAULTS |= {"vocabulary": 50_000, "width": 512}
+DEFAULTS |= {"baseline": "", "prompt": "", "vocabulary": 50_000, "width": 512}
 QUICK: Job = {"limit": 8, "vocabulary": 2000, "width": 64}
 MEMORY = False  # not compared; sides take turns in one process
 
@@ -40,14 +43,17 @@ def random_export(folder: Path, job: Job) -> None:
     texts = [row[side] for row in rows for side in ("source", "target")]
     tokenizer = train_tokenizer(texts, vocab_size=min(16_000, job["vocabulary"]), algorithm="bpe", max_length=128)
     torch.manual_seed(1)
-    size, width = max(job["vocabulary"], len(tokenizer)), job["width"]
-    config = paper_encoder_config(
-        vocab_size=size, hidden_size=width, num_attention_heads=width // 64, intermediate_size=2 * width
-    )
+    width = job["width"]
+    sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 2 * width}
+    config = paper_encoder_config(vocab_size=max(job["vocabulary"], len(tokenizer)), **sizes)
     save_export(to_sentence_transformer(encoder_from_config(config), tokenizer, max_length=128), folder)
 
 
-def prepare(job: Job, sides: list[str]) -> Step:
+def sides(job: Job) -> list[str]:
+    return [*FILES, BASELINE] if job["baseline"] else list(FILES)
+
+
+def prepare(job: Job, chosen: list[str]) -> Step:
     source = {"path": job["pairs"], "columns": job["columns"] or None} if job["pairs"] else {"corpus": "bible"}
     rows = list(islice(open_source(source, languages=job["languages"], split="test"), job["limit"]))
     texts = [[row[side] for row in rows] for side in ("source", "target")]
@@ -62,25 +68,24 @@ def prepare(job: Job, sides: list[str]) -> Step:
         kind, precision = side.split()
         if kind == "onnx":
             return OnnxEncoder(folder, int8=precision == "int8", threads=job["threads"])
-        return SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": precision})
+        place = job["baseline"] if side == BASELINE else str(folder)
+        return SentenceTransformer(place, device="cpu", model_kwargs={"dtype": precision})
 
     def encode(side: str, texts: list[list[str]]) -> list[np.ndarray]:
         pairs = zip(texts, job["languages"], strict=True)
-        return [embed(encoder_of(side), part, language=code, batch_size=job["batch"]) for part, code in pairs]
+        options = {"batch_size": job["batch"], "prompt": job["prompt"] if side == BASELINE else ""}
+        return [embed(encoder_of(side), part, language=code, **options) for part, code in pairs]
 
     exact = encode("torch float32", texts)
-    sizes = {"float32": 1, "bfloat16": 2}
-    weights = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     quality: dict[str, dict[str, float]] = {}
-    for side in sides:
-        kind, precision = side.split()
-        name = "model_quantized.onnx*" if precision == "int8" else "model.onnx*"
-        files = sum(file.stat().st_size for file in (folder / "onnx").rglob(name))
+    for side in chosen:
         found = encode(side, texts)
-        cosines = np.concatenate([(one * base).sum(1) for one, base in zip(found, exact, strict=True)])
-        quality[side] = {"file_bytes": files if kind == "onnx" else weights // sizes[precision]}
-        accuracies, _ = both_ways("accuracy", *right_both_ways(*found))
-        quality[side] |= {"lowest_cosine": float(cosines.min()), **accuracies}
+        quality[side] = both_ways("accuracy", *right_both_ways(*found))[0]
+        if side != BASELINE:
+            size = sum(file.stat().st_size for file in folder.rglob(FILES[side]))
+            cosines = np.concatenate([(one * base).sum(1) for one, base in zip(found, exact, strict=True)])
+            size //= 2 if side == "torch bfloat16" else 1
+            quality[side] |= {"file_bytes": size, "lowest_cosine": float(cosines.min())}
 
     def step(side: str, warm_up: bool) -> dict[str, float]:
         _ = scratch  # lives as long as the step

@@ -32,7 +32,7 @@ from hf_xlsr.utils.devices import choose_precision
 from hf_xlsr.utils.files import write_json
 
 SIDES = ("dual_momentum", "cached", "ranking")
-ALONE, MEMORY = True, False
+ALONE, MEMORY, WARM_UP = True, False, False
 DEFAULTS: Job = {"run": "", "pairs": "", "dev": "", "test": "", "encoder": "", "budget": 240.0, "seeds": [1, 2, 3]}
 DEFAULTS |= {"rate": 5e-5, "temperature": 0.04, "batch": 64, "queue": 4096, "momentum": 0.99, "length": 64}
 DEFAULTS |= {"cached_batches": 2, "languages": ["en", "zh"], "folder": "outputs/benchmarks/queue_loss"}
@@ -114,8 +114,6 @@ def prepare(job: Job, sides: list[str]) -> Step:
         job = {**job, "pairs": source, "dev": source, "test": source, "encoder": f"{folder}/encoder"}
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
-        if warm_up:
-            return {}
         runs = [train(side, job, seed) for seed in job["seeds"]]
         columns = {name: [run[name] for run in runs] for name in runs[0]}
         figures: dict[str, Any] = {"seconds": statistics.mean(columns.pop("seconds"))}

@@ -22,7 +22,7 @@ DEFAULTS: Job = {"source": "", "target": "", "probes": [4, 8, 16, 32, 64], "best
 GRID = {"probe": "probes"}
 QUICK: Job = {"probes": [1, 2]}
 SIDES = ("cells",)
-MEMORY = False
+MEMORY = WARM_UP = False
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
@@ -42,8 +42,6 @@ def prepare(job: Job, sides: list[str]) -> Step:
     exact, _ = pairs(method="exact", folder=folder)
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
-        if warm_up:
-            return {}
         near, recall = pairs(method="ivf", probes=job["probe"], cells=None if job["source"] else 8)
         ratios = np.array([score / exact[pair] for pair, score in near.items() if pair in exact])
         above = ratios[ratios > 1 + 1e-6]

@@ -19,7 +19,7 @@ from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import run_mining
 from hf_xlsr.mining.stages import job_folder
 
-MEMORY = False
+MEMORY = WARM_UP = False
 DEFAULTS: Job = {"pairs": "", "encoders": ["made"], "prompt": "", "languages": ["en", "de"], "size": 2000, "seed": 1}
 QUICK: Job = {"size": 120}
 
@@ -58,8 +58,6 @@ def prepare(job: Job, sides: list[str]) -> Step:
     options = MiningOptions(languages=job["languages"], prompt=job["prompt"])
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
-        if warm_up:
-            return {}
         encoder: Any = Made() if side == "made" else os.path.expandvars(side)
         with job_folder(None) as folder:
             run = run_mining(source, target, folder, options, encoder=encoder, known=known)

@@ -216,13 +216,15 @@ class DataConverter:
 
 
 def convert_labelled(
-    data: Any, tokenizer: Any, max_length: int, name: str, num_proc: int | None = None
+    data: Any, tokenizer: Any, max_length: int, name: str, num_proc: int | None = None, *, every: bool = False
 ) -> PreparedRows:
     """Tokenises labelled texts that users have, as `prepare_labelled`; `name` is that of the argument in errors.
 
-    Rows without a label, or with -1 of a class, are skipped.
+    Rows without a label, or with -1 of a class, are skipped. With `every` they stay, and then no row has its label.
     """
     rows = concatenate_datasets([_with_language(key, part) for key, part in _parts(data, name)])
+    if every and "label" not in rows.column_names:
+        rows = rows.add_column("label", [-1] * len(rows))
     found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
     kind, columns = next(((kind, columns) for kind, columns in found if columns), (None, None))
     if not len(rows) or kind is None or columns is None:
@@ -250,6 +252,8 @@ def convert_labelled(
         return encoder.encode(list(read))
 
     options: dict[str, Any] = {"remove_columns": rows.column_names, "features": encoder.features}
+    if every and len(labelled) < len(rows):
+        return PreparedRows(rows.map(encode, batched=True, **options).remove_columns("label"), {})
     tokenised = labelled.map(encode, batched=True, num_proc=num_proc, desc="tokenising", **options)
     _warn_of_skipped(len(rows) - len(tokenised), len(rows))
     return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})

@@ -132,9 +132,7 @@ def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
     first, *others = chosen.values()
     for other in others:
         if other.data != first.data:
-            raise XlsrError(
-                f"protocols {first.name} and {other.name} need different data; evaluate them one at a time."
-            )
+            raise XlsrError(f"protocols {first.name} and {other.name} need different data; run them one by one.")
     return list(chosen.values())
 
 

@@ -60,9 +60,7 @@ def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str
     for row, label in enumerate(labels):
         if not isinstance(label, Hashable) or label not in numbers:
             known = ", ".join(map(repr, numbers))
-            raise XlsrError(
-                f"Row {row} of {name} has label {label!r:.40}; the labels of the training rows are {known}."
-            )
+            raise XlsrError(f"Row {row} of {name} has label {label!r:.40}; training rows have {known}.")
     return np.array([numbers[label] for label in labels], np.int64)
 
 

@@ -188,7 +188,5 @@ def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
     # Texts may contain other line breaks of Unicode.
     header, *lines = (line.split("\t") for line in Path(path).read_text("utf-8").rstrip("\n").split("\n"))
     if header != ["label", "score", *TEXT_COLUMNS] or any(len(line) != 4 for line in lines):
-        raise XlsrError(
-            f"{path} must have the columns label, score, source and target, as the report page saves them."
-        )
+        raise XlsrError(f"{path} must have the columns label, score, source and target of the report page.")
     return {(source, target): label == "accept" for label, _, source, target in lines if label != "unsure"}

@@ -45,16 +45,12 @@ class PrecisionCurve:
         """Index of the threshold with the best F1 or, given a precision, of the lowest threshold that reaches it."""
         if precision is None:
             if self.recall is None:
-                raise XlsrError(
-                    "Labels give no recall, so there is no best F1. Set the `precision` you want (--precision)."
-                )
+                raise XlsrError("Labels give no recall, so no best F1. Set the `precision` you want (--precision).")
             return int(self.f1.argmax())
         reached = np.flatnonzero(self.precision >= precision)
         if not len(reached):
             best = self.precision.max()
-            raise XlsrError(
-                f"`precision` {precision:g} cannot be reached: the estimate is at most {best:.3f}. Set a lower one."
-            )
+            raise XlsrError(f"`precision` {precision:g} is above the best estimate, {best:.3f}. Set a lower one.")
         return int(reached[0])
 
     def index(self, threshold: float) -> int:

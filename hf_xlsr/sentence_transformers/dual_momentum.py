@@ -209,9 +209,7 @@ class DualMomentumLoss(nn.Module):
         shapes = [{name: (tuple(part.shape), part.dtype) for name, part in one.items()} for one in (own, state)]
         if shapes[0] != shapes[1]:
             differing = sorted(name for name, _ in set(shapes[0].items()) ^ set(shapes[1].items()))
-            raise XlsrError(
-                f"The checkpoint has another model, `queue_size` or `queue_storage`: {differing[0]} differs."
-            )
+            raise XlsrError(f"The checkpoint has another model, queue size or storage: {differing[0]} differs.")
         for name, part in own.items():
             part.copy_(state[name])
 

@@ -157,3 +157,8 @@ def test_fine_tuning_of_plain_rows_with_compute_metrics(tmp_path: Path) -> None:
     trainer.train()
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_dev_accuracy"] <= 1 and np.isfinite(metrics["eval_dev_loss"])
+    # A test set whose labels are hidden, as on the Hub, or absent: an output for every row, in order.
+    outputs = trainer.predict(Dataset.from_list(rows[:30])).predictions
+    hidden = [{**row, "label": -1 if number % 2 else row["label"]} for number, row in enumerate(rows[:30])]
+    for unlabelled in (hidden, [{"text": row["text"]} for row in rows[:30]]):
+        np.testing.assert_allclose(trainer.predict(unlabelled).predictions, outputs, atol=1e-5)

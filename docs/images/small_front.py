@@ -1,0 +1,59 @@
+"""Draws docs/images/small_front.svg: accuracy of small encoders on Tatoeba against their speed, with their teacher.
+
+usage: python -m docs.images.small_front EVALUATIONS SPEEDS
+EVALUATIONS is a folder of `hf-xlsr evaluate --output`, SPEEDS/ENCODER.json of `python -m benchmarks onnx_files`. The
+encoder ENCODER-int8 of EVALUATIONS is the same one in ONNX int8.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from hf_xlsr.evaluation.results import load_results
+
+TEACHER, COLOURS = "e5-small", ("#2563eb", "#d97706", "#059669")
+
+
+def accuracy(file: Path, languages: Collection[str] = ()) -> tuple[float, Collection[str]]:
+    """Mean accuracy on Tatoeba in per cent, both directions, in the `languages`, by default all."""
+    records = [one for one in load_results(file)["metrics"].records.values() if one.metric == "accuracy"]
+    records = [one for one in records if one.protocol == "tatoeba" and not one.is_mean]
+    chosen = {one.target: 100 * one.value for one in records if not languages or one.target in languages}
+    return fmean(chosen.values()), set(chosen)
+
+
+def main() -> None:
+    """Writes the picture."""
+    evaluations, speeds = map(Path, sys.argv[1:])
+    matplotlib.rcParams |= {"svg.hashsalt": "front", "font.size": 10, "svg.fonttype": "path"}
+    picture = Figure(figsize=(7.6, 3.4), facecolor="white")
+    axes = picture.subplots()
+    for colour, file in zip(COLOURS, sorted(speeds.glob("*.json")), strict=False):
+        rows = {row["side"]: row for row in json.loads(file.read_text("utf-8"))["rows"]}
+        _, languages = accuracy(evaluations / file.stem / "tatoeba.json")
+        label = f"{len(languages) + 1} languages"
+        teacher, _ = accuracy(evaluations / TEACHER / "tatoeba.json", languages)
+        axes.plot(1, teacher, "o", color=colour, markersize=9, fillstyle="none", label=f"{TEACHER}, {label}")
+        for side, name, marker in (("torch float32", file.stem, "o"), ("onnx int8", f"{file.stem}-int8", "s")):
+            found, _ = accuracy(evaluations / name / "tatoeba.json")
+            text = f"{file.stem}, {label}, {side.split()[1]}"
+            axes.plot(1 / rows[side]["ratio"], found, marker, color=colour, markersize=9, label=text)
+    axes.set(xscale="log", xlabel=f"sentences per second, times those of {TEACHER}", ylabel="Tatoeba, accuracy, %")
+    axes.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    picture.tight_layout()
+    picture.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+
+
+if __name__ == "__main__":
+    main()
