@@ -1,8 +1,8 @@
 """Draws docs/images/small_front.svg: accuracy of small encoders on Tatoeba against their speed, with their teacher.
 
-usage: python -m docs.images.small_front EVALUATIONS SPEEDS
-EVALUATIONS is a folder of `hf-xlsr evaluate --output`, SPEEDS/ENCODER.json of `python -m benchmarks onnx_files`. The
-encoder ENCODER-int8 of EVALUATIONS is the same one in ONNX int8.
+usage: python -m docs.images.small_front SPEEDS EVALUATIONS...
+SPEEDS/ENCODER.json are of `python -m benchmarks onnx_files`, EVALUATIONS folders of `hf-xlsr evaluate --output`, where
+ENCODER-int8 is the same encoder in ONNX int8.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from hf_xlsr.evaluation.results import load_results
 TEACHER, COLOURS = "e5-small", ("#2563eb", "#d97706", "#059669")
 
 
-def accuracy(file: Path, languages: Collection[str] = ()) -> tuple[float, Collection[str]]:
+def accuracy(folders: list[Path], name: str, languages: Collection[str] = ()) -> tuple[float, Collection[str]]:
     """Mean accuracy on Tatoeba in per cent, both directions, in the `languages`, by default all."""
+    files = (folder / name / "tatoeba.json" for folder in folders)
+    file = next(file for file in files if file.is_file())
     records = [one for one in load_results(file)["metrics"].records.values() if one.metric == "accuracy"]
     records = [one for one in records if one.protocol == "tatoeba" and not one.is_mean]
     chosen = {one.target: 100 * one.value for one in records if not languages or one.target in languages}
@@ -31,18 +33,18 @@ def accuracy(file: Path, languages: Collection[str] = ()) -> tuple[float, Collec
 
 def main() -> None:
     """Writes the picture."""
-    evaluations, speeds = map(Path, sys.argv[1:])
+    speeds, *evaluations = map(Path, sys.argv[1:])
     matplotlib.rcParams |= {"svg.hashsalt": "front", "font.size": 10, "svg.fonttype": "path"}
     picture = Figure(figsize=(7.6, 3.4), facecolor="white")
     axes = picture.subplots()
     for colour, file in zip(COLOURS, sorted(speeds.glob("*.json")), strict=False):
         rows = {row["side"]: row for row in json.loads(file.read_text("utf-8"))["rows"]}
-        _, languages = accuracy(evaluations / file.stem / "tatoeba.json")
+        _, languages = accuracy(evaluations, file.stem)
         label = f"{len(languages) + 1} languages"
-        teacher, _ = accuracy(evaluations / TEACHER / "tatoeba.json", languages)
+        teacher, _ = accuracy(evaluations, TEACHER, languages)
         axes.plot(1, teacher, "o", color=colour, markersize=9, fillstyle="none", label=f"{TEACHER}, {label}")
         for side, name, marker in (("torch float32", file.stem, "o"), ("onnx int8", f"{file.stem}-int8", "s")):
-            found, _ = accuracy(evaluations / name / "tatoeba.json")
+            found, _ = accuracy(evaluations, name)
             text = f"{file.stem}, {label}, {side.split()[1]}"
             axes.plot(1 / rows[side]["ratio"], found, marker, color=colour, markersize=9, label=text)
     axes.set(xscale="log", xlabel=f"sentences per second, times those of {TEACHER}", ylabel="Tatoeba, accuracy, %")
