@@ -9,7 +9,7 @@ A case is a module with
   figures; `"seconds"` among them replaces the time on the clock.
 
 With `ALONE = True` each side of each round runs in a process of its own; `WARM_UP = False` leaves out the warm-up.
-Unless `MEMORY = False`, the peak of memory is measured, above what was allocated before: of torch's allocator, else
+Memory is measured unless `MEMORY = False`: the peak above what was allocated before, by torch's allocator on a GPU, else
 resident memory by psutil.
 
 usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--OPTION VALUE ...]

@@ -1,8 +1,8 @@
 """Speed and quality of an export's ONNX files against torch, from text to embeddings, on the CPU.
 
 All encode both sides of the same pairs. Cosines are to the embeddings of torch float32, accuracy is that of `tatoeba`.
-Without `--export` the encoder is the lightweight method's 2 x 512 one with random weights. Ratios are to `--baseline`
-in float32, which reads `--prompt` before each text; by default to torch float32.
+Without `--export` the encoder is the lightweight method's 2 x 512 one with random weights. Ratios are to torch float32,
+or to the encoder `--baseline` in float32, whose texts start with `--prompt`.
 """
 
 from __future__ import annotations

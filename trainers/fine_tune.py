@@ -138,18 +138,19 @@ class FineTuneTrainer(XlsrTrainer):
             kwargs["data_collator"] = LabelledCollator(processing_class.pad_token_id, **self.padding(args))
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
-    def convert(self, data: Any, name: str, every: bool = False) -> Any:
+    def convert(self, data: Any, name: str, unlabelled: bool = False) -> Any:
         if hasattr(data, "lengths"):
             return data
-        return convert_labelled(data, self.processing_class, self.max_length, name, self.num_proc, every=every)
+        options: dict[str, Any] = {"num_proc": self.num_proc, "unlabelled": unlabelled}
+        return convert_labelled(data, self.processing_class, self.max_length, name, **options)
 
-    def convert_eval(self, data: Any, every: bool = False) -> Any:
+    def convert_eval(self, data: Any, unlabelled: bool = False) -> Any:
         """The rows of labelled data for `LabelledCollator`."""
         if isinstance(data, LabelledSet):
             return data.features(self.processing_class, self.max_length)
         if isinstance(data, list) and data and "input_ids" in data[0]:
             return data
-        return self.convert(data, "eval_dataset", every).rows
+        return self.convert(data, "eval_dataset", unlabelled).rows
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
         loader = DataLoader(data, batch_size=self.args.eval_batch_size, collate_fn=self.data_collator)
@@ -159,8 +160,8 @@ class FineTuneTrainer(XlsrTrainer):
         return dict(outputs.metrics or {})
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer, for every row; if some have no label, metrics are not computed."""
-        return super().predict(self.convert_eval(test_dataset, every=True), *args, **kwargs)
+        """As Trainer, for every row. Metrics need a label in every row."""
+        return super().predict(self.convert_eval(test_dataset, unlabelled=True), *args, **kwargs)
 
     def live_encoder(self) -> Any:
         """The model as a classifier."""

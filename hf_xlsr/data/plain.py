@@ -216,22 +216,20 @@ class DataConverter:
 
 
 def convert_labelled(
-    data: Any, tokenizer: Any, max_length: int, name: str, num_proc: int | None = None, *, every: bool = False
+    data: Any, tokenizer: Any, max_length: int, name: str, num_proc: int | None = None, *, unlabelled: bool = False
 ) -> PreparedRows:
     """Tokenises labelled texts that users have, as `prepare_labelled`; `name` is that of the argument in errors.
 
-    Rows without a label, or with -1 of a class, are skipped. With `every` they stay, and then no row has its label.
+    Rows without a label, or with -1 of a class, are skipped. `unlabelled` keeps them; no row then has a label.
     """
     rows = concatenate_datasets([_with_language(key, part) for key, part in _parts(data, name)])
-    if every and "label" not in rows.column_names:
+    if unlabelled and "label" not in rows.column_names:
         rows = rows.add_column("label", [-1] * len(rows))
     found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
     kind, columns = next(((kind, columns) for kind, columns in found if columns), (None, None))
     if not len(rows) or kind is None or columns is None:
         expected = " or: ".join(kind.accepted for kind in LABELLED.values())
-        raise XlsrError(
-            f"`{name}` must have rows of {expected}, got {len(rows)} rows of {', '.join(rows.column_names)}."
-        )
+        raise XlsrError(f"`{name}` must have rows of {expected}, got {len(rows)} of {', '.join(rows.column_names)}.")
     label = rows.features["label"]
     if label.dtype == "string":
         raise XlsrError(f"`{name}` has labels of text. Number them: dataset.class_encode_column('label').")
@@ -248,14 +246,14 @@ def convert_labelled(
     def encode(batch: Batch) -> dict[str, Any]:
         languages = batch.get("lang") or [UNDETERMINED] * len(batch["label"])
         values = zip(*(batch[column] for column in (*columns, "label")), languages, strict=True)
-        read = (dict(zip(ours, row, strict=True)) for row in values)
-        return encoder.encode(list(read))
+        return encoder.encode([dict(zip(ours, row, strict=True)) for row in values])
 
     options: dict[str, Any] = {"remove_columns": rows.column_names, "features": encoder.features}
-    if every and len(labelled) < len(rows):
-        return PreparedRows(rows.map(encode, batched=True, **options).remove_columns("label"), {})
-    tokenised = labelled.map(encode, batched=True, num_proc=num_proc, desc="tokenising", **options)
+    kept = rows if unlabelled else labelled
+    tokenised = kept.map(encode, batched=True, num_proc=num_proc, desc="tokenising", **options)
     _warn_of_skipped(len(rows) - len(tokenised), len(rows))
+    if len(labelled) < len(kept):
+        tokenised = tokenised.remove_columns("label")
     return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
 
@@ -264,9 +262,7 @@ def _parts(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(data, Mapping):
         splits = [inner for inner in data if str(inner).lower() in _SPLITS]
         if len(splits) > 1:
-            raise XlsrError(
-                f"`{name}` has the splits {', '.join(splits)}; choose one, such as dataset['{splits[0]}']."
-            )
+            raise XlsrError(f"`{name}` has the splits {', '.join(splits)}; choose one: dataset['{splits[0]}'].")
         for inner, part in data.items():
             yield from _parts(part, name, key if inner in splits else str(inner))
     elif isinstance(data, Dataset | IterableDataset):
@@ -380,9 +376,7 @@ class Reader:
         elif len(filled) < 2:
             return dict.fromkeys((*PAIRS.texts, *PAIRS.languages))
         else:
-            raise XlsrError(
-                f"`translation` has the languages {', '.join(filled)}; give `languages` the two to train on."
-            )
+            raise XlsrError(f"`translation` has the languages {', '.join(filled)}; choose two with `languages`.")
         return {"source": filled[source], "target": filled[target], "source_lang": source, "target_lang": target}
 
     def _label(self, label: Any) -> int | float | None:
