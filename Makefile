@@ -34,12 +34,15 @@ quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/python tests/typecheck.py
 
 small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DATA and HF_XLSR_ENCODERS
-	for run in "small_en_fr 0,11 11000 start_en_fr" "small_15 0,3,7,11 45000 start_15" \
-			"small_15_nano 0,11 45000 start_15_nano"; do set -- $$run; \
-		test -d outputs/$$4 || $(BIN)/hf-xlsr prune "$$HF_XLSR_ENCODERS/e5-small" --recipe $$1 --layers $$2 --vocab-size $$3 \
-			--output outputs/$$4 || exit 1; \
-		$(BIN)/hf-xlsr train $$1 || exit 1; \
-	done
+	set -e; e5="$$HF_XLSR_ENCODERS/e5-small"; \
+	student() { run=$$1; start=outputs/$$2; shift 2; \
+		test -d $$start || $(BIN)/hf-xlsr prune "$$@" --output $$start && $(BIN)/hf-xlsr train $$run; }; \
+	student small_en_fr start_en_fr "$$e5" --recipe small_en_fr --layers 0,11 --vocab-size 11000; \
+	student small_en_de start_en_de "$$e5" --recipe small_en_de --layers 0,11 --vocab-size 11000; \
+	student small_15 start_15 "$$e5" --recipe small_15 --layers 0,3,7,11 --vocab-size 45000; \
+	$(BIN)/hf-xlsr train small_15_long; \
+	student small_15_nano start_15_nano outputs/small_15_long/model --recipe small_15 --layers 0,3; \
+	student small_15_base start_15_base "$$e5" --recipe small_15
 
 bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers
 	for case in methods mining queue_info_nce hictl cmlm onnx_files; do \

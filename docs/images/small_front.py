@@ -35,14 +35,17 @@ def main() -> None:
     """Writes the picture."""
     speeds, *evaluations = map(Path, sys.argv[1:])
     matplotlib.rcParams |= {"svg.hashsalt": "front", "font.size": 10, "svg.fonttype": "path"}
-    picture = Figure(figsize=(7.6, 3.4), facecolor="white")
+    picture = Figure(figsize=(9.2, 3.4), facecolor="white")
     axes = picture.subplots()
+    drawn = set()  # language counts whose teacher is in the plot
     for colour, file in zip(COLOURS, sorted(speeds.glob("*.json")), strict=False):
         rows = {row["side"]: row for row in json.loads(file.read_text("utf-8"))["rows"]}
         _, languages = accuracy(evaluations, file.stem)
         label = f"{len(languages) + 1} languages"
-        teacher, _ = accuracy(evaluations, TEACHER, languages)
-        axes.plot(1, teacher, "o", color=colour, markersize=9, fillstyle="none", label=f"{TEACHER}, {label}")
+        if label not in drawn:
+            drawn.add(label)
+            teacher, _ = accuracy(evaluations, TEACHER, languages)
+            axes.plot(1, teacher, "o", color=colour, markersize=9, fillstyle="none", label=f"{TEACHER}, {label}")
         for side, name, marker in (("torch float32", file.stem, "o"), ("onnx int8", f"{file.stem}-int8", "s")):
             found, _ = accuracy(evaluations, name)
             text = f"{file.stem}, {label}, {side.split()[1]}"
@@ -52,7 +55,7 @@ def main() -> None:
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     picture.tight_layout()
     picture.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None, "Creator": None})
 
