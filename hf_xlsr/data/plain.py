@@ -220,7 +220,7 @@ def convert_labelled(
 ) -> PreparedRows:
     """Tokenises labelled texts that users have, as `prepare_labelled`; `name` is that of the argument in errors.
 
-    Rows without a label, or with -1 of a class, are skipped. `unlabelled` keeps them; no row then has a label.
+    Rows without a label, or of class -1, are skipped. `unlabelled` keeps them; if there are any, all labels are dropped.
     """
     rows = concatenate_datasets([_with_language(key, part) for key, part in _parts(data, name)])
     if unlabelled and "label" not in rows.column_names:
