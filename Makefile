@@ -38,7 +38,7 @@ small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DA
 	student() { run=$$1; start=outputs/$$2; shift 2; \
 		test -d $$start || $(BIN)/hf-xlsr prune "$$@" --output $$start && $(BIN)/hf-xlsr train $$run; }; \
 	student small_en_fr start_en_fr "$$e5" --recipe small_en_fr --layers 0,11 --vocab-size 11000; \
-	student small_en_de start_en_de "$$e5" --recipe small_en_de --layers 0,11 --vocab-size 11000; \
+	student small_en_de start_en_de "$$e5" --recipe small_en_de --layers 0,11 --vocab-size 10600; \
 	student small_15 start_15 "$$e5" --recipe small_15 --layers 0,3,7,11 --vocab-size 45000; \
 	$(BIN)/hf-xlsr train small_15_long; \
 	student small_15_nano start_15_nano outputs/small_15_long/model --recipe small_15 --layers 0,3; \

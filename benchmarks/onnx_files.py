@@ -2,7 +2,7 @@
 
 All encode both sides of the same pairs. Cosines are to the embeddings of torch float32, accuracy is that of `tatoeba`.
 Without `--export` the encoder is the lightweight method's 2 x 512 one with random weights. Ratios are to torch float32,
-or to the encoder `--baseline` in float32, whose texts start with `--prompt`.
+or to the encoder `--baseline` in float32, whose texts start with `--prompt`. `--export` may lack the ONNX files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def random_export(folder: Path, job: Job) -> None:
 
 
 def sides(job: Job) -> list[str]:
-    return [*FILES, BASELINE] if job["baseline"] else list(FILES)
+    held = [side for side, files in FILES.items() if not job["export"] or any(Path(job["export"]).rglob(files))]
+    return [*held, BASELINE] if job["baseline"] else held
 
 
 def prepare(job: Job, chosen: list[str]) -> Step:
@@ -82,9 +83,8 @@ def prepare(job: Job, chosen: list[str]) -> Step:
         found = encode(side, texts)
         quality[side] = both_ways("accuracy", *right_both_ways(*found))[0]
         if side != BASELINE:
-            size = sum(file.stat().st_size for file in folder.rglob(FILES[side]))
+            size = sum(file.stat().st_size for file in folder.rglob(FILES[side])) // (1 + (side == "torch bfloat16"))
             cosines = np.concatenate([(one * base).sum(1) for one, base in zip(found, exact, strict=True)])
-            size //= 2 if side == "torch bfloat16" else 1
             quality[side] |= {"file_bytes": size, "lowest_cosine": float(cosines.min())}
 
     def step(side: str, warm_up: bool) -> dict[str, float]:
