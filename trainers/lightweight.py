@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from hf_xlsr.trainers.dual_momentum import MemoryQueueCallback
 from hf_xlsr.utils.errors import XlsrError
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
-STREAMED_TEXTS = 20_000  # first texts of a stream, whose mean embedding is the centre
+STREAMED_TEXTS = 20_000  # first texts of all streams, whose mean embedding is the centre
 
 
 def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float:
@@ -93,7 +93,7 @@ class DistillationTrainer(LightweightTrainer):
     in each step. `docs/distill.md` has a complete script.
 
     Args:
-        model: The model; or, with default settings, an encoder: a folder, Hub id or `SentenceTransformer`.
+        model: The model; or, with default settings and no dropout, an encoder: folder, Hub id or `SentenceTransformer`.
         args: `LightweightTrainingArguments`.
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
     """
@@ -113,7 +113,7 @@ class DistillationTrainer(LightweightTrainer):
             self.teacher.prepare(_sources(self.train_dataset))
 
     def new_model_options(self) -> dict[str, Any]:
-        return {"teacher_dim": self.teacher.dim}
+        return {"teacher_dim": self.teacher.dim, "dropout": 0.0}
 
     def convert(self, data: Any, name: str) -> Any:
         return self.converter.taught_pairs(data, name)
@@ -134,8 +134,9 @@ class DistillationTrainer(LightweightTrainer):
 def _sources(data: Any) -> Iterator[str]:
     """The texts of the sources; of a stream, enough for the centre."""
     if isinstance(data, StreamedRows):
-        rows = chain.from_iterable(stream.read(stream.data.iter(100)) for stream in data.streams)
-        yield from (row["source"] for row in islice(rows, STREAMED_TEXTS))
+        for stream in data.streams:
+            rows = islice(stream.read(stream.data.iter(100)), STREAMED_TEXTS // len(data.streams))
+            yield from (row["source"] for row in rows)
     elif data is not None:
         for batch in data.rows.select_columns(["source"]).iter(batch_size=1000):
             yield from batch["source"]

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
-from hf_xlsr.encoders.stock import encoder_from_pretrained
+from hf_xlsr.encoders.stock import encoder_from_pretrained, set_dropout
 from hf_xlsr.modeling.base import EncoderWithLmHead, config_of_encoder
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
@@ -88,12 +88,12 @@ def check_classifier(config: Any, nli_dataset: Any) -> None:
 
 
 def model_and_tokenizer(
-    model_class: Any, model: Any, tokenizer: Any = None, *, seed: int, **options: Any
+    model_class: Any, model: Any, tokenizer: Any = None, *, seed: int, dropout: float | None = None, **options: Any
 ) -> tuple[Any, Any]:
     """A model with one encoder, and its tokenizer.
 
     `model` is one of `model_class`, with or without adapters; a folder or Hub id of one or of an encoder; or a
-    `SentenceTransformer`. New models have the values `options` in their configuration.
+    `SentenceTransformer`. New models have the values `options`, and `dropout`, in their configuration.
     """
     if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
         return model, tokenizer or tokenizer_of(base_model(model).encoder)
@@ -110,6 +110,7 @@ def model_and_tokenizer(
         if made.lm_head is not None and (place := part.encoder.name_or_path):
             made.lm_head.load_pretrained(place)
     else:
+        set_dropout(config.get_text_config(), dropout)
         made = model_class(config)
         made.encoder.load_state_dict(part.encoder.state_dict())
     return made, tokenizer or part.tokenizer

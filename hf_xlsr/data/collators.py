@@ -171,6 +171,14 @@ class PairCollator(_Padding):
         ends = len(ids) > 0 and self.around[ids[-1]]
         return truncate_row(ids, self.max_length) if ends else ids[: self.max_length]
 
+    def negatives(self, features: Features, pad_id: int | None = None) -> Batch:
+        """As the base; with `identities` without the translations of the batch, which are candidates already."""
+        if self.identities:
+            targets = {feature["target_text"] for feature in features}
+            hard = [zip(f["negative_ids"], f["negative_text"], strict=True) for f in features if f.get("negative_ids")]
+            features = [{"negative_ids": [ids for ids, text in row if text not in targets]} for row in hard]
+        return super().negatives(features, pad_id)
+
     def _mask_single(
         self, ids: np.ndarray, mask: np.ndarray, epochs: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -170,15 +170,12 @@ class StreamBatches(Batching, FeatureBatches):
             drawn = [rows[place] for place in used]
             numbers: dict[Any, int] = {}
             strata = [numbers.setdefault((one.stream, self._languages(one)), len(numbers)) for one in drawn]
-            lengths = np.array([self._size(one) for one in drawn])
+            texts = [[one.row[name] for name in self.streams[one.stream].kind.texts] for one in drawn]
+            lengths = np.array([max(len(text.encode()) for text in some) for some in texts])  # bytes suit all scripts
             used = used[balanced_length_order(lengths, np.array(strata), lambda: rng)]
         # Inside a batch the order is random: processes must not get the short and the long half.
         batches = [rng.permutation(part) for part in np.split(used, whole)] if whole else []
         return [[rows[place] for place in batch] for batch in batches], [rows[place] for place in rest]
-
-    def _size(self, one: _Drawn) -> int:
-        """The bytes of the longest text, which suit several scripts better than letters."""
-        return max(len(one.row[name].encode()) for name in self.streams[one.stream].kind.texts)
 
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:
         rng, numbers = np.random.default_rng([self.seed, epoch, 1]), count(epoch << _EPOCH_BITS)

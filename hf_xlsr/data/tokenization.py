@@ -232,7 +232,8 @@ def trim_vocabulary(
     names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     letters = {letter for token in used for letter in names[token]}
     kept = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
-    kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
+    if (pad := tokenizer.pad_token_id or 0) < len(kept):  # RoBERTa's positions start after it, one of the first tokens
+        kept |= set(range(pad + 1))
     marked = letters | {mark + letter for mark in MARKS for letter in letters}
     byte_level = "ByteLevel" in json.dumps(spec["pre_tokenizer"])
     for token, name in enumerate(names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: flo
     return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
 
 
+def set_dropout(config: PreTrainedConfig, dropout: float | None, *, without: Container[str] = ()) -> None:
+    """Sets all dropouts on states and attention that a configuration has, unless `dropout` is None."""
+    for name in DROPOUTS:
+        if dropout is not None and hasattr(config, name) and name not in without:
+            setattr(config, name, dropout)
+
+
 def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
     """A pretrained encoder without its pooler, with float32 weights.
 
@@ -123,12 +131,12 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
     """
     try:
         config = load_auto(AutoConfig, path)
-        if dropout is not None:
-            options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
+        set_dropout(config, dropout)
         with quiet_loading():
             encoder, info = load_auto(
                 AutoModel,
                 path,
+                config=config,
                 **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
                 output_loading_info=True,
             )

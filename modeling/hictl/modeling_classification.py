@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout, set_dropout
 from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import XlsrPreTrainedModel, config_of_encoder
 from hf_xlsr.utils.auto_classes import load_auto
@@ -141,10 +141,7 @@ def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: floa
         raise XlsrError(f"{place} '{path}' has no encoder that loads.") from error
     if not isinstance(config, HictlConfig):
         return encoder_from_pretrained(folder, place=place, dropout=dropout)
-    text_config = config.get_text_config()
-    for name in DROPOUTS if dropout is not None else ():
-        if hasattr(text_config, name):
-            setattr(text_config, name, dropout)
+    set_dropout(config.get_text_config(), dropout)
     # The output layer is not used, so its size does not matter.
     loaded: Any = HictlForSequenceClassification.from_pretrained(
         folder, config=config, dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True

@@ -155,7 +155,8 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
     def keep_tokens(self, tokens: Sequence[int]) -> None:
         """Reduces the vocabulary to `tokens`, in that order, which `trim_vocabulary` returns."""
         old, chosen = self.get_input_embeddings(), torch.as_tensor(tokens, device=self.device)
-        new = nn.Embedding(len(chosen), old.weight.shape[1], old.padding_idx, _weight=old.weight[chosen])
+        padding = None if old.padding_idx is None else list(tokens).index(old.padding_idx)
+        new = nn.Embedding(len(chosen), old.weight.shape[1], padding, _weight=old.weight[chosen])
         self.set_input_embeddings(new)
         self.output_bias.bias = nn.Parameter(self.output_bias.bias[chosen])
         self.config.get_text_config().vocab_size = len(chosen)

@@ -153,6 +153,14 @@ def test_special_tokens_are_never_masked(framed: Any, options: dict[str, Any]) -
     assert not torch.isin(CmlmCollator(framed, mlm_probability=0.9)(texts)["labels"], around).any()
 
 
+def test_hard_negatives_are_no_translations_of_the_batch(plain: Any) -> None:
+    rows = [{**row, "source_text": 1, "target_text": 2, "negative_ids": None} for row in random_pairs(3, 4)]
+    rows[1] |= {"target_text": 7, "negative_ids": [[5], [6]], "negative_text": [2, 8]}
+    for identities, kept in ((True, [[6]]), (False, [[5], [6]])):
+        batch = PairCollator(plain, identities=identities)(rows)
+        assert batch["negative_input_ids"].tolist() == kept
+
+
 def test_single_masking_hides_one_token_of_one_side(plain: Any) -> None:
     batch = PairCollator(plain)(random_pairs(64, 12))
     hidden, changed = batch["masked_ids"], batch["input_ids"] != batch["original_ids"]

@@ -20,11 +20,9 @@ needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is No
     st.text(st.sampled_from("abñß жЩ漢字あー한कि้ก١2,.ʼµ😀"), max_size=30), st.sampled_from(["en", "ru", "ja", "hi"])
 )
 def test_foreign_letters_equal_a_loop(text: str, language: str) -> None:
-    def is_own(letter: str) -> bool:
-        return any(regex.match(rf"\p{{Script={script}}}", letter) for script in (*scripts_of([language]), "Common"))
-
-    letters = [letter for letter in text if unicodedata.category(letter)[0] == "L"]
-    assert foreign_letters(text, (language,)) == sum(not is_own(letter) for letter in letters)
+    own, letters = [*scripts_of([language]), "Common"], [x for x in text if unicodedata.category(x)[0] == "L"]
+    foreign = [x for x in letters if not any(regex.match(rf"\p{{Script={script}}}", x) for script in own)]
+    assert foreign_letters(text, (language,)) == len(foreign)
 
 
 def share(text: str, first: str, second: str) -> float | None:

@@ -99,15 +99,15 @@ def wordpiece() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
 
 
-def byte_level() -> Any:
-    """As in ModernBERT: the symbols of a text are its bytes."""
+def byte_level(first: int = 0) -> Any:
+    """As in ModernBERT: the symbols of a text are its bytes. With `first` of 1 padding is the last token."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     trainer = trainers.BpeTrainer(
         vocab_size=340,
-        special_tokens=list(special.values()),
+        special_tokens=list(special.values())[first:],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -122,6 +122,7 @@ WHOLE = {
     "unigram": unigram(),
     "wordpiece": wordpiece(),
     "byte_level": byte_level(),
+    "padding_last": byte_level(1),
 }
 
 
@@ -155,7 +156,7 @@ def test_special_tokens_are_kept(kind: str, tmp_path: Any) -> None:
     whole = WHOLE[kind]
     small, kept = trim_vocabulary(whole, KEPT)
     assert small.special_tokens_map == whole.special_tokens_map
-    assert small.pad_token_id == whole.pad_token_id
+    assert small.pad_token_id == (len(small) - 1 if kind == "padding_last" else whole.pad_token_id)
     assert small.model_max_length == whole.model_max_length
     for old, new in zip(whole.all_special_ids, small.all_special_ids, strict=True):
         assert kept[new] == old

@@ -94,10 +94,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
     "xsim": (pairs_of, {"pairs-xsim/en-fr/test/error"}),
     "xsr": (pairs_of, {"pairs-xsr/en-fr/test/precision@5", "pairs-xsr/fr-en/test/precision@5"}),
     "bucc": (bucc_of, {"test-bucc-k4-ratio/de-en/test/f1", "test-bucc-k3-distance/de-en/test/f1"}),
-    "sts": (
-        sts_of,
-        {"STS12-sts/en/test/spearman_all", "sts-average-of-2/en/test/pearson_wmean"},
-    ),
+    "sts": (sts_of, {"STS12-sts/en/test/spearman_all", "sts-average-of-2/en/test/pearson_wmean"}),
     "pair-classification": (pair_classification_of, {"paws-pair-classification/en/test/cosine_accuracy"}),
     "xsim-pp": (pairs_of, {"pairs-xsim-pp/fr-en/test/error", "pairs-xsim-pp/fr-en/test/meaning_error"}),
     "mining": (

@@ -136,6 +136,14 @@ def test_two_tasks_may_have_an_average_of_the_same_name() -> None:
     assert suite_module._merged({"x": one, "y": one})["metrics"] == one["metrics"]
 
 
+def test_tasks_with_the_same_metrics_stop_after_the_first_encoder(folder: Path, capsys: Any) -> None:
+    suite = yaml.safe_load((folder / "suite.yaml").read_text("utf-8"))
+    suite["tasks"]["again"] = suite["tasks"]["bias"]
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite), "utf-8")
+    assert "measures 'wide-language-bias" in failing(capsys, *command(folder))
+    assert [path.name for path in (folder / "out").iterdir() if path.name in "ab"] == ["a"]
+
+
 @pytest.mark.slow
 def test_killed_twice(folder: Path) -> None:
     words, out = [sys.executable, "-m", "hf_xlsr.cli", *command(folder)[:-1]], folder / "out"

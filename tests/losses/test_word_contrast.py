@@ -90,10 +90,6 @@ def exact_probabilities(query: torch.Tensor, embeddings: torch.Tensor, allowed: 
     return {token: weight / total for token, weight in weights.items()}
 
 
-def chi_square(found: Counter, expected: dict, draws: int) -> float:
-    return sum((found[key] - draws * share) ** 2 / (draws * share) for key, share in expected.items())
-
-
 def test_several_draws_are_without_replacement() -> None:
     """Sets of two, drawn one after the other, the second among what is left."""
     draws, temperature = 40_000, 0.5
@@ -110,7 +106,8 @@ def test_several_draws_are_without_replacement() -> None:
         expected[key] = expected.get(key, 0.0) + single[first] * single[second] / (1 - single[first])
     assert sum(expected.values()) == pytest.approx(1)
     assert set(found) <= set(expected)
-    assert chi_square(found, expected, draws) < 20.5
+    chi_square = sum((found[key] - draws * share) ** 2 / (draws * share) for key, share in expected.items())
+    assert chi_square < 20.5
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,9 +12,14 @@ from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
 from lightweight_trainers import arguments
 from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel
 
 from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer
+from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.encoders.teacher import Teacher
+from hf_xlsr.export.sentence_transformer import to_sentence_transformer
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.trainers import lightweight
 
 ROWS = make_pairs(64, seed=5)
 PAIRS = Dataset.from_list([{"en": row["source"], "fr": row["target"]} for row in ROWS])
@@ -74,6 +79,28 @@ def test_loss_is_that_of_the_teachers_vectors(streamed: bool, tmp_path: Path, to
         both = model.teacher_projection(model.encode_sentences(batch["input_ids"], batch["attention_mask"]))
         cosine = torch.nn.functional.cosine_similarity(both, expected.repeat(2, 1), dim=-1)
     torch.testing.assert_close(found, 1 - cosine.mean(), rtol=1e-4, atol=1e-5)
+
+
+def test_student_keeps_its_pooling_and_has_no_dropout(tmp_path: Path, tokenizer: Any) -> None:
+    sizes = {"dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2, "vocab_size": len(tokenizer)}
+    encoder = AutoModel.from_config(AutoConfig.for_model("distilbert", **sizes))
+    to_sentence_transformer(encoder, tokenizer, pooling="cls").save(str(tmp_path / "s"))
+    more = {"teacher": Teacher(Words(), vectors=tmp_path / "v"), "train_dataset": PAIRS}
+    made = DistillationTrainer(str(tmp_path / "s"), arguments(tmp_path, max_steps=1), **more).model.config
+    (run,) = load_runs("start_distillation", ["--model.encoder.path", str(tmp_path / "s"), "--teacher.path", "x"])
+    run.check(run.arguments(tmp_path, {"dev": []}), {"dev": [], "guard": []})
+    for pooling, text_config in (
+        (made.pooling, made.text_config),
+        (run.config.pooling, run.encoder_config(tokenizer)),
+    ):
+        assert (pooling, text_config.dropout, text_config.attention_dropout) == ("cls", 0.0, 0.0)
+
+
+def test_centre_is_of_all_streams(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
+    monkeypatch.setattr(lightweight, "STREAMED_TEXTS", 4)
+    streams = {name: PAIRS.select(rows).to_iterable_dataset() for name, rows in (("a", range(9)), ("b", range(9, 18)))}
+    sources = lightweight._sources(DataConverter(tokenizer).taught_pairs(streams))
+    assert list(sources) == PAIRS["en"][:2] + PAIRS["en"][9:11]
 
 
 def test_translations_come_near_the_teachers_sources(tmp_path: Path, tokenizer: Any) -> None:

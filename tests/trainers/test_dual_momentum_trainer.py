@@ -102,17 +102,13 @@ def poison_call(trainer: Any, where: str, call: int) -> None:
         if calls[0] == call:
             weight = trainer.model.encoders["en"].embeddings.word_embeddings.weight
             factor = float("nan") if where == "loss" else 0.0
-            output.loss = output.loss * (1 + factor) + (0.0 if where == "loss" else 1.0) * not_finite(weight)
+            zero = (weight.sum() * 0.0).sqrt()  # with an infinite gradient
+            output.loss = output.loss * (1 + factor) + (0.0 if where == "loss" else 1.0) * zero
             output.target_keys = torch.full_like(output.target_keys, float("nan"))
         calls[0] += 1
         return output
 
     trainer.model.forward = poisoned
-
-
-def not_finite(weight: torch.Tensor) -> torch.Tensor:
-    """Zero, with an infinite gradient."""
-    return (weight.sum() * 0.0).sqrt()
 
 
 def keep_states(trainer: Any, event: str = "on_step_end") -> list[dict[str, torch.Tensor]]:

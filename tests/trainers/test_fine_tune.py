@@ -67,10 +67,6 @@ def make_model(num_labels: int = 2, dropout: float = 0.1) -> HictlForSequenceCla
     return HictlForSequenceClassification(HictlConfig(text_config=encoder, num_labels=num_labels))
 
 
-def toy_set(count: int, task: LabelledTask = TASK) -> LabelledSet:
-    return LabelledSet("toy", "dev", make_rows(count, seed=9, task=task), task)
-
-
 def test_metrics_hand_worked() -> None:
     logits = np.array([[2, 1], [0, 1], [0, 3], [5, 4], [0, 1]], dtype=np.float32)  # predicts 0 1 1 0 1
     gold = np.array([0, 1, 0, 1, 1])
@@ -110,7 +106,8 @@ def test_metrics_by_language() -> None:
 
 @pytest.mark.parametrize("task", [TASK, PAIRS])
 def test_logits_are_those_of_each_row_alone(task: LabelledTask) -> None:
-    model, data = make_model(task.num_labels).double().train(), toy_set(21, task=task)
+    model = make_model(task.num_labels).double().train()
+    data = LabelledSet("toy", "dev", make_rows(21, seed=9, task=task), task)
     classifier = LiveClassifier(model, tokenizer(), max_length=40, batch_size=4)
     logits = classifier.logits(data)
     assert logits.shape == (21, task.num_labels) and model.training

@@ -52,15 +52,12 @@ def recipe_of(encoder_folder: str, write_pairs: Any, tmp_path: Path) -> Any:
     return resolved
 
 
-def trained_encoder(folder: Path) -> dict[str, torch.Tensor]:
-    state = load_file(folder / "training" / "final" / "model.safetensors")
-    return {name.removeprefix("encoder."): value for name, value in state.items() if name.startswith("encoder.")}
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_same_values_are_accepted(method: str, encoder_folder: str, recipe_of: Any, tmp_path: Path) -> None:
     train_recipe(recipe_of(method, "model_type: bert, hidden_size: 16, num_hidden_layers: 2"))
-    trained, given = trained_encoder(tmp_path / "run"), load_file(Path(encoder_folder) / "model.safetensors")
+    state = load_file(tmp_path / "run" / "training" / "final" / "model.safetensors")
+    trained = {name.removeprefix("encoder."): state[name] for name in state if name.startswith("encoder.")}
+    given = load_file(Path(encoder_folder) / "model.safetensors")
     assert trained.keys() == given.keys()
     assert all(torch.equal(value, given[name]) for name, value in trained.items())
 

@@ -85,7 +85,8 @@ def load_corpus(
     hub_split = corpus.splits.get(split, split)
     if corpus.kind == "parallel":
         return _pairs(corpus, wanted, hub_split, options)
-    return chain.from_iterable([_single(corpus, lang, hub_split, options) for lang in wanted])
+    opened = {lang: _open(corpus, {"lang": corpus.codes.get(lang, lang)}, hub_split, options) for lang in wanted}
+    return chain.from_iterable([_rows(corpus, opened[lang], corpus.columns, {"lang": lang}) for lang in wanted])
 
 
 def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -98,11 +99,6 @@ def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any
     if stored != wanted:
         columns = {"source": columns["target"], "target": columns["source"]}
     return _rows(corpus, dataset, columns, {"source_lang": wanted[0], "target_lang": wanted[1]})
-
-
-def _single(corpus: Corpus, lang: str, split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    dataset = _open(corpus, {"lang": corpus.codes.get(lang, lang)}, split, options)
-    return _rows(corpus, dataset, corpus.columns, {"lang": lang})
 
 
 def _open(corpus: Corpus, names: Mapping[str, str], split: str, options: Mapping[str, Any]) -> Iterable[Any]:

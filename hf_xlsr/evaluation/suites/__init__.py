@@ -141,18 +141,20 @@ def evaluate_suite(
         for label, encoder in suite.encoders.items():
             task.inputs_for(models[label], encoder)
     failed: dict[str, str] = {}
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    merged: dict[str, dict[str, Any]] = {}
     for label, encoder in suite.encoders.items():
         runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
+        found: dict[str, dict[str, Any]] = {}
         for name, task in tasks.items():
             file = home / file_name(label) / f"{file_name(name)}.json"
             try:
-                found.setdefault(label, {})[name] = runner.run(task, file)
+                found[name] = runner.run(task, file)
             except Exception as error:  # the others should run
                 failed[f"{label}/{name}"] = error_line(error) or type(error).__name__
                 logger.error("%s failed: %s", f"{label}/{name}", failed[f"{label}/{name}"], exc_info=error)
         print(f"{label}: {runner.account()}", file=sys.stderr)
-    tables = compare({label: _merged(one) for label, one in found.items() if one}) if any(found.values()) else []
+        merged[label] = _merged(found)
+    tables = compare(merged)
     for ending in ENDINGS:
         write_text(home / f"table{ending}", render(tables, ending))
     if can_plot():

@@ -13,7 +13,7 @@ from hf_xlsr.data.encoding import TAUGHT_PAIRS
 from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.pairs import PreparedData
 from hf_xlsr.data.sources import expand
-from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained, set_dropout
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.lightweight import (
@@ -49,6 +49,8 @@ class LightweightMethod(OneEncoderMethod):
     free_values = DROPOUTS
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
+        if path := self.encoder_path:  # its pooling, unless the recipe has another
+            self.recipe.model = {**self.pooling_keys(path), **self.recipe.model}
         super().check(arguments, sets)
         if self.config.generative_weight and MASKING_OF_TASK[self.config.generative_task] != "none":
             self.check_tokenizer(MaskDrawer)
@@ -97,11 +99,11 @@ class DistillationMethod(LightweightMethod):
 
     recipe: DistillationRecipe
 
-    @classmethod
-    def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
-        keys = super().encoder_keys(encoders)
-        # Dropout only keeps a student from its teacher.
-        return keys | {"encoder": {**keys["encoder"], "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+    def encoder_config(self, tokenizer: Any) -> PreTrainedConfig:
+        """Without dropout, which only keeps a student from its teacher, unless the recipe has a value."""
+        config = super().encoder_config(tokenizer)
+        set_dropout(config, 0.0, without=self.encoder_section)
+        return config
 
     @cached_property
     def teacher(self) -> Teacher:

@@ -18,7 +18,7 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.loading import weights_folder
-from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
+from hf_xlsr.encoders.stock import check_token_ids, max_positions, set_dropout
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
@@ -348,8 +348,5 @@ class OneEncoderMethod(SentenceEncoderMethod):
         with self.explained("model"):
             if path := self.encoder_path:
                 return model_class.from_encoder(path, dropout=dropout, **options)
-            if dropout is not None:
-                for name in DROPOUTS:
-                    if hasattr(text_config, name):
-                        setattr(text_config, name, dropout)
+            set_dropout(text_config, dropout)
             return model_class(model_class.config_class(text_config=text_config, **options))
