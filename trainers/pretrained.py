@@ -93,7 +93,7 @@ def model_and_tokenizer(
     """A model with one encoder, and its tokenizer.
 
     `model` is one of `model_class`, with or without adapters; a folder or Hub id of one or of an encoder; or a
-    `SentenceTransformer`. New models have the values `options`, and `dropout`, in their configuration.
+    `SentenceTransformer`. New models have the values `options` in their configuration; without an LM head, `dropout` too.
     """
     if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
         return model, tokenizer or tokenizer_of(base_model(model).encoder)

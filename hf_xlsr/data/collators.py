@@ -172,7 +172,7 @@ class PairCollator(_Padding):
         return truncate_row(ids, self.max_length) if ends else ids[: self.max_length]
 
     def negatives(self, features: Features, pad_id: int | None = None) -> Batch:
-        """As the base; with `identities` without the translations of the batch, which are candidates already."""
+        """With `identities`, leaves out hard negatives that are translations in the batch, already candidates."""
         if self.identities:
             targets = {feature["target_text"] for feature in features}
             hard = [zip(f["negative_ids"], f["negative_text"], strict=True) for f in features if f.get("negative_ids")]

@@ -171,7 +171,7 @@ class StreamBatches(Batching, FeatureBatches):
             numbers: dict[Any, int] = {}
             strata = [numbers.setdefault((one.stream, self._languages(one)), len(numbers)) for one in drawn]
             texts = [[one.row[name] for name in self.streams[one.stream].kind.texts] for one in drawn]
-            lengths = np.array([max(len(text.encode()) for text in some) for some in texts])  # bytes suit all scripts
+            lengths = np.array([max(len(text.encode()) for text in some) for some in texts])  # bytes
             used = used[balanced_length_order(lengths, np.array(strata), lambda: rng)]
         # Inside a batch the order is random: processes must not get the short and the long half.
         batches = [rng.permutation(part) for part in np.split(used, whole)] if whole else []

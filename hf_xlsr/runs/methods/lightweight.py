@@ -100,7 +100,7 @@ class DistillationMethod(LightweightMethod):
     recipe: DistillationRecipe
 
     def encoder_config(self, tokenizer: Any) -> PreTrainedConfig:
-        """Without dropout, which only keeps a student from its teacher, unless the recipe has a value."""
+        """Sets dropout to 0 unless the recipe gives it: dropout only keeps a student from its teacher."""
         config = super().encoder_config(tokenizer)
         set_dropout(config, 0.0, without=self.encoder_section)
         return config
