@@ -203,8 +203,7 @@ class DualMomentumTrainer(XlsrTrainer):
             # A batch of one language pair leaves the encoders of the other languages without gradient.
             unused_head = nli_dataset is None and config.nli_labels > 0
             args.ddp_find_unused_parameters = len(ours.encoders) > 2 or unused_head
-        if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = self._collator(args)
+        kwargs["data_collator"] = kwargs.get("data_collator") or self._collator(args)
         self.step_keys = StepKeys()
         super().__init__(model, args, train_dataset=train_dataset, **kwargs)
         self.add_callback(SoundStepCallback(self.step_keys))
@@ -260,13 +259,14 @@ class DualMomentumTrainer(XlsrTrainer):
         super()._save(output_dir, state_dict=state_dict)
         folder = Path(output_dir or self.args.output_dir)
         model = self.accelerator.unwrap_model(self.model)
-        for language in self.tokenizers if self.args.should_save else ():
-            name = base_model(model).config.encoder_of(language)
+        ours = base_model(model)
+        for language in ours.config.languages if self.args.should_save else ():
+            name = ours.config.encoder_of(language)
             self.tokenizers[language].save_pretrained(str(folder / TOKENIZERS / name))
-        if base_model(model) is not model and self.args.should_save:
-            state = base_model(model).state_dict()
+        if ours is not model and self.args.should_save:
+            state = ours.state_dict()
             extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
-            settings = {name: json.dumps(getattr(base_model(model).config, name)) for name in KEPT_SETTINGS}
+            settings = {name: json.dumps(getattr(ours.config, name)) for name in KEPT_SETTINGS}
             save_file(extra, folder / EXTRA_STATE_FILE, metadata=settings)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import load_file_path
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, set_seed
 
@@ -38,14 +39,13 @@ class Part:
 
     def options(self, config_class: Any) -> dict[str, Any]:
         """Values of a model's configuration that the encoder decides."""
-        known = "pooling" in getattr(config_class, "__dataclass_fields__", {})
-        return {"pooling": self.pooling} if self.pooling and known else {}
+        return {"pooling": self.pooling} if self.pooling and hasattr(config_class, "pooling") else {}
 
 
 def read_part(model: Any) -> Part | dict[str, Part]:
     """Pretrained encoders of a folder, a Hub id or a `SentenceTransformer`: one, or by route."""
     if isinstance(model, str | Path):
-        if not (Path(model) / "modules.json").is_file():
+        if load_file_path(str(model), "modules.json") is None:
             return Part(encoder_from_pretrained(str(model)), load_auto(AutoTokenizer, model))
         model = SentenceTransformer(str(model), device="cpu", trust_remote_code=False)
     first, *rest = list(model)
@@ -148,9 +148,5 @@ def dual_model_and_tokenizers(
 
 
 def _tokenizers_of(model: Any, folder: Path | None = None) -> dict[str, Any]:
-    names = {language: model.config.encoder_of(language) for language in model.config.languages}
-    found = {
-        name: tokenizer_of(model.encoders[name], None if folder is None else folder / name)
-        for name in dict.fromkeys(names.values())
-    }
-    return {language: found[name] for language, name in names.items()}
+    found = {name: tokenizer_of(encoder, folder and folder / name) for name, encoder in model.encoders.items()}
+    return {language: found[model.config.encoder_of(language)] for language in model.config.languages}

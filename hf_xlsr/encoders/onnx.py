@@ -100,7 +100,7 @@ class OnnxEncoder:
         self.routes = tuple(route for route in parts if route)
         self._sessions, self._tokenizers, self._lengths = {}, {}, {}
         for route, part in parts.items():
-            file = route_folder(home, route) / (INT8_FILE if int8 else FLOAT_FILE)
+            file = home / "onnx" / route / (INT8_FILE if int8 else FLOAT_FILE)
             if not file.is_file():
                 option = "--int8" if int8 else "--onnx"
                 raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
@@ -150,11 +150,6 @@ class OnnxEncoder:
             batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
             vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0][:, : self.truncate_dim]
         return unit_length(vectors) if normalize_embeddings else vectors
-
-
-def route_folder(export: Path, route: str) -> Path:
-    """Folder of the files of a route, which is empty for a model without routes."""
-    return export / "onnx" / route if route else export / "onnx"
 
 
 def onnx_session(file: Path, threads: int | None = None) -> Any:

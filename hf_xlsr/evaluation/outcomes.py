@@ -27,6 +27,11 @@ def mean(values: np.ndarray) -> np.ndarray:
     return values.mean(axis=-1)
 
 
+def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Ratio of counts that are added up."""
+    return part.sum(axis=-1) / np.maximum(whole.sum(axis=-1), 1)
+
+
 def micro_f1(right: np.ndarray, found: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """F1 of counts that are added up."""
     return 2.0 * right.sum(axis=-1) / np.maximum(found.sum(axis=-1) + gold.sum(axis=-1), 1)
@@ -62,6 +67,7 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
     "mean": mean,
+    "share": share,
     "f1": f1,
     "micro_f1": micro_f1,
     "pearson": pearson,

@@ -15,16 +15,7 @@ from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 
-from hf_xlsr.encoders.onnx import (
-    FLOAT_FILE,
-    INPUTS,
-    INT8_FILE,
-    OUTPUT,
-    EncoderPart,
-    export_parts,
-    onnx_session,
-    route_folder,
-)
+from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, EncoderPart, export_parts, onnx_session
 from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
@@ -79,7 +70,7 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     home, report = Path(export), {}
     for route, part in export_parts(home).items():
         graph = SentenceGraph(home, part)
-        folder = route_folder(home, route)
+        folder = home / "onnx" / route
         folder.mkdir(parents=True, exist_ok=True)
         batches = _batches(graph.encoder)
         with torch.no_grad():

@@ -95,6 +95,9 @@ def test_several_settings_equal_single_runs():
     both = [*BUCC_SETTINGS.values(), (2, "absolute")]
     for k, margin in both:
         singles |= bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=k, margin=margin)
+    outcomes = bucc(encoder, tune, test, languages=LANGUAGES, name="toy").outcomes
+    for name, found in outcomes.items():  # of sources and gold pairs, in an order that encoders share
+        assert len(found.columns[0]) == (len(test.gold) if name.endswith("recall") else len(test.sources))
     encoder.texts.clear()
     assert bucc_settings(encoder, tune, test, settings=both, languages=LANGUAGES, name="toy") == singles
     # Each text is encoded once.

@@ -46,7 +46,7 @@ def folder(tmp_path: Path, tiny_export: str, monkeypatch: pytest.MonkeyPatch) ->
     wide = {"data": "${SUITE}/wide.tsv", "columns": {"source": "en", "target": "{lang}"}, "languages": "en,fr,de"}
     text = {**wide, "columns": {"text": "{lang}"}}
     tasks = {
-        "retrieval": {"protocol": "tatoeba,xsim", **wide, "options": {"k": 2}},
+        "retrieval": {"protocol": "tatoeba,xsim", **wide, "options": {"k": 2, "margin": None}},
         "bias": {"protocol": "language-bias", **text},
     }
     suite = {"encoders": {"a": "${SUITE}/a", "b": {"model": "${SUITE}/b", "prompt": "red "}}, "tasks": tasks}

@@ -11,6 +11,7 @@ import torch
 from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
 from hictl_helpers import framed_tokenizer
+from huggingface_hub import constants
 from peft import LoraConfig
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import (
@@ -112,6 +113,16 @@ def test_encoder_stored_in_half_precision_trains_in_float32(kind: str, encoder: 
     trainer.save_model(str(tmp_path / "trained"))
     for model in (trainer.model, type(trainer.model).from_pretrained(tmp_path / "trained")):
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_pooling_of_an_encoder_on_the_hub(encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SentenceTransformer(f"{encoder}/st", device="cpu")
+    model[1].pooling_mode = "cls"
+    (tmp_path / "models--own--cls/refs").mkdir(parents=True)
+    (tmp_path / "models--own--cls/refs/main").write_text("0" * 40)
+    model.save(str(tmp_path / "models--own--cls/snapshots" / ("0" * 40)))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert trainer_of("Cmlm", "own/cls", tmp_path).model.config.pooling == "cls"
 
 
 def test_adapters_inside_an_encoder_are_refused(encoder: str, tmp_path: Path) -> None:  # saving would lose weights

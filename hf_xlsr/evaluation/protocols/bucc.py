@@ -210,14 +210,14 @@ def bucc_settings(
             "gold": gold,
         }
         # Examples that all encoders share: gold pairs, and sources with their counts of right, extracted and gold pairs.
-        counted = (
+        counted = tuple(
             np.bincount(one // len(test.targets), minlength=len(test.sources))
             for one in (codes[extracted & correct], codes[extracted], tested.gold)
         )
         outcomes: dict[str, Outcomes | np.ndarray] = {
-            "precision": correct[extracted],
+            "precision": Outcomes("share", counted[:2]),
             "recall": np.isin(tested.gold, codes[extracted]),
-            "f1": Outcomes("micro_f1", tuple(counted)),
+            "f1": Outcomes("micro_f1", counted),
         }
         results |= measured(name, full_name, languages, split, values, outcomes)
         results |= measured(name, full_name, languages, tune_split, {"f1": tune_f1})
@@ -295,7 +295,7 @@ def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int
     vectors = embed_sides(encoder, (source_texts, target_texts), languages, **encoding)
     source_of, target_of = ({id_: row for row, id_ in enumerate(ids)} for ids in (data.source_ids, data.target_ids))
     count = len(data.targets)
-    gold = np.array([source_of[source] * count + target_of[target] for source, target in data.gold])
+    gold = np.array([source_of[source] * count + target_of[target] for source, target in sorted(data.gold)])
     return _Searched(neighbours_both_ways(*vectors, k, method="exact"), source_rows, target_rows, count, gold)
 
 

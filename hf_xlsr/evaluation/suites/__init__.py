@@ -81,6 +81,8 @@ class SuiteTask(BaseModel, extra="forbid"):
         data = DataOptions(tuple(map(expand, self.data)), **same)
         specs, options = option_specs(), {}
         for name, value in self.options.items():
+            if value is None:
+                continue
             values = [expand(one) if isinstance(one, str) else one for one in as_list(value)]
             options[name] = tuple(values) if name in specs and specs[name].several else values[0]
         return read_task(self.protocol, data, options, seed=self.seed)
