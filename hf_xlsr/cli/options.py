@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -194,7 +195,7 @@ def read_texts(
         paths.setdefault(language, []).append(path)
     found: dict[str, Iterable[str]] = {}
     for language, own in paths.items():
-        rows = chain.from_iterable(stream(language, path) for path in own)
+        rows = chain.from_iterable(map(partial(stream, language), own))
         # Fails for a missing or empty file before the model is loaded.
         if (first := next(rows, None)) is None:
             raise XlsrError(f"{' and '.join(own)} has no text in '{language}'.")

@@ -344,7 +344,7 @@ class DualCollator(_LanguageSides):
         source, target = _only({(feature["source_lang"], feature["target_lang"]) for feature in features})
         batch = self.negatives(features, self.pad_of(target))
         if batch:
-            texts = [text for feature in features for text in feature["negative_text"] or ()]
+            texts = [text for feature in features for text in feature.get("negative_text") or ()]
             batch["negative_texts"] = torch.tensor(texts)
         return {
             **batch,

@@ -80,9 +80,4 @@ def as_tmx(rows):
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>\n{units}</body></tmx>\n'
 
 
-WRITERS: dict[str, Callable[..., Any]] = {
-    "tsv": as_tsv,
-    "csv": as_csv,
-    "jsonl": as_jsonl,
-    "tmx": as_tmx,
-}
+WRITERS: dict[str, Callable[..., Any]] = {"tsv": as_tsv, "csv": as_csv, "jsonl": as_jsonl, "tmx": as_tmx}

@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.corpora.bible import (
-    SPLITS,
-    TRANSLATIONS,
-    bible_pairs,
-    bible_text,
-    clean_verse,
-)
+from hf_xlsr.data.corpora.bible import SPLITS, TRANSLATIONS, bible_pairs, bible_text, clean_verse
 
 # (book, chapter, verse): Genesis, Exodus, Ruth, Luke, John, Acts
 PLACES = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (8, 1, 1), (42, 1, 1), (43, 1, 1), (43, 1, 2), (44, 1, 1)]

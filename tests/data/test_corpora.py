@@ -29,11 +29,7 @@ def pair(source: str, target: str, source_lang: str, target_lang: str) -> dict[s
 
 
 @pytest.mark.parametrize(
-    ("name", "languages", "config"),
-    [
-        ("europarl", ("fr", "de"), "de-fr"),
-        ("iitb", ("hi", "en"), None),
-    ],
+    ("name", "languages", "config"), [("europarl", ("fr", "de"), "de-fr"), ("iitb", ("hi", "en"), None)]
 )
 def test_nested_pairs_in_either_order(hub: Any, name: str, languages: tuple[str, str], config: str | None) -> None:
     first, second = languages

@@ -118,12 +118,7 @@ def byte_level(first: int = 0) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
 
 
-WHOLE = {
-    "unigram": unigram(),
-    "wordpiece": wordpiece(),
-    "byte_level": byte_level(),
-    "padding_last": byte_level(1),
-}
+WHOLE = {"unigram": unigram(), "wordpiece": wordpiece(), "byte_level": byte_level(), "padding_last": byte_level(1)}
 
 
 @pytest.mark.parametrize("kind", WHOLE)

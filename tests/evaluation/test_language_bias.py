@@ -80,7 +80,7 @@ def test_retrieval_protocols_take_the_removal(tiny_export: str, tmp_path: Path) 
     output, wide, folder = tmp_path / "results.json", tmp_path / "wide.tsv", str(tmp_path / "fit")
     rows = make_pairs(40, seed=3)
     wide.write_text("en\tfr\n" + "".join(f"{row['source']}\t{row['target']}\n" for row in rows), "utf-8")
-    texts = ["--texts", str(wide), "--columns", "text={lang}", "--languages", "en,fr"]
+    texts = ["--texts", str(wide), str(wide), "--columns", "text={lang}", "--languages", "en,fr"]
     assert main(["debias", "fit", tiny_export, *texts, "--output", folder]) == 0
 
     def evaluated(debias: str) -> dict[str, float]:
@@ -95,5 +95,5 @@ def test_retrieval_protocols_take_the_removal(tiny_export: str, tmp_path: Path) 
     wrapped = DebiasedEncoder(model, fit_debias(model, distinct))
     for key, value in tatoeba(wrapped, *sides, languages=("en", "fr"), name="wide-pcr1-self").items():
         assert of_themselves[key] == value
-        assert key.replace("-self", "") in fitted
+        assert fitted[key.replace("-self", "")] == value  # both languages from both files
     assert "wide-pcr1-self-xsim/en-fr/test/error" in of_themselves

@@ -47,13 +47,7 @@ CASES = [
         BITEXT,
         [("Zwei", "Two", "de", "en"), ("Drei", "Three", "de", "en")],
     ),
-    (
-        "STS17",
-        list(STS17),
-        STS17,
-        STS,
-        [("A dog.", "Ein Hund.", 5.0, "en"), ("A dog.", "Ein Hund.", 5.0, "en+de")],
-    ),
+    ("STS17", list(STS17), STS17, STS, [("A dog.", "Ein Hund.", 5.0, "en"), ("A dog.", "Ein Hund.", 5.0, "en+de")]),
     ("STS12", None, STS12, STS, [("A dog.", "Ein Hund.", 2.5, "en")]),
     *[
         ("XNLI", ["de"], {"de": {"test": rows}}, PAIRS, [("a", "c", 0, "de"), ("b", "d", 1, "de")])

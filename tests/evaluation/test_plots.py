@@ -12,13 +12,7 @@ from matplotlib.image import imread
 from result_helpers import results
 
 from hf_xlsr.evaluation.comparison import compare
-from hf_xlsr.evaluation.plots import (
-    plot_comparison,
-    plot_curves,
-    plot_languages,
-    plot_spaces,
-    plot_tsne,
-)
+from hf_xlsr.evaluation.plots import plot_comparison, plot_curves, plot_languages, plot_spaces, plot_tsne
 
 LANGUAGE_PAIRS = (("en", "fr"), ("en", "de"))
 

@@ -64,8 +64,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("killed_after", "left"),
-    [(6, [0.9, 0.7, 1.0]), pytest.param(8, [0.7, 1.0], marks=pytest.mark.slow), (10, [])],
+    ("killed_after", "left"), [(6, [0.9, 0.7, 1.0]), pytest.param(8, [0.7, 1.0], marks=pytest.mark.slow), (10, [])]
 )
 def test_patience_goes_on_after_a_resume(
     killed_after: int, left: list[float], recipe: Path, scripted: Any, tmp_path: Path

@@ -18,12 +18,7 @@ from hf_xlsr.data.labelled import LabelledSet, LabelledTask, encode_texts
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
-from hf_xlsr.trainers.fine_tune import (
-    METRICS,
-    LiveClassifier,
-    evaluate_sets,
-    metric_keys,
-)
+from hf_xlsr.trainers.fine_tune import METRICS, LiveClassifier, evaluate_sets, metric_keys
 
 TASK = LabelledTask(texts="single", labels=("calm", "red"), metrics=("accuracy", "f1"))
 PAIRS = LabelledTask(labels=("other", "same", "unknown"))

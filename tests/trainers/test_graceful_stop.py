@@ -118,10 +118,7 @@ def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bo
 
 @pytest.mark.parametrize(
     ("callbacks", "error"),
-    [
-        ([FailsAt(2)], RuntimeError),
-        ([SignalAt(2), SignalAt(2)], KeyboardInterrupt),
-    ],
+    [([FailsAt(2)], RuntimeError), ([SignalAt(2), SignalAt(2)], KeyboardInterrupt)],
     ids=["an error", "a second signal"],
 )
 def test_handlers_after(
