@@ -43,7 +43,7 @@ small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DA
 	$(BIN)/hf-xlsr train small_15_long; \
 	student small_15_nano start_15_nano outputs/small_15_long/model --recipe small_15 --layers 0,3; \
 	student small_15_base start_15_base "$$e5" --recipe small_15; \
-	$(BIN)/hf-xlsr train small_15_longer
+	$(BIN)/hf-xlsr train small_15_longer; \
 	$(BIN)/hf-xlsr train small_15_mini
 
 bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers

@@ -28,7 +28,7 @@ def mean(values: np.ndarray) -> np.ndarray:
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Ratio of counts that are added up."""
+    """Ratio of two sums of counts."""
     return part.sum(axis=-1) / np.maximum(whole.sum(axis=-1), 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,9 +96,11 @@ def test_several_settings_equal_single_runs():
     both = [*BUCC_SETTINGS.values(), (2, "absolute")]
     for k, margin in both:
         singles |= bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=k, margin=margin)
-    outcomes = bucc(encoder, tune, test, languages=LANGUAGES, name="toy").outcomes
-    for name, found in outcomes.items():  # of sources and gold pairs, in an order that encoders share
+    falling = replace(test, gold=sorted(test.gold, reverse=True))
+    first, second = (bucc(encoder, tune, one, languages=LANGUAGES, name="toy").outcomes for one in (test, falling))
+    for name, found in first.items():  # of sources and gold pairs, in an order that all encoders share
         assert len(found.columns[0]) == (len(test.gold) if name.endswith("recall") else len(test.sources))
+        assert all(map(np.array_equal, found.columns, second[name].columns))
     encoder.texts.clear()
     assert bucc_settings(encoder, tune, test, settings=both, languages=LANGUAGES, name="toy") == singles
     # Each text is encoded once.

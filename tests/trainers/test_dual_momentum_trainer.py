@@ -66,6 +66,12 @@ def test_momentum_moves_once_a_step(tmp_path: Path) -> None:
         torch.testing.assert_close(value, 0.9 * start[name] + 0.1 * end[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
+def test_only_tokenizers_of_the_model_are_saved(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, languages=("en", "fr", "de"))  # the model has no German
+    trainer.save_model(str(tmp_path / "saved"))
+    assert {folder.name for folder in (tmp_path / "saved/tokenizers").iterdir()} == set(trainer.model.encoders)
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_step_that_is_not_finite_is_skipped(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4)
