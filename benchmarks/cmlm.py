@@ -12,6 +12,7 @@ import torch
 from benchmarks.harness import DEVICE, Job, Step, loss_step
 from benchmarks.hictl import END, FIRST, HALF, MASK, WORDS_FROM, masked_lm, share_head
 from hf_xlsr import CmlmConfig, CmlmModel
+from hf_xlsr.encoders.assembly import EncoderPart
 
 SIDES = ("ours", "ours, one sentence", "full logits")
 DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 16, "length": 64, "vocabulary": 250_002, "projections": 15}
@@ -41,7 +42,7 @@ def batch_of(job: Job, rows: int, length: int) -> dict[str, torch.Tensor]:
 def prepare(job: Job, sides: list[str]) -> Step:
     full = masked_lm(job, job["length"] + job["projections"])
     config = CmlmConfig(text_config=full.base_model.config, projections=job["projections"])
-    ours = CmlmModel(config, full.base_model).to(DEVICE).train()
+    ours = CmlmModel(config, EncoderPart(full.base_model, tokenizer=None)).to(DEVICE).train()
     share_head(ours, full)
     few, many = batch_of(job, 2, 4), batch_of(job, job["batch"], job["length"])
 

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from benchmarks.harness import DEVICE, Job, Step, loss_step
 from benchmarks.training import NO_DROPOUT, encoder_sizes
 from hf_xlsr import HictlConfig, HictlForPreTraining
+from hf_xlsr.encoders.assembly import EncoderPart
 from hf_xlsr.losses import bags_of_words, sentence_contrast_loss
 from hf_xlsr.trainers.base import attention_for
 from hf_xlsr.utils.devices import choose_precision
@@ -71,7 +72,8 @@ def full_word_contrast(full: Any, query: torch.Tensor, both: torch.Tensor, speci
 
 def prepare(job: Job, sides: list[str]) -> Step:
     full = masked_lm(job, 2 * job["length"])
-    ours = HictlForPreTraining(HictlConfig(text_config=full.base_model.config), full.base_model).to(DEVICE).train()
+    given = EncoderPart(full.base_model, tokenizer=None)
+    ours = HictlForPreTraining(HictlConfig(text_config=full.base_model.config), given).to(DEVICE).train()
     share_head(ours, full)
     few, many = batch_of(job, 2, 4), batch_of(job, job["batch"], job["length"])
 

@@ -74,7 +74,7 @@ def prepare(job: Job, chosen: list[str]) -> Step:
 
     def encode(side: str, texts: list[list[str]]) -> list[np.ndarray]:
         pairs = zip(texts, job["languages"], strict=True)
-        options = {"batch_size": job["batch"], "prompt": job["prompt"] if side == BASELINE else ""}
+        options = {"batch_size": job["batch"], "prompt": (job["prompt"] or None) if side == BASELINE else None}
         return [embed(encoder_of(side), part, language=code, **options) for part, code in pairs]
 
     exact = encode("torch float32", texts)

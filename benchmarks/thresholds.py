@@ -55,7 +55,7 @@ def prepare(job: Job, sides: list[str]) -> Step:
     source, target = [pair[0] for pair in (*gold, *sources)], [pair[1] for pair in (*gold, *targets)]
     for text in (source, target):
         random.Random(job["seed"]).shuffle(text)
-    options = MiningOptions(languages=job["languages"], prompt=job["prompt"])
+    options = MiningOptions(languages=job["languages"], prompt=job["prompt"] or None)
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
         encoder: Any = Made() if side == "made" else os.path.expandvars(side)

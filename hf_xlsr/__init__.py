@@ -37,12 +37,4 @@ __getattr__, __dir__, _names = lazy_names(
 )
 __all__ = [*_names, "__version__"]
 
-register_architectures(
-    {
-        "cmlm": "hf_xlsr.modeling.cmlm",
-        "distillation": "hf_xlsr.modeling.lightweight",
-        "dual_momentum": "hf_xlsr.modeling.dual_momentum",
-        "hictl": "hf_xlsr.modeling.hictl",
-        "lightweight_dual_transformer": "hf_xlsr.modeling.lightweight",
-    }
-)
+register_architectures()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +13,12 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained, resized_bias
+from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
+from hf_xlsr.encoders.heads import HeadConfig, build_head, head_config, run_head
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.stock import encoder_from_config, is_causal, resized_bias, set_dropout
 from hf_xlsr.modeling.heads import LmHead, TokenBias
+from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -93,37 +99,90 @@ class XlsrPreTrainedModel(PreTrainedModel):
 
 
 class SentenceEncoderModel(XlsrPreTrainedModel):
-    """A model that trains one encoder of sentences."""
+    """A model that trains one encoder of sentences: a stock encoder as `encoder`, and the modules behind it as `head`.
 
-    @property
-    def export_options(self) -> dict[str, Any]:
-        """How the encoder's states become embeddings, as options of `hf_xlsr.export.to_sentence_transformer`."""
-        return {"pooling": self.config.pooling}
+    The head's modules are those of sentence-transformers, and the configuration stores them with prompts and the other
+    settings, so that what is trained, measured and exported is the same encoder. Subclasses add their parts, and call
+    `post_init`.
 
-    def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
-        """The encoder as a stock sentence-transformers model, with embeddings of unit length.
-
-        For `options` see `hf_xlsr.export.to_sentence_transformer`.
-        """
-        from hf_xlsr.export import to_sentence_transformer
-
-        return to_sentence_transformer(self.encoder, tokenizer, **{**self.export_options, **options})
-
-
-class EncoderWithLmHead(SentenceEncoderModel):
-    """A stock encoder as `encoder`, and a masked-LM head tied to its embeddings, or None, as `lm_head`.
-
-    Subclasses set `lm_head` by `make_lm_head` and call `post_init`. Without `encoder` there is a new one of
-    `config.text_config`.
+    Args:
+        config: The model's configuration.
+        given: An encoder with its head; by default new ones of the configuration.
     """
 
     config: Any
-    lm_head: LmHead | None
+    head: Any
+    derived_weights: tuple[str, ...] = ()
+    """Prefixes of the weights that loading computes from others where they are missing."""
 
-    def __init__(self, config: Any, encoder: Any = None) -> None:
+    prompt_length = 0
+    """Tokens of the prompt in each row of a batch, which a pooling with `include_prompt: false` leaves out."""
+
+    def __init__(self, config: Any, given: EncoderPart | None = None) -> None:
         super().__init__(config)
+        config.fill_in_head()
         attention = {"attn_implementation": config._attn_implementation}
-        self.encoder = encoder if encoder is not None else encoder_from_config(config.get_text_config(), **attention)
+        self.encoder = encoder_from_config(config.get_text_config(), **attention) if given is None else given.encoder
+        self.head = build_head(config.head) if given is None else adopted_head(config.head, given.head)
+        self.head.requires_grad_(config.train_head)
+
+    @classmethod
+    def from_encoder(cls, encoder: Any, *, dropout: Dropout = None, **options: Any) -> Any:
+        """A model on a pretrained encoder, with its head, prompts and other settings.
+
+        Args:
+            encoder: Anything that `hf_xlsr.encoders.reading.read_encoder` reads: a folder, Hub id or object.
+            dropout: On states and attention, or by the names of configurations; by default the encoder's.
+            **options: Values of the configuration, such as `pooling`.
+        """
+        read = read_encoder(encoder, "encoder")
+        part = read.single("encoder")
+        part = replace(part, encoder=with_dropout(part.encoder, dropout))
+        config_class: Any = cls.config_class
+        config = config_class(**{**config_of_encoder(part.encoder), **config_of_part(part, read), **options})
+        model = cls(config, part)
+        model.adopt(read)
+        return model
+
+    def adopt(self, read: SentenceEncoder) -> None:
+        """Takes more from the place of the encoder than its weights; nothing by default."""
+
+    @classmethod
+    def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
+        """As `PreTrainedModel.from_pretrained`. A frozen head stays frozen."""
+        loaded = super().from_pretrained(path, *args, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model.head.requires_grad_(model.config.train_head)  # loading makes every parameter trainable
+        return loaded
+
+    def get_output_embeddings(self) -> None:
+        """None: the decoder of a masked-LM head is the embedding table, which counts once."""
+
+    def embed_states(
+        self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, normalize: bool = False
+    ) -> torch.Tensor:
+        """The head's embeddings of encoded sentences, `(batch, width)`, float32; see `run_head`."""
+        return run_head(
+            self.head, head_inputs(states, input_ids, attention_mask, self.prompt_length), normalize=normalize
+        )
+
+    def sentence_encoder(self, tokenizer: Any) -> SentenceEncoder:
+        """The encoder in training, its head and settings, which are not copied."""
+        part = EncoderPart(self.encoder, tokenizer, list(self.head), dict(self.config.transformer_options or {}))
+        return SentenceEncoder({"": part}, self.config.settings)
+
+    def to_sentence_transformer(self, tokenizer: Any) -> SentenceTransformer:
+        """A copy of the encoder as a stock sentence-transformers model, on the CPU in float32."""
+        return self.sentence_encoder(tokenizer).detached().assemble()
+
+
+class EncoderWithLmHead(SentenceEncoderModel):
+    """A sentence encoder with a masked-LM head tied to its embeddings, or None, as `lm_head`.
+
+    Subclasses set `lm_head` by `make_lm_head` and call `post_init`.
+    """
+
+    lm_head: LmHead | None
 
     def make_lm_head(self) -> LmHead:
         """A new head with the encoder's width, vocabulary and activation."""
@@ -135,23 +194,86 @@ class EncoderWithLmHead(SentenceEncoderModel):
             eps=getattr(text_config, "layer_norm_eps", getattr(text_config, "norm_eps", 1e-12)),
         )
 
-    @classmethod
-    def from_encoder(cls, path: str, *, dropout: float | None = None, **options: Any) -> Any:
-        """A model on a pretrained encoder, with the masked-LM head of the checkpoint if it has one.
+    def adopt(self, read: SentenceEncoder) -> None:
+        """Loads the masked-LM head of the encoder's place, if it has one; refuses encoders that cannot predict masks."""
+        part = read.single("encoder")
+        check_masked_lm(type(self).__name__, part.encoder, part.tokenizer)
+        if self.lm_head is None or not read.origin or self.lm_head.load_pretrained(read.origin):
+            return
+        logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", read.origin)
 
-        `dropout` is that on states and attention, by default the encoder's; `options` are values of the configuration.
-        """
-        encoder = encoder_from_pretrained(path, dropout=dropout)
-        config_class: Any = cls.config_class
-        model = cls(config_class(**{**config_of_encoder(encoder), **options}), encoder)
-        if model.lm_head is not None and not model.lm_head.load_pretrained(path):
-            logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", path)
-        return model
 
-    def get_output_embeddings(self) -> None:
-        """None: the language model's decoder is the embedding table, which counts once."""
+def check_masked_lm(model: str, encoder: Any, tokenizer: Any) -> None:
+    """Raises for an encoder or a tokenizer that masked language modelling cannot train."""
+    kind = type(encoder).__name__
+    if is_causal(encoder):
+        raise XlsrError(
+            f"{model} needs an encoder that reads both sides of a masked token, got {kind}, which is causal."
+        )
+    if tokenizer is not None and tokenizer.mask_token_id is None:
+        raise XlsrError(f"{model} needs a tokenizer with a mask token, and that of this {kind} has none.")
+
+
+Dropout = float | Mapping[str, float] | None
+"""Dropout on states and attention: one for all, by the names of configurations, or the encoder's own."""
+
+
+def with_dropout(encoder: Any, dropout: Dropout) -> Any:
+    """An encoder with another dropout; the same object if it has that dropout already.
+
+    Layers read their dropout when they are made, and some leave it out where it is 0.
+    """
+    config = copy.deepcopy(encoder.config)
+    if isinstance(dropout, Mapping):
+        for name, value in dropout.items():
+            setattr(config, name, value)
+    else:
+        set_dropout(config, dropout)
+    if config.to_dict() == encoder.config.to_dict():
+        return encoder
+    with torch.random.fork_rng(devices=[]):
+        changed = encoder_from_config(config, attn_implementation=encoder.config._attn_implementation)
+    changed.load_state_dict(encoder.state_dict())
+    return changed
+
+
+def head_inputs(
+    states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, prompt_length: int = 0
+) -> dict[str, Any]:
+    """The features of sentence-transformers that a head reads."""
+    features: dict[str, Any] = {
+        "token_embeddings": states,
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+    }
+    return {**features, "prompt_length": prompt_length} if prompt_length else features
+
+
+def adopted_head(config: HeadConfig, given: list[nn.Module] | None) -> nn.ModuleList:
+    """The head of a configuration, with the weights of the given modules that are a part of it.
+
+    A configuration may have another pooling than the given head, or more or less at its end.
+    """
+    head = build_head(config)
+    weighted = [module for module in given or () if any(True for _ in module.parameters())]
+    for module in head:
+        if weighted and head_config([module]) == head_config(weighted[:1]):
+            module.load_state_dict(weighted.pop(0).state_dict())
+            inner: Any
+            for inner in module.modules():
+                inner._is_hf_initialized = True  # else `post_init` draws it anew
+    return head
 
 
 def config_of_encoder(encoder: Any) -> dict[str, Any]:
     """Values of a configuration for a loaded encoder, whose attention a new configuration would reset."""
     return {"text_config": encoder.config, "attn_implementation": encoder.config._attn_implementation}
+
+
+def config_of_part(part: EncoderPart, read: SentenceEncoder) -> dict[str, Any]:
+    """Values of a configuration that a given encoder decides: its head and the settings of sentence-transformers."""
+    return {
+        "head": None if part.head is None else head_config(part.head),
+        "transformer_options": part.options,
+        "encoder_settings": read.settings.to_dict(),
+    }

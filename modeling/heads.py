@@ -13,7 +13,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype, masked_lm_loss
-from hf_xlsr.utils.auto_classes import load_auto
+from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.distributed import scaled_to_mean
 
 NLI_SIDES = ("premise", "hypothesis")
@@ -78,10 +78,11 @@ class LmHead(TokenBias):
     def load_pretrained(self, path: str) -> bool:
         """Loads the masked-LM head of a checkpoint; False if it has none of this form."""
         try:
-            model, info = load_auto(
-                AutoModelForMaskedLM, path, dtype="float32", use_safetensors=True, output_loading_info=True
-            )
-        except ValueError:  # the architecture has no masked LM
+            with quiet_loading():
+                model, info = load_auto(
+                    AutoModelForMaskedLM, path, dtype="float32", use_safetensors=True, output_loading_info=True
+                )
+        except (OSError, ValueError):  # a folder with routes, or an architecture without masked LM
             return False
         state: dict[str, Any] = model.state_dict()
         for dense, norm, bias in _KNOWN_HEADS:

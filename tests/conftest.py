@@ -132,7 +132,7 @@ def tiny_export(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> str
     torch.manual_seed(0)
     model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
     folder = tmp_path_factory.mktemp("export") / "tiny"
-    save_export(model.to_sentence_transformer(tokenizer, max_length=32), folder)
+    save_export(model.to_sentence_transformer(tokenizer), folder)
     return str(folder)
 
 

@@ -7,11 +7,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
-DEFAULT_MODULES = ("query", "key", "value")
+# Names of the linear layers that attention reads its input by, of all architectures.
+ATTENTION_INPUTS = (
+    *("query", "key", "value"),  # BERT, RoBERTa, ELECTRA
+    *("q_proj", "k_proj", "v_proj"),  # Qwen, Gemma, Llama, Mistral
+    *("q", "k", "v"),  # T5, MPNet
+    *("q_lin", "k_lin", "v_lin"),  # DistilBERT
+    *("query_proj", "key_proj", "value_proj"),  # DeBERTa
+    *("Wqkv", "qkv_proj", "qkv", "c_attn"),  # ModernBERT, Phi, GPT-2: all in one
+)
 ENCODERS = ("encoder", "encoders", "momentum_encoders")
+SENTENCE_HEADS = ("head", "heads", "momentum_heads")
 
 
 def base_model(model: Any) -> Any:
@@ -30,7 +41,7 @@ def add_adapters(
     rank: int = 16,
     alpha: int = 32,
     dropout: float = 0.0,
-    modules: Sequence[str] | str = DEFAULT_MODULES,
+    modules: Sequence[str] | str | None = None,
 ) -> Any:
     """Adds LoRA adapters to the encoder of a model; projections and heads are trained and saved as a whole.
 
@@ -42,12 +53,13 @@ def add_adapters(
         rank: Rank of the adapters.
         alpha: Their scale is `alpha / rank`.
         dropout: On their input.
-        modules: Last part of the names of the linear layers that get adapters.
+        modules: Last part of the names of the linear layers that get adapters; by default those of queries, keys and
+            values.
     """
     require_package("peft")
     from peft import LoraConfig, get_peft_model
 
-    modules = [modules] if isinstance(modules, str) else list(modules)
+    modules = [modules] if isinstance(modules, str) else list(modules or attention_layers(model))
     pattern = rf"(?:{'|'.join(ENCODERS)})\..*\.(?:{'|'.join(map(re.escape, modules))})"
     options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}
     lora = LoraConfig(target_modules=pattern, modules_to_save=_heads(model) or None, **options)
@@ -58,14 +70,33 @@ def add_adapters(
     return adapted
 
 
+def attention_layers(model: Any) -> list[str]:
+    """The names of the layers of `ATTENTION_INPUTS` that the encoders of a model have."""
+    layers = {
+        name.rpartition(".")[2]: type(module).__name__
+        for name, module in model.named_modules()
+        if name.split(".")[0] in ENCODERS and isinstance(module, nn.Linear | Conv1D)
+    }
+    known = [name for name in ATTENTION_INPUTS if name in layers]
+    if not known:
+        raise XlsrError(
+            f"Name the layers that get adapters in `modules`; the encoder has {', '.join(sorted(layers))}."
+        )
+    return known
+
+
 def _heads(model: Any) -> list[str]:
-    """Names of the parts that are not encoders; peft matches every module whose name ends with one."""
+    """Names of the trained parts that are not encoders, and of their copies; peft matches the ends of names."""
     heads = []
     for name, part in model.named_children():
-        if isinstance(part, nn.ModuleDict):  # peft does not support it as a whole
-            parts = {f"{name}.{key}": inside for key, inside in part.items()}
-        else:
-            parts = {name: part}
-        if name not in ENCODERS:
-            heads += [name for name, part in parts.items() if list(part.parameters())]
+        frozen = name in SENTENCE_HEADS and not getattr(model.config, "train_head", True)
+        if name not in ENCODERS and not frozen:
+            heads += _weighted(name, part)
     return heads
+
+
+def _weighted(name: str, part: nn.Module) -> list[str]:
+    """The names of the modules with weights in a part; peft does not take containers."""
+    if isinstance(part, nn.ModuleDict | nn.ModuleList):
+        return [inner for key, module in part.named_children() for inner in _weighted(f"{name}.{key}", module)]
+    return [name] if list(part.parameters()) else []

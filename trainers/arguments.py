@@ -39,8 +39,10 @@ class XlsrTrainingArguments(TrainingArguments):
         early_stopping_patience: Stop after this many evaluations without a better `metric_for_best_model`, and load the
             best checkpoint; 0 disables it. It sets `load_best_model_at_end`.
         early_stopping_threshold: Minimum improvement.
-        max_length: Sentences are truncated to this many tokens, special tokens included.
-        prompts: Text before every sentence; or by role (`source`, `target`), language or `default`, for the others.
+        max_length: Sentences are truncated to this many tokens, special tokens included; by default the encoder's own
+            length. It is lowered to the positions of the encoder.
+        prompts: Text before every sentence, or none if it is empty; or by role (`source`, `target`), language or
+            `default`, for the others. By default the encoder's own default prompt, or those of its languages.
         matryoshka_dims: Widths to which sentence embeddings can be truncated after training: the loss of sentence
             embeddings is the mean over these widths.
         cache_batch_size: Sentences encoded at a time: a large `per_device_train_batch_size` needs the memory of this many
@@ -66,7 +68,7 @@ class XlsrTrainingArguments(TrainingArguments):
     mixing_exponent: float = 0.3
     early_stopping_patience: int = 0
     early_stopping_threshold: float = 0.0
-    max_length: int = 200
+    max_length: int | None = None
     prompts: str | dict[str, str] | None = None
     matryoshka_dims: list[int] | None = None
     cache_batch_size: int | None = None
@@ -156,7 +158,6 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
     """
 
     homogeneous_batches: bool = True
-    max_length: int = 128
     queue_prefill: bool = False
     nli_batch_size: int = 128
     ddp_find_unused_parameters: bool | None = field(
@@ -168,7 +169,6 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
 class HictlTrainingArguments(XlsrTrainingArguments):
     """Arguments of `HictlTrainer`. Languages are mixed equally, as in the paper."""
 
-    max_length: int = 128
     mixing: str = field(default="equal", metadata={"choices": MIXINGS})
 
 
@@ -187,7 +187,6 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
         nli_batch_size: Pairs of natural language inference in an optimiser step, likewise.
     """
 
-    max_length: int = 256
     optimizer: str = field(default="trainer", metadata={"choices": ("trainer", "lamb")})
     mixing: str = field(default="temperature", metadata={"choices": MIXINGS})
     pack_sentences: bool = False

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
@@ -20,18 +19,17 @@ from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.data.streaming import StreamedRows
-from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow
 from hf_xlsr.trainers.hub import SlimPushes
-from hf_xlsr.trainers.live_encoder import LiveEncoder, evaluation_loss, translation_accuracy
-from hf_xlsr.trainers.pretrained import model_and_tokenizer
+from hf_xlsr.trainers.live_encoder import evaluating, evaluation_loss, translation_accuracy
+from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
 from hf_xlsr.utils.errors import XlsrError
 
-Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
+Evaluation = Callable[[Any], Mapping[str, float]]
 # Up to this maximum length matrix products are faster on a CPU.
 PLAIN_ATTENTION_TOKENS = 200
 
@@ -58,23 +56,11 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     return None
 
 
-def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, together: int = 1) -> int:
-    """`max_length`, or less if the encoders have fewer positions; rows of `data` have `together` sentences."""
-    counts = [count for count in map(max_positions, encoders) if count is not None]
-    positions = min(counts, default=max_length)
-    longest = int(np.max(getattr(data, "lengths", ()), initial=0))
-    if min(max_length, together * longest) > positions:
-        raise XlsrError(
-            f"`max_length` must be at most the encoder's {positions} positions, got {max_length} (longest sentence: "
-            f"{longest} tokens)."
-        )
-    return min(max_length, positions)
-
-
-def converter_of(args: Any, tokenizers: Any, encoders: Iterable[Any], **options: Any) -> DataConverter:
-    """A converter of plain data with the length, prompts and processes of the training arguments."""
-    length = usable_length(encoders, args.max_length, None)
-    return DataConverter(tokenizers, max_length=length, prompts=args.prompts, num_proc=args.num_proc, **options)
+def converter_of(args: Any, text: TextSettings, **options: Any) -> DataConverter:
+    """A converter of plain data with the tokenizers, prompts and length of a trainer."""
+    return DataConverter(
+        text.tokenizers, max_length=text.max_length, prompts=text.prompts, num_proc=args.num_proc, **options
+    )
 
 
 def languages_of(pairs: Any) -> list[str]:
@@ -127,6 +113,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
     model: Any
     processing_class: Any
     max_length: int  # set by each trainer
+    _live: Any = None  # the encoder of the last evaluation
 
     def __init__(
         self,
@@ -173,7 +160,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if len(languages) > 1 or not self.args.trains_embeddings:
             raise XlsrError(
                 "`evaluator` needs an encoder of sentences for all languages, since evaluators name none. Use "
-                "`eval_dataset`, or evaluations=[lambda encoder: evaluator(encoder.route('en'))]."
+                "`eval_dataset`, or evaluations=[lambda encoder: evaluator(single_route(encoder, 'en'))] with "
+                "hf_xlsr.encoders.assembly.single_route."
             )
         run: Any = SequentialEvaluator(list(evaluator)) if isinstance(evaluator, list | tuple) else evaluator
 
@@ -282,13 +270,28 @@ class XlsrTrainer(DataFlow, SlimPushes):
         """Precision of the forward pass, if it is not that of the weights."""
         return torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
 
-    def live_encoder(self) -> LiveEncoder:
-        """The model as an encoder for evaluation and mining."""
-        tokenizer = self.processing_class
-        limit = min(getattr(self.data_collator, "max_length", self.args.max_length), tokenizer.model_max_length)
-        model = self.accelerator.unwrap_model(self.model)
-        options: dict[str, Any] = {"autocast_dtype": self.autocast_dtype, "prompts": self.args.prompts}
-        return LiveEncoder(model, tokenizer, max_length=limit, **options)
+    def text_tokenizers(self) -> Any:
+        """The tokenizer of the model, or one for each language."""
+        return self.processing_class
+
+    def save_tokenizers(self, folder: Path) -> None:
+        """Writes the tokenizers to the folder of a saved model, where `read_encoder` finds them."""
+        self.processing_class.save_pretrained(str(folder))
+
+    def tokenizer_of(self, language: str) -> tuple[Any, dict[str, Any]]:
+        """The tokenizer of a language's sentences, and the options with which the model encodes them."""
+        return self.processing_class, {}
+
+    def live_encoder(self) -> Any:
+        """The model as a `SentenceTransformer` around the modules in training, which shares their weights.
+
+        It is made once. Outside of `evaluate` it computes in the precision of the weights.
+        """
+        model = base_model(self.accelerator.unwrap_model(self.model))
+        if self._live is None or self._live[0] is not model:
+            encoder = model.sentence_encoder(self.text_tokenizers())
+            self._live = model, encoder.assemble(model.device)
+        return self._live[1]
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -304,8 +307,10 @@ class XlsrTrainer(DataFlow, SlimPushes):
             metrics |= self.evaluate_data(data, prefix, ignore_keys)
         if sets is self.eval_sets and self.evaluations:
             encoder = self.live_encoder()
-            for evaluation in self.evaluations:
-                metrics.update({f"{metric_key_prefix}_{name}": value for name, value in evaluation(encoder).items()})
+            with evaluating(self.accelerator.unwrap_model(self.model), self.autocast_dtype):
+                for evaluation in self.evaluations:
+                    measured = evaluation(encoder)
+                    metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -313,7 +318,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
         metrics = {"loss": evaluation_loss(self, data, self.eval_task(data))}
         if self.args.trains_embeddings and isinstance(data, PreparedPairs):
-            metrics |= translation_accuracy(self.live_encoder(), data)
+            metrics |= translation_accuracy(self, data)
         return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
     def eval_task(self, data: Any) -> str:
@@ -326,7 +331,6 @@ class PairTrainer(XlsrTrainer):
 
     model_class: Any
     collator: Any  # a method that makes the collator from tokenizer, configuration of the model, and options
-    sentences_together = 1  # that the encoder reads as one input
 
     def __init__(
         self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
@@ -334,13 +338,14 @@ class PairTrainer(XlsrTrainer):
         model, tokenizer = model_and_tokenizer(
             self.model_class, model, processing_class, seed=args.seed, **self.new_model_options()
         )
-        encoder = base_model(model).encoder
-        check_token_ids(tokenizer, vocab_size_of(encoder))
-        self.converter = converter_of(args, tokenizer, [encoder])
+        ours = base_model(model)
+        text = TextSettings(ours, tokenizer, args)
+        ours.prompt_length = text.prompt_lengths[""]
+        self.max_length = text.max_length
+        self.converter = converter_of(args, text)
         train_dataset = self.converted(train_dataset, args)
-        self.max_length = usable_length([encoder], args.max_length, train_dataset, together=self.sentences_together)
         if kwargs.get("data_collator") is None:
-            config = base_model(model).config
+            config = ours.config
             options = {"seed": args.seed_of_data, "mlm_probability": config.mlm_probability}
             kwargs["data_collator"] = self.collator(tokenizer, config, **self.padding(args), **options)
         super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)

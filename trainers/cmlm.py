@@ -8,13 +8,12 @@ from typing import Any
 from hf_xlsr.data.collators import CmlmCollator, NliCollator, PairCollator
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
 from hf_xlsr.data.sampling import MAIN, MultiTaskCollator
-from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of
 from hf_xlsr.trainers.data_flow import inputs_by_task
-from hf_xlsr.trainers.pretrained import NLI_LABELS, check_classifier, model_and_tokenizer
+from hf_xlsr.trainers.pretrained import NLI_LABELS, TextSettings, check_classifier, model_and_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -52,8 +51,8 @@ class CmlmTrainer(XlsrTrainer):
     the others run in parallel. `docs/train.md` has a complete script.
 
     Args:
-        model: The model, with or without adapters; or, with default settings, an encoder: a folder, Hub id or
-            `SentenceTransformer`.
+        model: The model, with or without adapters; or, with default settings, an encoder in any form that
+            `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `CmlmTrainingArguments`.
         processing_class: The tokenizer; by default that of the model's place.
         train_dataset: Documents for conditional masked language modelling, see `DataConverter.running_text`.
@@ -77,9 +76,12 @@ class CmlmTrainer(XlsrTrainer):
             CmlmModel, model, processing_class, seed=args.seed, nli_labels=labels
         )
         ours = base_model(model)
-        check_token_ids(processing_class, vocab_size_of(ours.encoder))
-        self.max_length, config = args.max_length, ours.config
-        self.converter = converter_of(args, processing_class, [ours.encoder])
+        config = ours.config
+        conditions = train_dataset is not None and config.cmlm_weight > 0
+        text = TextSettings(ours, processing_class, args, room=config.room if conditions else None)
+        ours.prompt_length = text.prompt_lengths[""]
+        self.max_length = text.max_length
+        self.converter = converter_of(args, text)
         converts = {TEXT: self.converter.running_text, RETRIEVAL: self.converter.pairs, NLI: self.converter.inference}
         given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
         with args.main_process_first(desc="tokenising"):
@@ -94,13 +96,6 @@ class CmlmTrainer(XlsrTrainer):
             self.datasets[TEXT] = PackedRunningText(self.datasets[TEXT], processing_class, self.max_length)
         if not self.datasets:
             raise XlsrError("No task has both data and a weight (cmlm_weight, retrieval_weight, nli_weight) above 0.")
-        room = max_positions(ours.encoder)
-        before = config.positions_before(self.max_length) if TEXT in self.datasets else 0
-        if room is not None and self.max_length + before > room:
-            raise XlsrError(
-                f"`max_length` must be at most {room - before} ({room} positions of the encoder, {before} before a "
-                f"sentence), got {self.max_length}."
-            )
         check_classifier(config, self.datasets.get(NLI))
         if args.ddp_find_unused_parameters is None:
             whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}

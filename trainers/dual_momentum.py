@@ -19,24 +19,28 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from hf_xlsr.data.collators import DualCollator, NliCollator, pad_rows, truncate_row
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.sampling import MultiTaskCollator
-from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
+from hf_xlsr.encoders.assembly import SentenceEncoder, text_tokenizer
+from hf_xlsr.encoders.reading import TOKENIZERS
+from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
 from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepCallback, StepKeys
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of
 from hf_xlsr.trainers.data_flow import inputs_by_task
-from hf_xlsr.trainers.live_encoder import LiveEncoder, evaluating
-from hf_xlsr.trainers.pretrained import NLI_LABELS, TOKENIZERS, check_classifier, dual_model_and_tokenizers
+from hf_xlsr.trainers.live_encoder import evaluating
+from hf_xlsr.trainers.pretrained import NLI_LABELS, TextSettings, check_classifier, dual_model_and_tokenizers
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS, NLI = "pairs", "nli"
 # State that a checkpoint of adapters lacks.
 EXTRA_STATE_FILE = "dual_momentum_state.safetensors"
-EXTRA_STATE = ("queues.", "projections.", "momentum_projections.", "nli_head.")
+EXTRA_STATE = ("queues.", "heads.", "momentum_heads.", "nli_head.")
 # Settings that a checkpoint and the resumed model must share.
 KEPT_SETTINGS = ("queue_size", "queue_storage", "languages", "projection_dim", "use_momentum", "nli_labels")
 LARGE = 0.9  # momentum above which a step is at most a tenth of the difference
@@ -149,8 +153,8 @@ class DualMomentumTrainer(XlsrTrainer):
 
     Args:
         model: `DualMomentumModel`, or one in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`). With default
-            settings also a dict from language to encoder, or one encoder of all languages: folders, Hub ids or
-            `SentenceTransformer` objects.
+            settings also a dict from language to encoder, a model with routes by language, or one encoder of all
+            languages, in any form that `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `DualMomentumTrainingArguments`.
         tokenizers: Fast tokenizer of each language; by default those of the encoders' places.
         train_dataset: Translation pairs, see `DataConverter.pairs`.
@@ -170,9 +174,17 @@ class DualMomentumTrainer(XlsrTrainer):
         nli_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        def languages(encoder: Any, tokenizer: Any) -> list[str]:
+        def languages(encoder: SentenceEncoder, tokenizer: Any) -> list[str]:
             nonlocal train_dataset
-            self.converter = converter_of(args, tokenizer, [encoder])
+            part = encoder.single()
+            own = part.options["max_seq_length"]
+            converter = DataConverter(
+                text_tokenizer(part) if tokenizer is part.tokenizer else tokenizer,
+                max_length=usable_length([part.encoder], own, args.max_length),
+                prompts=PromptTable.of(encoder.settings).given(args.prompts),
+                num_proc=args.num_proc,
+            )
+            self.converter = converter
             train_dataset = self.converted(train_dataset, args)
             return languages_of(train_dataset)
 
@@ -182,15 +194,17 @@ class DualMomentumTrainer(XlsrTrainer):
         )
         ours = base_model(model)
         config: DualMomentumConfig = ours.config
-        encoders = ours.encoders.values()
-        self.converter = converter_of(args, self.tokenizers, encoders, languages=config.languages)
+        text = TextSettings(ours, self.tokenizers, args)
+        ours.prompt_lengths = {
+            config.encoder_of(name) if name else SHARED: n for name, n in text.prompt_lengths.items()
+        }
+        self.max_length = text.max_length
+        if not isinstance(text.tokenizers, Mapping):  # a mapping refuses data in other languages
+            text.tokenizers = dict.fromkeys(config.languages or (), text.tokenizers)
+        self.converter = converter_of(args, text, languages=config.languages)
         train_dataset = self.converted(train_dataset, args)
         with args.main_process_first(desc="tokenising"):
             self.nli_dataset = None if nli_dataset is None else self.converter.inference(nli_dataset)
-        self.max_length = usable_length(encoders, args.max_length, train_dataset)
-        for language in config.languages or ():
-            tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
-            check_token_ids(self.tokenizers[language], tokens, of=f" of '{language}'")
         check_classifier(config, nli_dataset)
         if nli_dataset is not None:
             self.nli_rows = share_of_step("nli_batch_size", args.nli_batch_size, args)
@@ -240,14 +254,16 @@ class DualMomentumTrainer(XlsrTrainer):
                 self.step_keys.waiting.append((batch[f"{side}_lang"], *parts))
         return (loss, outputs) if return_outputs else loss
 
-    def live_encoder(self) -> LiveEncoder:
-        """The model as an encoder with a route for each language."""
-        model = base_model(self.accelerator.unwrap_model(self.model))
-        languages = model.config.languages
-        tokenizers = {language: self.tokenizers[language] for language in languages}
-        shared = languages[0] if SHARED in model.config.encoder_configs else None
-        options = {"max_length": self.max_length, "prompts": self.args.prompts, "default_route": shared}
-        return LiveEncoder(model, tokenizers, autocast_dtype=self.autocast_dtype, **options)
+    def text_tokenizers(self) -> Any:
+        return self.tokenizers
+
+    def save_tokenizers(self, folder: Path) -> None:
+        config = base_model(self.accelerator.unwrap_model(self.model)).config
+        for language in config.languages:
+            self.tokenizers[language].save_pretrained(str(folder / TOKENIZERS / config.encoder_of(language)))
+
+    def tokenizer_of(self, language: str) -> tuple[Any, dict[str, Any]]:
+        return self.tokenizers[language], {"language": language}
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
@@ -260,9 +276,8 @@ class DualMomentumTrainer(XlsrTrainer):
         folder = Path(output_dir or self.args.output_dir)
         model = self.accelerator.unwrap_model(self.model)
         ours = base_model(model)
-        for language in ours.config.languages if self.args.should_save else ():
-            name = ours.config.encoder_of(language)
-            self.tokenizers[language].save_pretrained(str(folder / TOKENIZERS / name))
+        if self.args.should_save:
+            self.save_tokenizers(folder)
         if ours is not model and self.args.should_save:
             state = ours.state_dict()
             extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}

@@ -11,17 +11,21 @@ import torch
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
+from transformers import set_seed
 
 from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
 from hf_xlsr.data.plain import convert_labelled
-from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.stock import check_token_ids, usable_length, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
+from hf_xlsr.trainers.pretrained import is_own, own_tokenizer
 from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.errors import XlsrError
 
@@ -45,7 +49,6 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     evaluates_rows = True
     trains_embeddings = False
 
-    max_length: int = 128
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "rows per step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
@@ -107,13 +110,14 @@ class FineTuneTrainer(XlsrTrainer):
     `docs/fine-tune.md` has a complete script.
 
     Args:
-        model: The classifier, or one in a PEFT wrapper.
+        model: The classifier, or one in a PEFT wrapper; or, for a new output layer that fits the labels, an encoder in
+            any form that `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `FineTuneTrainingArguments`.
         train_dataset: Labelled rows: `PreparedRows` of `prepare_labelled`; or datasets of `datasets` (streams are read
             into memory), lists of dicts, or a dict of these by language, with the columns `text`, `text` and `text_pair`,
             `premise` and `hypothesis`, or `sentence1` and `sentence2`, and `label`.
         eval_dataset: Likewise, or a `LabelledSet`; `compute_metrics` gets its outputs.
-        processing_class: The tokenizer.
+        processing_class: The tokenizer; by default that of the encoder's place.
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
     """
@@ -121,16 +125,22 @@ class FineTuneTrainer(XlsrTrainer):
     contrast = False
 
     def __init__(
-        self, model: Any, args: Any, *, processing_class: Any, train_dataset: Any = None, **kwargs: Any
+        self, model: Any, args: Any, *, processing_class: Any = None, train_dataset: Any = None, **kwargs: Any
     ) -> None:
-        ours, self.processing_class, self.num_proc = base_model(model), processing_class, args.num_proc
-        check_token_ids(processing_class, vocab_size_of(ours.encoder))
-        self.max_length = usable_length([ours.encoder], args.max_length, None)
+        read = None if is_own(model) else read_encoder(model)
+        if processing_class is None:
+            processing_class = own_tokenizer(model) if read is None else read.single().required_tokenizer()
+        encoder = base_model(model).encoder if read is None else read.single().encoder
+        check_token_ids(processing_class, vocab_size_of(encoder))
+        self.processing_class, self.num_proc = processing_class, args.num_proc
+        self.max_length = usable_length([encoder], processing_class.model_max_length, args.max_length)
         train_dataset = self.converted(train_dataset, args)
-        usable_length([ours.encoder], args.max_length, train_dataset)  # of prepared rows
         labels: Mapping[str, int] = getattr(train_dataset, "report", {}).get("labels", {})
         outputs = len(labels) or 1
-        given = ours.config.num_labels
+        if read is not None:
+            set_seed(args.seed)
+            model = HictlForSequenceClassification.from_encoder(read, num_labels=outputs)
+        given = base_model(model).config.num_labels
         if train_dataset is not None and (given < outputs or (given > 1) != bool(labels)):
             kind = "classes (integers)" if labels else "scores (floats)"
             raise XlsrError(f"`num_labels` must be {outputs} for these {kind}, got {given}.")

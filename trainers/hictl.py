@@ -23,8 +23,8 @@ class HictlTrainer(PairTrainer):
     `docs/train.md` has a complete script.
 
     Args:
-        model: The model, with or without adapters; or, with default settings, an encoder: a folder, Hub id or
-            `SentenceTransformer`.
+        model: The model, with or without adapters; or, with default settings, an encoder in any form that
+            `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `HictlTrainingArguments`.
         train_dataset: Translation pairs, sentences, or a dict with both; see `DataConverter.pairs_and_texts`.
         processing_class: The tokenizer; by default that of the model's place.
@@ -33,7 +33,6 @@ class HictlTrainer(PairTrainer):
     token_labels = "lm_labels"
 
     model_class = HictlForPreTraining
-    sentences_together = 2
 
     def __init__(self, model: Any, args: Any, **kwargs: Any) -> None:
         super().__init__(model, args, **kwargs)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from huggingface_hub import HfApi, ModelCardData
@@ -19,8 +17,8 @@ from transformers.utils import PushInProgress
 
 from hf_xlsr.export.card import code, part_card, python_text
 from hf_xlsr.export.hub import CARD, TAG, WEIGHTS, hub_errors
+from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.trainers.adapters import base_model
-from hf_xlsr.trainers.live_encoder import set_prompts
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
@@ -37,8 +35,6 @@ class SlimPushes(Trainer):
 
     args: Any
     push_in_progress: Any
-    # Options of `to_sentence_transformer` other than the length: section `export` of a recipe.
-    export_options: Mapping[str, Any] = MappingProxyType({})
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Creates the repository."""
@@ -89,19 +85,15 @@ class SlimPushes(Trainer):
             return job.result() if blocking else job
 
     def to_sentence_transformer(self) -> SentenceTransformer:
-        """The live model in stock modules of sentence-transformers, with the prompts of training; adapters are merged."""
+        """A copy of the live model in stock modules of sentence-transformers; adapters are merged."""
         trainer: Any = self
-        tokenizer = getattr(self, "tokenizers", None) or trainer.processing_class
-        options = {"max_length": trainer.max_length, **self.export_options}
-        exported = merged_copy(self).to_sentence_transformer(tokenizer, **options)
-        set_prompts(exported, self.args.prompts)
-        return exported
+        return base_model(merged_copy(self)).to_sentence_transformer(trainer.text_tokenizers())
 
     def save_sentence_transformer(self, path: str | Path) -> None:
         """Writes a folder that `SentenceTransformer(path)` loads without this package; every process must call."""
         self._check_whole_weights()
         if self.is_world_process_zero():
-            self.to_sentence_transformer().save(str(path), create_model_card=False)
+            save_export(self.to_sentence_transformer(), path)
 
     def _check_whole_weights(self) -> None:
         if getattr(self, "is_fsdp_enabled", False):
@@ -133,7 +125,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     model = base_model(trainer.accelerator.unwrap_model(trainer.model))
     encodes = hasattr(model, "to_sentence_transformer")
     if encodes:
-        trainer.to_sentence_transformer().save(str(folder), create_model_card=False)
+        save_export(trainer.to_sentence_transformer(), folder)
         use = f"model = SentenceTransformer({python_text(repo)})"
         lines = ["from sentence_transformers import SentenceTransformer", "", use]
     else:

@@ -35,8 +35,8 @@ class LightweightTrainer(PairTrainer):
     `docs/train.md` has a complete script.
 
     Args:
-        model: The model, whose configuration names the generative task; or, with default settings, an encoder: a folder,
-            Hub id or `SentenceTransformer`.
+        model: The model, whose configuration names the generative task; or, with default settings, an encoder in any
+            form that `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `LightweightTrainingArguments`.
         train_dataset: Translation pairs, see `DataConverter.pairs`.
         processing_class: The tokenizer; by default that of the model's place.
@@ -93,7 +93,8 @@ class DistillationTrainer(LightweightTrainer):
     in each step. `docs/distill.md` has a complete script.
 
     Args:
-        model: The model; or, with default settings and no dropout, an encoder: folder, Hub id or `SentenceTransformer`.
+        model: The model; or, with default settings and no dropout, an encoder in any form that
+            `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `LightweightTrainingArguments`.
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
     """

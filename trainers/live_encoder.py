@@ -1,53 +1,57 @@
-"""A model in training as an encoder for evaluation, its loss and its translation accuracy."""
+"""A model in training measured: as an encoder, by its loss, and by the accuracy of translations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sentence_transformers.util import cos_sim, pairwise_cos_sim, quantize_embeddings, truncate_embeddings
+from torch import nn
+from torch.nn.functional import normalize
 
 from hf_xlsr.data.collators import pad_rows, truncate_row
-from hf_xlsr.data.encoding import Prompts
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.evaluation.protocols.tatoeba import nearest_row
-from hf_xlsr.utils.pooling import normalize
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.base import XlsrTrainer
 
 
-def named_prompts(prompts: Prompts) -> dict[str, str]:
-    """Prompts by name as in sentence-transformers: `default`, or `query` and `document` for sources and targets."""
-    given = {"default": prompts} if isinstance(prompts, str) else dict(prompts or {})
-    common = dict.fromkeys(("query", "document"), given["default"]) if "default" in given else {}
-    roles = {"query": "source", "document": "target"}
-    return {**common, **{name: given[role] for name, role in roles.items() if role in given}, **given}
+@contextmanager
+def evaluating(model: Any, autocast_dtype: torch.dtype | None) -> Iterator[torch.device]:
+    """Runs a model in evaluation mode, by default in the precision of its weights, and restores the mode of each module.
 
-
-def set_prompts(model: Any, prompts: Prompts) -> None:
-    """Gives a sentence-transformers model the prompts of training; one for all becomes its default."""
-    model.prompts |= named_prompts(prompts)
-    if "default" in named_prompts(prompts):
-        model.default_prompt_name = "default"
+    Sharded weights are gathered.
+    """
+    training = [module for module in model.modules() if module.training]
+    device = model.device
+    model.eval()
+    try:
+        with whole_weights(model), torch.autocast(device.type, autocast_dtype, autocast_dtype is not None):
+            yield device
+    finally:
+        model.eval()
+        for module in training:
+            module.training = True
 
 
 @contextmanager
-def evaluating(model: Any, autocast_dtype: torch.dtype | None) -> Iterator[torch.device]:
-    """Runs a model in evaluation mode, by default in the precision of its weights, and restores its mode."""
-    was_training, device = model.training, model.device
-    model.eval()
+def whole_weights(model: nn.Module) -> Iterator[None]:
+    """Gathers the weights of a model that is sharded by FSDP2; encoding calls parts of it without the whole."""
+    from torch.distributed.fsdp import FSDPModule
+
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in sharded:
+        module.unshard()
     try:
-        with torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
-            yield device
+        yield
     finally:
-        model.train(was_training)
+        for module in sharded:
+            module.reshard()
 
 
 def batches_by_length(ids: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
@@ -66,92 +70,6 @@ class LiveModel:
     max_length: int = 128
     autocast_dtype: torch.dtype | None = None
     progress: bool = False
-
-
-class LiveEncoder(LiveModel):
-    """Encodes with the current weights. Evaluators of sentence-transformers take it.
-
-    With a tokenizer for each language, languages are the routes: `encode(sentences, task="zh")`.
-    """
-
-    similarity_fn_name = "cosine"
-    similarity = staticmethod(cos_sim)
-    similarity_pairwise = staticmethod(pairwise_cos_sim)
-    # Evaluators of sentence-transformers write their metrics to it; the trainer logs them.
-    model_card_data = SimpleNamespace(set_evaluation_metrics=lambda *_, **__: None)
-    truncate_dim: int | None = None
-
-    def __init__(
-        self, model: Any, tokenizer: Any, *, prompts: Prompts = None, default_route: str | None = None, **options: Any
-    ) -> None:
-        super().__init__(model, tokenizer, **options)
-        self.routes = tuple(tokenizer) if isinstance(tokenizer, Mapping) else ()
-        self.prompts, self.default_route = named_prompts(prompts), default_route
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    def route(self, language: str) -> LiveEncoder:
-        """The encoder of a language, whose `encode` needs no `task`."""
-        options: dict[str, Any] = {"max_length": self.max_length, "autocast_dtype": self.autocast_dtype}
-        return LiveEncoder(self.model, self.tokenizer, **options, prompts=self.prompts, default_route=language)
-
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int = 64,
-        normalize_embeddings: bool = False,
-        task: str | None = None,
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        precision: str | None = None,
-        truncate_dim: int | None = None,
-        **_: Any,
-    ) -> Any:
-        """Sentence embeddings in the given order, `(sentences, width)`, as `SentenceTransformer.encode`."""
-        task = task or self.default_route
-        tokenizer = self.tokenizer[task] if self.routes else self.tokenizer
-        if prompt is None:
-            prompt = self.prompts.get(prompt_name or task or "", self.prompts.get("default", ""))
-        texts = [prompt + sentence for sentence in ([sentences] if isinstance(sentences, str) else sentences)]
-        options: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_attention_mask": False}
-        ids = tokenizer(texts, verbose=False, **options)["input_ids"] if texts else []
-        vectors = torch.from_numpy(self.encode_ids(ids, batch_size, task=task))
-        if (width := truncate_dim or self.truncate_dim) is not None:
-            vectors = truncate_embeddings(vectors, width)
-        if normalize_embeddings:
-            vectors = normalize(vectors)
-        found: Any = quantize_embeddings(vectors, precision) if precision else vectors  # type: ignore[arg-type]
-        if convert_to_tensor:
-            found = torch.as_tensor(found, device=self.device)
-        else:
-            found = np.asarray(found) if convert_to_numpy else list(torch.as_tensor(found))
-        return found[0] if isinstance(sentences, str) else found
-
-    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """`encode` with the prompt `query`, if there is one."""
-        return self.encode(sentences, **{"prompt_name": "query", **options})
-
-    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """`encode` with the prompt `document`, if there is one."""
-        return self.encode(sentences, **{"prompt_name": "document", **options})
-
-    @torch.no_grad()
-    def encode_ids(self, ids: Sequence[Sequence[int]], batch_size: int = 64, *, task: str | None = None) -> np.ndarray:
-        """Sentence embeddings of token ids, `(sentences, width)`, float32."""
-        tokenizer = self.tokenizer[task] if self.routes else self.tokenizer
-        language = {"language": task} if self.routes else {}
-        result = np.empty((len(ids), self.model.config.hidden_size), dtype=np.float32)
-        with evaluating(self.model, self.autocast_dtype) as device:
-            for places in batches_by_length(ids, batch_size):
-                rows = [truncate_row(ids[place], self.max_length) for place in places]
-                batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, tokenizer.pad_token_id)]
-                result[places] = self.model.encode_sentences(*batch, **language).float().cpu().numpy()
-        return result
 
 
 def evaluation_batches(
@@ -193,7 +111,21 @@ def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
     return float(total[0] / total[1])
 
 
-def translation_accuracy(encoder: Any, pairs: PreparedPairs, *, batch_size: int = 64) -> dict[str, float]:
+@torch.no_grad()
+def encode_ids(trainer: XlsrTrainer, ids: Sequence[Sequence[int]], language: str, batch_size: int = 64) -> np.ndarray:
+    """Unit sentence embeddings of token ids by the model in training, `(sentences, width)`, float32."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    tokenizer, options = trainer.tokenizer_of(language)
+    result = np.empty((len(ids), model.config.hidden_size), dtype=np.float32)
+    with evaluating(model, trainer.autocast_dtype) as device:
+        for places in batches_by_length(ids, batch_size):
+            rows = [truncate_row(ids[place], trainer.max_length) for place in places]
+            batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, tokenizer.pad_token_id)]
+            result[places] = normalize(model.encode_sentences(*batch, **options).float(), dim=-1).cpu().numpy()
+    return result
+
+
+def translation_accuracy(trainer: XlsrTrainer, pairs: PreparedPairs) -> dict[str, float]:
     """Share of sentences whose nearest sentence of the other language, by cosine, is their translation.
 
     Equal sentences count as translations of each other's partners, as in `TranslationEvaluator` of
@@ -205,9 +137,7 @@ def translation_accuracy(encoder: Any, pairs: PreparedPairs, *, batch_size: int 
         rows = pairs.rows.select(np.flatnonzero(pairs.groups == group))
         vectors, texts = [], []
         for side, language in zip(("source", "target"), languages, strict=True):
-            task = language if encoder.routes else None
-            encoded = torch.from_numpy(encoder.encode_ids(rows[f"{side}_ids"][:], batch_size, task=task))
-            vectors.append(normalize(encoded).numpy())
+            vectors.append(encode_ids(trainer, rows[f"{side}_ids"][:], language))
             texts.append(np.asarray(rows[f"{side}_text"][:]))
         name = "-".join(languages)
         forward, backward = (

@@ -1,85 +1,26 @@
-"""A trainer's model and tokenizers from what users give: models, folders and ids, encoders of sentence-transformers."""
+"""A trainer's model and tokenizers from what users give."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.util import load_file_path
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, set_seed
+from transformers import set_seed
 
-from hf_xlsr.encoders.stock import encoder_from_pretrained, set_dropout
-from hf_xlsr.modeling.base import EncoderWithLmHead, config_of_encoder
-from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.encoders.assembly import MessageTokenizer, SentenceEncoder, text_tokenizer
+from hf_xlsr.encoders.reading import find_model, read_encoder, read_tokenizer, saved_tokenizers
+from hf_xlsr.encoders.stock import check_token_ids, set_pad_token, usable_length, vocab_size_of
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.modeling.dual_momentum import DualMomentumModel
 from hf_xlsr.trainers.adapters import base_model
-from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 
-TOKENIZERS = "tokenizers"  # folder of a checkpoint
 NLI_LABELS = 3
-
-
-@dataclass
-class Part:
-    """A pretrained encoder without its pooler, its tokenizer and the pooling of sentence-transformers, if known."""
-
-    encoder: Any
-    tokenizer: Any
-    pooling: str | None = None
-
-    def __post_init__(self) -> None:
-        if getattr(self.encoder, "_hf_peft_config_loaded", False):  # a saved model would lose the weights below them
-            raise XlsrError("`model` has adapters. Merge them, or train without them and call `add_adapters`.")
-
-    def options(self, config_class: Any) -> dict[str, Any]:
-        """Values of a model's configuration that the encoder decides."""
-        return {"pooling": self.pooling} if self.pooling and hasattr(config_class, "pooling") else {}
-
-
-def read_part(model: Any) -> Part | dict[str, Part]:
-    """Pretrained encoders of a folder, a Hub id or a `SentenceTransformer`: one, or by route."""
-    if isinstance(model, str | Path):
-        if load_file_path(str(model), "modules.json") is None:
-            return Part(encoder_from_pretrained(str(model)), load_auto(AutoTokenizer, model))
-        model = SentenceTransformer(str(model), device="cpu", trust_remote_code=False)
-    first, *rest = list(model)
-    if not hasattr(first, "sub_modules"):
-        return _part([first, *rest])
-    return {name: _part([*modules, *rest]) for name, modules in first.sub_modules.items()}
-
-
-def _part(modules: list[Any]) -> Part:
-    names = [type(module).__name__ for module in modules]
-    if names[:1] != ["Transformer"] or not set(names[1:]) <= {"Pooling", "Normalize"}:
-        raise XlsrError(f"`model` must be a Transformer, a Pooling and Normalize, got {', '.join(names)}.")
-    encoder = modules[0].model
-    encoder.pooler = None  # DDP would wait for its gradient
-    pooling = next((module.pooling_mode for module in modules if hasattr(module, "pooling_mode")), None)
-    return Part(encoder.float(), modules[0].tokenizer, pooling)
-
-
-def _is_saved(model: Any, model_class: Any) -> bool:
-    if not isinstance(model, str | Path) or (Path(model) / "modules.json").is_file():
-        return False
-    try:
-        return load_auto(AutoConfig, model).model_type == model_class.config_class.model_type
-    except (OSError, ValueError):
-        return False  # loading the encoder says why
-
-
-def tokenizer_of(encoder: Any, folder: str | Path | None = None) -> Any:
-    """The tokenizer from the place that an encoder was loaded from."""
-    place = str(folder or getattr(encoder, "name_or_path", ""))
-    with suppress(OSError, ValueError):
-        if place:
-            return load_auto(AutoTokenizer, place)
-    raise XlsrError(f"The tokenizer of the encoder ('{place}') is missing. Give `processing_class` or `tokenizers`.")
+LANGUAGE = re.compile(r"[a-z]{2,3}([-_]\w+)?")  # names of prompts that may be those of languages
 
 
 def check_classifier(config: Any, nli_dataset: Any) -> None:
@@ -87,66 +28,143 @@ def check_classifier(config: Any, nli_dataset: Any) -> None:
         raise XlsrError(f"`nli_dataset` needs a classifier. Set nli_labels to {NLI_LABELS}.")
 
 
+def is_own(model: Any) -> bool:
+    """Whether a model is one of this package, with or without adapters, and so trained as it is."""
+    return isinstance(model, nn.Module) and isinstance(base_model(model), XlsrPreTrainedModel)
+
+
+def own_tokenizer(model: Any) -> Any:
+    """The tokenizer in the place that the encoder of one of our models was loaded from."""
+    return read_tokenizer(base_model(model).encoder.name_or_path, "processing_class")
+
+
+def saved_model(model: Any, model_class: Any) -> tuple[Any, Any] | None:
+    """A saved model of the trainer's own class with its tokenizers; None if a path names something else."""
+    if not isinstance(model, str | Path):
+        return None
+    place = find_model(model, trained=True)
+    if place.model_type != model_class.config_class.model_type:
+        return None
+    loaded = model_class.from_pretrained(place.path)
+    return loaded, saved_tokenizers(place.path, loaded)
+
+
 def model_and_tokenizer(
     model_class: Any, model: Any, tokenizer: Any = None, *, seed: int, dropout: float | None = None, **options: Any
 ) -> tuple[Any, Any]:
     """A model with one encoder, and its tokenizer.
 
-    `model` is one of `model_class`, with or without adapters; a folder or Hub id of one or of an encoder; or a
-    `SentenceTransformer`. New models have the values `options` in their configuration; without an LM head, `dropout` too.
+    `model` is one of `model_class`, with or without adapters; the folder of one; or an encoder in any form that
+    `read_encoder` takes, for a new model with the values `options` in its configuration.
     """
-    if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
-        return model, tokenizer or tokenizer_of(base_model(model).encoder)
-    if _is_saved(model, model_class):
-        return model_class.from_pretrained(model), tokenizer or tokenizer_of(None, model)
-    part = read_part(model) if isinstance(model, str | Path | SentenceTransformer) else None
-    if not isinstance(part, Part):
-        raise XlsrError(f"`model` must be a {model_class.__name__}, or a single encoder by folder, id or object.")
-    config_class = model_class.config_class
-    config = config_class(**config_of_encoder(part.encoder), **part.options(config_class), **options)
+    if is_own(model):
+        return model, tokenizer or own_tokenizer(model)
+    if saved := saved_model(model, model_class):
+        return saved[0], tokenizer or saved[1]
+    read = read_encoder(model)
+    part = read.single()
     set_seed(seed)
-    if issubclass(model_class, EncoderWithLmHead):
-        made = model_class(config, part.encoder)
-        if made.lm_head is not None and (place := part.encoder.name_or_path):
-            made.lm_head.load_pretrained(place)
-    else:
-        set_dropout(config.get_text_config(), dropout)
-        made = model_class(config)
-        made.encoder.load_state_dict(part.encoder.state_dict())
-    return made, tokenizer or part.tokenizer
+    return model_class.from_encoder(read, dropout=dropout, **options), tokenizer or part.tokenizer
 
 
 def dual_model_and_tokenizers(
     model: Any,
     tokenizers: Mapping[str, Any] | None,
-    languages: Callable[[Any, Any], list[str]],
+    languages: Callable[[SentenceEncoder, Any], list[str]],
     *,
     seed: int,
     **options: Any,
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[DualMomentumModel, dict[str, Any]]:
     """A `DualMomentumModel`, and a tokenizer for each language.
 
-    `model` may also be its folder or Hub id, a mapping from language to encoder, or an encoder of all languages, whose
-    languages come from `languages(encoder, tokenizer)`. Encoders are folders, Hub ids or `SentenceTransformer` objects.
+    `model` may also be its folder, a mapping from language to encoder, a model with routes by language, or one encoder
+    of all languages, which come from `languages(encoder, tokenizer)`. Encoders have any form that `read_encoder` takes.
     """
-    if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
-        return model, dict(tokenizers) if tokenizers else _tokenizers_of(base_model(model))
-    if _is_saved(model, DualMomentumModel):
-        made = DualMomentumModel.from_pretrained(model)
-        return made, dict(tokenizers) if tokenizers else _tokenizers_of(made, Path(model) / TOKENIZERS)
-    read = {name: read_part(one) for name, one in model.items()} if isinstance(model, Mapping) else read_part(model)
-    parts: dict[str, Any] = read if isinstance(read, dict) else {SHARED: read}
-    shared = parts.get(SHARED)
-    named = languages(shared.encoder, tokenizers or shared.tokenizer) if shared else list(parts)
-    encoders = {name: part.encoder for name, part in parts.items()}
-    configs = {name: encoder.config for name, encoder in encoders.items()}
-    pooling = next(iter(parts.values())).options(DualMomentumConfig)
-    config = DualMomentumConfig(languages=named, encoder_configs=configs, **pooling, **options)
+    if is_own(model):
+        ours = base_model(model)
+        if tokenizers:
+            return model, dict(tokenizers)
+        return model, by_language(
+            ours, {name: read_tokenizer(one.name_or_path, "tokenizers") for name, one in ours.encoders.items()}
+        )
+    if saved := saved_model(model, DualMomentumModel):
+        return saved[0], dict(tokenizers) if tokenizers else by_language(*saved)
+    read = read_encoder(model)
+    shared = read.parts.get("")
+    if shared is not None:
+        named = languages(read, tokenizers or shared.required_tokenizer())
+        own = dict.fromkeys(named, shared.tokenizer)
+    else:
+        named = list(read.parts)
+        own = {language: part.tokenizer for language, part in read.parts.items()}
     set_seed(seed)
-    own = {language: (shared or parts[language]).tokenizer for language in named}
-    return DualMomentumModel(config, encoders), {**own, **(tokenizers or {})}
+    made = DualMomentumModel.from_encoders(read, languages=named, **options)
+    return made, {**own, **(tokenizers or {})}
 
 
-def _tokenizers_of(model: Any, folder: Path | None = None) -> dict[str, Any]:
-    found = {name: tokenizer_of(encoder, folder and folder / name) for name, encoder in model.encoders.items()}
-    return {language: found[model.config.encoder_of(language)] for language in model.config.languages}
+def by_language(model: Any, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokenizers of a model's encoders by language."""
+    config = model.config
+    return {language: tokenizers[config.encoder_of(language)] for language in config.languages}
+
+
+class TextSettings:
+    """How a trainer reads texts: tokenizers, prompts and length, from its arguments and else from the encoder.
+
+    Arguments become settings of the model, so that every save and export has them.
+
+    Attributes:
+        tokenizers: What makes token ids: one, or one for each route, see `text_tokenizer`.
+        prompts: The prompts of training.
+        max_length: Tokens that texts are truncated to.
+    """
+
+    def __init__(self, model: Any, tokenizers: Any, args: Any, *, room: Callable[[int], int] | None = None) -> None:
+        config = model.config
+        encoder: SentenceEncoder = model.sentence_encoder(tokenizers)
+        parts = encoder.parts
+        for name, part in parts.items():
+            set_pad_token(part.required_tokenizer(name), part.encoder)
+            place = f" of '{name}'" if name else ""
+            check_token_ids(part.tokenizer, vocab_size_of(part.encoder), of=place)
+
+        own = min(part.options.get("max_seq_length") or part.tokenizer.model_max_length for part in parts.values())
+        encoders = [part.encoder for part in parts.values()]
+        self.max_length = usable_length(encoders, own, args.max_length, room=room)
+        self.prompts = PromptTable.of(encoder.settings).given(args.prompts)
+        made = {name: text_tokenizer(part) for name, part in parts.items()}
+        self.tokenizers = made[""] if "" in made else made
+        self.prompt_lengths = {name: self._prompt_length(part, name) for name, part in parts.items()}
+
+        settings = encoder.settings.to_dict()
+        settings |= {"prompts": dict(self.prompts.texts), "default_prompt_name": self.prompts.default}
+        config.encoder_settings = settings
+        if args.max_length is not None or any("max_seq_length" not in part.options for part in parts.values()):
+            set_option(config, "max_seq_length", self.max_length)
+
+    def _prompt_length(self, part: Any, language: str) -> int:
+        """Tokens of the prompt that the pooling leaves out; all rows of a batch must have as many."""
+        pooled = [module for module in part.head or () if hasattr(module, "include_prompt")]
+        if all(module.include_prompt for module in pooled) or isinstance(text_tokenizer(part), MessageTokenizer):
+            return 0
+        languages = [language] if language else [None, *filter(LANGUAGE.fullmatch, self.prompts.texts)]
+        texts = {
+            self.prompts.text(role=role, language=name) for role in ("source", "target", None) for name in languages
+        }
+        transformer: Any = SentenceEncoder({"": part}).assemble()[0]
+        lengths = {transformer.preprocess(["a"], prompt=text).get("prompt_length", 0) for text in texts}
+        if len(lengths) > 1:
+            raise XlsrError(
+                f"Prompts must have equally many tokens for a pooling that leaves them out (include_prompt: false), got "
+                f"{', '.join(map(str, sorted(lengths)))} tokens."
+            )
+        return int(lengths.pop())
+
+
+def set_option(config: Any, name: str, value: Any) -> None:
+    """Sets an option of sentence-transformers' `Transformer` in a configuration, for each of its encoders."""
+    stored = dict(config.transformer_options or {})
+    if hasattr(config, "encoder_configs"):
+        config.transformer_options = {key: {**stored.get(key, {}), name: value} for key in config.encoder_configs}
+    else:
+        config.transformer_options = {**stored, name: value}

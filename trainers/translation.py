@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
+from transformers import set_seed
 
 from hf_xlsr.data.collators import TranslationCollator, pad_rows
-from hf_xlsr.encoders.stock import check_token_ids
-from hf_xlsr.modeling.hictl.modeling_generation import sentence_ends
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.stock import check_token_ids, usable_length
+from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
+from hf_xlsr.trainers.pretrained import is_own, own_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -33,7 +37,6 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
 
     smooths_labels = True
     trains_embeddings = False
-    max_length: int = 128
     learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
     freeze_encoder: bool = False
@@ -76,11 +79,12 @@ class TranslationTrainer(XlsrTrainer):
     change it. `evaluate` passes a `LiveTranslator` to the evaluations. `docs/translate.md` has a complete script.
 
     Args:
-        model: `HictlForConditionalGeneration`, or one in a PEFT wrapper.
+        model: `HictlForConditionalGeneration`, or one in a PEFT wrapper; or, for a new decoder, an encoder in any form
+            that `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `TranslationTrainingArguments`.
         train_dataset: Translation pairs, source to target, see `DataConverter.pairs`; step one uses all language pairs
             together.
-        processing_class: The encoder's tokenizer.
+        processing_class: The encoder's tokenizer; by default that of its place.
     """
 
     contrast = False
@@ -90,15 +94,22 @@ class TranslationTrainer(XlsrTrainer):
         model: Any,
         args: TranslationTrainingArguments,
         *,
-        processing_class: Any,
+        processing_class: Any = None,
         train_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
+        if not is_own(model):
+            read = read_encoder(model)
+            processing_class = processing_class or read.single().required_tokenizer()
+            set_seed(args.seed)
+            model = HictlForConditionalGeneration.from_encoder(read, tokenizer=processing_class)
+        processing_class = processing_class or own_tokenizer(model)
         ours = base_model(model)
         _check_tokenizer(ours, processing_class)
-        self.converter = converter_of(args, processing_class, [ours.encoder])
+        own = processing_class.model_max_length
+        self.max_length = usable_length([ours.encoder, ours.decoder], own, args.max_length)
+        self.converter = DataConverter(processing_class, max_length=self.max_length, num_proc=args.num_proc)
         train_dataset = self.converted(train_dataset, args)
-        self.max_length = usable_length([ours.encoder, ours.decoder], args.max_length, train_dataset)
         if args.freeze_encoder:
             ours.freeze_encoder()
         if kwargs.get("data_collator") is None:

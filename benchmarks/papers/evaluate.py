@@ -78,7 +78,7 @@ def calls(unit: str, languages: str) -> Iterator[tuple[str, list[str]]]:
                 yield f"{unit}-{number}", shlex.split(os.path.expandvars(f"{text} {variant}"))
 
 
-def evaluate(model: Path, units: list[str], languages: str, output: Path, prompt: str = "") -> None:
+def evaluate(model: Path, units: list[str], languages: str, output: Path, prompt: str | None = None) -> None:
     """Runs the evaluations whose results are missing or older than the model."""
     changed = max(file.stat().st_mtime for file in model.rglob("*") if file.is_file())
     for unit in units:
@@ -92,7 +92,7 @@ def evaluate(model: Path, units: list[str], languages: str, output: Path, prompt
                     folder.mkdir(parents=True)
                     MAKERS[unit](language, folder)
             command = [sys.executable, "-m", "hf_xlsr.cli", "evaluate", str(model), *arguments, "--output", str(file)]
-            subprocess.run([*command, "--prompt", prompt], cwd=ROOT, check=True)
+            subprocess.run(command if prompt is None else [*command, "--prompt", prompt], cwd=ROOT, check=True)
 
 
 def pooled(model: Path, pooling: str, folder: Path) -> Path:
@@ -120,7 +120,7 @@ def main() -> None:
     model = Path(options.model)
     if not model.is_dir():
         model = Path(os.environ.get("HF_XLSR_ENCODERS", "")) / options.model
-    prompt = PROMPTS.get(options.model, "") if options.prompt is None else options.prompt
+    prompt = PROMPTS.get(options.model) if options.prompt is None else options.prompt
     output = options.output or ROOT / "outputs" / "evaluations" / options.model.strip("/").replace("/", "-")
     if options.pooling:
         model = pooled(model.resolve(), options.pooling, output / options.pooling)

@@ -34,7 +34,8 @@ def export(
     """Export an encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.encoders.loading import find_model, load_encoder, trained_sentence_transformer
+    from hf_xlsr.encoders.loading import load_encoder
+    from hf_xlsr.encoders.reading import find_model, read_saved
     from hf_xlsr.export.hub import folder_files
     from hf_xlsr.export.sentence_transformer import save_export
     from hf_xlsr.runs.card import PLOTS
@@ -45,14 +46,14 @@ def export(
         require_package("onnx", "onnxscript", "onnxruntime")
     source = find_model(model, trained=True)
     copied = {}
-    if source.architecture:
-        exported = trained_sentence_transformer(source, tokenizer=_tokenizer(tokenizer))
+    if source.model_type:
+        exported = read_saved(source, _tokenizer(tokenizer)).detached().assemble()
     elif not route and (Path(source.path) / "modules.json").is_file():
         copied = folder_files(Path(source.path))
     else:
         exported = load_encoder(model, "cpu")
     if route:
-        from hf_xlsr.export.routed import single_route
+        from hf_xlsr.encoders.assembly import single_route
 
         exported = single_route(exported, route)
     partial = home.with_name(home.name + ".partial")
@@ -85,10 +86,15 @@ def export(
             print(f"{folder / 'model_quantized.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
 
 
-def _tokenizer(given: list[str] | None) -> str | dict[str, str] | None:
-    if given and len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        return given[0]
-    return parse_named(given, "--tokenizer") if given else None
+def _tokenizer(given: list[str] | None) -> Any:
+    """The tokenizer of `--tokenizer`, or one for each language; None if it is not given."""
+    from hf_xlsr.encoders.reading import read_tokenizer
+
+    if not given:
+        return None
+    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
+        return read_tokenizer(given[0], "--tokenizer")
+    return {name: read_tokenizer(path, "--tokenizer") for name, path in parse_named(given, "--tokenizer").items()}
 
 
 @extended(*TEXT_OPTIONS)
@@ -206,7 +212,7 @@ def card(
     ] = None,
 ) -> None:
     """Write the card of a run or a model."""
-    from hf_xlsr.encoders.loading import find_model
+    from hf_xlsr.encoders.reading import find_model
     from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, REQUIRED, extended, keyword, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.options import (
+    MODEL,
+    REQUIRED,
+    extended,
+    keyword,
+    parse_languages,
+    parse_prompts,
+    parse_routes,
+    read_vectors,
+    shared,
+)
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -175,6 +185,7 @@ class _Output:
             raise XlsrError("Give at most one of --known, --gold and --labels; --precision needs one of them.")
         values = {**given, "show_progress_bar": not given["json"]}
         values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
+        values["prompt"] = parse_prompts(given["prompt"])
         self.path, self.format, work, self.as_json = map(values.pop, ("output", "format", "work", "json"))
         self.folder, self.keep = Path(work or f"{self.path}.work"), bool(work)
         self.options = MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})

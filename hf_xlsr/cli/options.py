@@ -10,10 +10,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import langcodes
 import typer
 from typer.core import TyperCommand
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
+from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES, Prompts
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ ENCODING = {"rich_help_panel": "Encoding", "show_default": False}
 REQUIRED: Any = inspect.Parameter.empty
 TEXTS = typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
 Texts = Annotated[list[str], TEXTS]
+PROMPT_NAMES = (DEFAULT, *SIDES, *ROLES)  # besides languages
+REPEATED_ONLY = ("prompt",)  # options of which each value needs the option's name: a text may follow
 # Option -> its type, default, help, and what else `typer.Option` takes.
 SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
     "data": (list[str] | None, None, "Files, a corpus, or the id or folder of a dataset.", READING),
@@ -35,7 +39,12 @@ SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
     "where": (list[str] | None, None, "Keep rows with these values.", {**READING, "metavar": "COLUMN=VALUE"}),
     "config": (str | None, None, "Configuration of a dataset; may contain {lang}.", READING),
     "limit": (int | None, None, "Maximum number of rows of each language (pair).", {**READING, "min": 1}),
-    "prompt": (str, "", 'Prepended to each sentence, e.g. "query: ".', ENCODING),
+    "prompt": (
+        list[str] | None,
+        None,
+        'Prompt of all texts, e.g. "query: " or "" for none, instead of the model\'s own; by name: de="query: ".',
+        {**ENCODING, "metavar": "[NAME=]TEXT"},
+    ),
     "routes": (str | None, None, "Language=route of a model with several encoders: en=source,de=target.", ENCODING),
     "batch_size": (int | None, 128, "Sentences encoded at a time.", {}),
     "device": (str | None, None, "cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING),
@@ -89,8 +98,10 @@ def data_options(given: dict[str, Any], name: str | None = None) -> Any:
 def encoder_options(given: dict[str, Any]) -> Any:
     from hf_xlsr.evaluation.command import EncoderOptions
 
-    values = {key: given.pop(key) for key in ("prompt", "batch_size", "device", "dtype")}
-    return EncoderOptions(routes=parse_routes(given.pop("routes")), **values)
+    values = {key: given.pop(key) for key in ("batch_size", "device", "dtype")}
+    return EncoderOptions(
+        prompt=parse_prompts(given.pop("prompt")), routes=parse_routes(given.pop("routes")), **values
+    )
 
 
 def labelled(sources: Iterable[str]) -> dict[str, str]:
@@ -143,6 +154,36 @@ def parse_named(parts: Iterable[str], option: str) -> dict[str, str]:
 
 def parse_routes(text: str | None) -> dict[str, str]:
     return parse_named(text.split(",") if text else (), "--routes")
+
+
+def parse_prompts(values: Sequence[str] | None) -> Prompts:
+    """The prompts of `--prompt`: one text for all, or texts by name, each written NAME=TEXT; None if none is given.
+
+    A name is a language tag or one of `PROMPT_NAMES`; any other text with an equals sign is a prompt itself.
+
+    Examples:
+        >>> parse_prompts(["query: "]), parse_prompts([""]), parse_prompts(["de=Frage: ", "query=q: "])
+        ('query: ', '', {'de': 'Frage: ', 'query': 'q: '})
+        >>> parse_prompts(["Answer with x=1: "])
+        'Answer with x=1: '
+    """
+    named: dict[str, str] = {}
+    for_all: list[str] = []
+    for value in values or ():
+        name, equals, text = value.partition("=")
+        if not equals or not (name in PROMPT_NAMES or langcodes.tag_is_valid(name)):
+            for_all.append(value)
+        elif name in named:
+            raise XlsrError(f"`--prompt` has two texts for '{name}', '{named[name]}' and '{text}'.")
+        else:
+            named[name] = text
+    if not for_all:
+        return named or None
+    if len(for_all) > 1 or named:
+        raise XlsrError(
+            f"`--prompt '{for_all[0]}'` is for all texts; beside other prompts write default={for_all[0]}."
+        )
+    return for_all[0]
 
 
 def new_folder(path: str) -> Path:
@@ -244,5 +285,6 @@ class Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = [name for param in self.params for name in param.opts]
-        several = [name for param in self.params if getattr(param, "multiple", False) for name in param.opts]
+        repeated = [param for param in self.params if getattr(param, "multiple", False)]
+        several = [name for param in repeated if param.name not in REPEATED_ONLY for name in param.opts]
         return super().parse_args(ctx, list(normalized(args, known, several)))

@@ -13,13 +13,13 @@ import numpy as np
 from datasets import Features, Value
 from datasets import Sequence as ListOf
 
+from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-Prompts = str | Mapping[str, str] | None
 UNDETERMINED = "und"
 """Language of texts that nothing names, as in ISO 639-2."""
 
@@ -109,14 +109,20 @@ LABELLED = {
 class RowEncoder:
     """Tokenises rows of text, each text with the tokenizer of its language, and counts tokens.
 
-    `prompts` are put before texts: one for all, or by role (`source`, `target`, `text`, ...) or language. With
-    `negatives`, rows have `negatives`, texts in the language of the target.
+    `prompts` are put before texts, see `PromptTable`; roles are `source`, `target`, `text`, ... With `negatives`, rows
+    have `negatives`, texts in the language of the target.
     """
 
     def __init__(
-        self, kind: RowKind, tokenizers: Any, max_length: int, prompts: Prompts = None, negatives: bool = False
+        self,
+        kind: RowKind,
+        tokenizers: Any,
+        max_length: int,
+        prompts: PromptTable | Prompts = None,
+        negatives: bool = False,
     ) -> None:
-        self.kind, self.prompts, self.negatives = kind, prompts, negatives
+        self.kind, self.negatives = kind, negatives
+        self.prompts = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
         self.counts = TokenCounts(tokenizers, max_length)
 
     @property
@@ -144,16 +150,10 @@ class RowEncoder:
         return columns
 
     def _ids(self, texts: Sequence[str], languages: Sequence[str], role: str) -> list[list[int]]:
-        prompts = {language: self._prompt(role, language) for language in set(languages)}
-        framed = [prompts[language] + text for text, language in zip(texts, languages, strict=True)]
+        prompts = {language: self.prompts.text(role=role, language=language) for language in set(languages)}
+        ids = self.counts.tokenize(texts, languages, prompts)
         # Running text keeps empty sentences, which are gaps.
-        return [ids if text else [] for ids, text in zip(self.counts.tokenize(framed, languages), texts, strict=True)]
-
-    def _prompt(self, role: str, language: str) -> str:
-        if isinstance(self.prompts, Mapping):
-            names = (role, {"source": "query", "target": "document"}.get(role, role), language, "default")
-            return next((self.prompts[name] for name in names if name in self.prompts), "")
-        return self.prompts or ""
+        return [row if text else [] for row, text in zip(ids, texts, strict=True)]
 
 
 def text_identities(texts: Sequence[str]) -> np.ndarray:
@@ -190,24 +190,22 @@ class TokenCounts:
         for name, counter in self.counts.items():
             counter.update(counts[name])
 
-    def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts; a truncated text keeps its special tokens. Mostly unknown tokens are an error."""
+    def tokenize(
+        self, texts: Sequence[str], languages: Sequence[str], prompts: Mapping[str, str] | None = None
+    ) -> list[list[int]]:
+        """Token ids of texts with the prompts of their languages; a truncated text keeps its special tokens.
+
+        Mostly unknown tokens are an error.
+        """
         check_tokenizers(self.tokenizers, set(languages))
-        own = isinstance(self.tokenizers, Mapping)
-        chosen = [self.tokenizers[language] if own else self.tokenizers for language in languages]
         result: list[list[int]] = [[] for _ in texts]
-        for one in {id(part): part for part in chosen}.values():
-            places = [place for place, part in enumerate(chosen) if part is one]
+        for (tokenizer, prompt), places in self._batches(languages, prompts or {}):
             batch = [texts[place] for place in places]
-            ids = one(batch, truncation=True, max_length=self.max_length, **_ENCODING)["input_ids"]
-            self.counts["truncated"][""] += num_longer(one, [batch], ids, self.max_length)
-            frame, unknown = one([""], **_ENCODING)["input_ids"][0], one.unk_token_id
-            for place, row in zip(places, map(list, ids), strict=True):
-                result[place], language = row, languages[place]
-                self.counts["tokens"][language] += len(row)
-                self.counts["framing"][language] += len(frame)
-                if unknown is not None:  # some tokenizers frame sentences with the unknown token
-                    self.counts["unknown"][language] += max(0, row.count(unknown) - list(frame).count(unknown))
+            ids = token_ids(tokenizer, batch, prompt, self.max_length)
+            self.counts["truncated"][""] += _num_truncated(tokenizer, batch, prompt, ids, self.max_length)
+            self._count(tokenizer, ids, [languages[place] for place in places])
+            for place, row in zip(places, ids, strict=True):
+                result[place] = row
         for language in set(languages):
             if self.counts["tokens"][language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
                 raise XlsrError(
@@ -215,6 +213,30 @@ class TokenCounts:
                     "tokenizer of that language, or train one on text that includes it."
                 )
         return result
+
+    def _batches(
+        self, languages: Sequence[str], prompts: Mapping[str, str]
+    ) -> Iterable[tuple[tuple[Any, str], list[int]]]:
+        """The places of texts that have one tokenizer and one prompt."""
+        own = isinstance(self.tokenizers, Mapping)
+        places_of: dict[tuple[int, str], list[int]] = {}
+        chosen: dict[tuple[int, str], tuple[Any, str]] = {}
+        for place, language in enumerate(languages):
+            tokenizer = self.tokenizers[language] if own else self.tokenizers
+            prompt = prompts.get(language, "")
+            key = (id(tokenizer), prompt)
+            chosen[key] = (tokenizer, prompt)
+            places_of.setdefault(key, []).append(place)
+        return [(chosen[key], places) for key, places in places_of.items()]
+
+    def _count(self, tokenizer: Any, ids: Sequence[Sequence[int]], languages: Sequence[str]) -> None:
+        frame = tokenizer([""], **_ENCODING)["input_ids"][0] if not hasattr(tokenizer, "message_ids") else []
+        unknown = tokenizer.unk_token_id
+        for row, language in zip(ids, languages, strict=True):
+            self.counts["tokens"][language] += len(row)
+            self.counts["framing"][language] += len(frame)
+            if unknown is not None:  # some tokenizers frame sentences with the unknown token
+                self.counts["unknown"][language] += max(0, list(row).count(unknown) - list(frame).count(unknown))
 
     def report(self) -> dict[str, int]:
         """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
@@ -230,6 +252,24 @@ class TokenCounts:
     def _share(self, language: str) -> float:
         words = self.counts["tokens"][language] - self.counts["framing"][language]
         return self.counts["unknown"][language] / max(1, words)
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str], prompt: str, max_length: int | None) -> list[list[int]]:
+    """Token ids of texts with a prompt, as the encoder of the tokenizer reads them; None does not truncate."""
+    if hasattr(tokenizer, "message_ids"):  # the encoder reads messages of a chat
+        return tokenizer.message_ids(texts, prompt, max_length)
+    truncation: dict[str, Any] = {"truncation": max_length is not None, "max_length": max_length}
+    ids = tokenizer([prompt + text for text in texts], **truncation, **_ENCODING)["input_ids"]
+    return [list(row) for row in ids]
+
+
+def _num_truncated(
+    tokenizer: Any, texts: Sequence[str], prompt: str, ids: Sequence[Sequence[int]], max_length: int
+) -> int:
+    """How many of the rows `ids` were longer than `max_length`, which tokenizers do not report."""
+    # Only rows that fill the limit can be longer.
+    full = [text for text, row in zip(texts, ids, strict=True) if len(row) == max_length]
+    return sum(len(row) > max_length for row in token_ids(tokenizer, full, prompt, None)) if full else 0
 
 
 def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:

@@ -17,8 +17,9 @@ from hf_xlsr.data.encoding import PAIRS, TAUGHT_PAIRS, TEXTS, RowKind, check_tok
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
+from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts, without_repeats
+from hf_xlsr.data.sources import as_list, as_source, open_source, open_texts, without_repeats
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
@@ -45,34 +46,31 @@ class PreparedData:
 def prepare(
     *,
     data: Mapping[str, Any],
-    tokenizer: Mapping[str, Any] | None,
+    tokenizer: Any,
     languages: Sequence[str],
     evaluation_texts: Iterable[str] | SeenHashes,
     folder: str | Path,
     seed: int,
-    tokenizers: Mapping[str, str] | None = None,
+    max_length: int = 200,
     num_proc: int = 1,
-    prompt: str = "",
+    prompts: PromptTable | Prompts = None,
     kind: RowKind = PAIRS,
 ) -> PreparedData:
     """Reads, cleans and tokenises the training pairs, or finds them in the cache.
 
     Args:
         data: The recipe's `data` section.
-        tokenizer: Its `tokenizer` section: `path` of an existing one, or options of `trained_tokenizer`.
+        tokenizer: A tokenizer; a mapping from language to tokenizer; or options of `trained_tokenizer`.
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
         folder: Folder of the run: gets `prepared.json`, `tokenizer/` and perhaps `rejected.jsonl`; see `prepare_rows`.
         seed: Chooses sampled rows and the text that a tokenizer is trained on.
-        tokenizers: Instead of `tokenizer`: language -> path or id; copies go to `tokenizer/LANGUAGE/`.
+        max_length: Tokens that sentences are truncated to.
+        prompts: Texts that stand before sentences, see `PromptTable`.
         kind: `PAIRS`, or `TAUGHT_PAIRS` with the text of the source.
     """
-    sources, length = as_list(data["train"]), data["max_length"]
-    section, paths = tokenizer or {}, {language: str(path) for language, path in (tokenizers or {}).items()}
-    given = load_tokenizer(expand(section["path"]), "tokenizer.path") if section.get("path") and not paths else None
-    if paths:
-        by_path = {path: load_tokenizer(path, "tokenizers") for path in dict.fromkeys(paths.values())}
-        given = {language: by_path[path] for language, path in paths.items()}
-        check_tokenizers(given, languages)  # before hours of reading
+    sources = as_list(data["train"])
+    given = None if is_section(tokenizer) else tokenizer
+    check_tokenizers(given, languages)  # before hours of reading
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
         for source in sources:
@@ -80,7 +78,7 @@ def prepare(
 
     def train_on(rows: Dataset) -> Any:
         columns = [(side, f"{side}_lang") for side in PAIRS.texts]
-        return trained_tokenizer(rows, section, columns=columns, max_length=length, seed=seed)
+        return trained_tokenizer(rows, tokenizer, columns=columns, max_length=max_length, seed=seed)
 
     cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
     path, rows, report = prepare_rows(
@@ -91,23 +89,28 @@ def prepare(
         folder=folder,
         cleaner=with_removal(cleaner, evaluation_texts, data["fraction"], seed),
         tokenizers=given,
-        max_length=length,
+        max_length=max_length,
         describe=partial(pair_facts, one_language=kind is TAUGHT_PAIRS),
-        key=None if given else [section, seed],
-        train=None if given else train_on,
+        key=[dict(tokenizer), seed] if given is None else None,
+        train=train_on if given is None else None,
         keep_tokenizers=True,
         limit=data["limit"],
         seed=seed,
         num_proc=num_proc,
-        prompt=prompt,
+        prompts=prompts,
     )
     train, saved = PreparedPairs(rows, report), path / "tokenizer"
-    if not paths:
+    if not isinstance(given, Mapping):
         return PreparedData(train, load_auto(AutoTokenizer, str(saved)), report)
-    # Of languages that share a path, the copy of the last.
-    copies = {path: saved / language for language, path in paths.items()}
-    loaded = {path: load_auto(AutoTokenizer, str(copy)) for path, copy in copies.items()}
-    return PreparedData(train, None, report, {language: loaded[path] for language, path in paths.items()})
+    # Languages that share a tokenizer share the loaded one.
+    folder_of = {id(one): saved / language for language, one in given.items()}
+    loaded = {key: load_auto(AutoTokenizer, str(copy)) for key, copy in folder_of.items()}
+    return PreparedData(train, None, report, {language: loaded[id(one)] for language, one in given.items()})
+
+
+def is_section(tokenizer: Any) -> bool:
+    """Whether this is a recipe's section `tokenizer`, not a tokenizer or several by language."""
+    return isinstance(tokenizer, Mapping) and not any(map(callable, tokenizer.values()))  # tokenizers are callable
 
 
 def prepare_texts(
@@ -192,8 +195,6 @@ def load_tokenizer(path: str, key: str) -> Any:
         tokenizer = load_auto(AutoTokenizer, path)
     except (OSError, ValueError) as error:
         raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
-    if tokenizer.pad_token_id is None:
-        raise XlsrError(f"{key}: the tokenizer of '{path}' has no padding token; set one.")
     return tokenizer
 
 

@@ -25,7 +25,6 @@ from hf_xlsr.data.encoding import (
     TAUGHT_PAIRS,
     TEXTS,
     UNDETERMINED,
-    Prompts,
     Row,
     RowEncoder,
     RowKind,
@@ -34,6 +33,7 @@ from hf_xlsr.data.encoding import (
 from hf_xlsr.data.labelled import NLI_TASK, LabelledEncoder
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
+from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
@@ -68,7 +68,8 @@ class DataConverter:
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
         languages: Languages of the model. Of two, the first is that of sources, and the second that of targets.
         max_length: Longer texts are truncated to this many tokens, special tokens included.
-        prompts: Text before every text; or by role (`source`, `target`, `text`, `premise`, `hypothesis`) or language.
+        prompts: Text before every text; or by role (`source`, `target`, `text`, `premise`, `hypothesis`) or language; or
+            the prompts of an encoder.
         num_proc: Processes of `Dataset.map`.
 
     Examples:
@@ -86,10 +87,11 @@ class DataConverter:
         *,
         languages: Sequence[str] | None = None,
         max_length: int = 200,
-        prompts: Prompts = None,
+        prompts: PromptTable | Prompts = None,
         num_proc: int | None = None,
     ) -> None:
-        self.tokenizers, self.max_length, self.prompts, self.num_proc = tokenizers, max_length, prompts, num_proc
+        self.tokenizers, self.max_length, self.num_proc = tokenizers, max_length, num_proc
+        self.prompts = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
         self.languages = tuple(languages or (tokenizers if isinstance(tokenizers, Mapping) else ()))
 
     def pairs(self, data: Any, name: str = "train_dataset") -> Any:
@@ -187,7 +189,8 @@ class DataConverter:
         encoder = self._encoder(reader, reader.kind)
         if "document" in data.column_names and reader.kind == SENTENCES:
             data = _with_neighbours(data)
-        settings = [_VERSION, data._fingerprint, repr(reader), self._identity, self.max_length, self.prompts]
+        prompts = [dict(self.prompts.texts), self.prompts.default]
+        settings = [_VERSION, data._fingerprint, repr(reader), self._identity, self.max_length, prompts]
         tokenised = data.map(
             lambda batch: encoder.encode(list(reader(batch))),
             batched=True,

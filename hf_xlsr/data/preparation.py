@@ -24,6 +24,7 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import Row, RowEncoder, RowKind
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
+from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.sources import as_list, as_source, expand
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.errors import XlsrError
@@ -49,7 +50,7 @@ def prepare_rows(
     cleaner: Cleaner,
     tokenizers: Any,
     max_length: int = 200,
-    prompt: str = "",
+    prompts: PromptTable | Prompts = None,
     describe: Callable[[Dataset], dict[str, Any]],
     encoder: Callable[..., RowEncoder] = RowEncoder,
     key: Any = None,
@@ -82,7 +83,9 @@ def prepare_rows(
     columns = (kind.texts, kind.languages, dict(kind.kept), kind.identities)
     contents = [source_content(source) for source in sources]
     salt = tokenizer_hash(tokenizers)
-    given = [FORMAT, columns, languages, cleaning, limit, max_length, key, prompt, salt]
+    table = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
+    shown = {name: text for name, text in table.texts.items() if text}
+    given = [FORMAT, columns, languages, cleaning, limit, max_length, key, shown, table.default, salt]
     address = address_of([*given, seed if drawn else None, contents])
     pointer = Path(folder) / "prepared.json"
     if pointer.is_file() and read_json(pointer)["cache"] != address:
@@ -119,7 +122,7 @@ def prepare_rows(
         if keep_tokenizers:  # before their first use: tokenizers keep the limits of their last call
             for language, one in chosen.items() if isinstance(chosen, Mapping) else [("", chosen)]:
                 one.save_pretrained(str(place / "tokenizer" / language))
-        encode = encoder(kind, chosen, max_length, prompt)
+        encode = encoder(kind, chosen, max_length, table)
         work = partial(tokenize_shard, place, encode, salt if train is None else tokenizer_hash(chosen))
         run_shards(work, shards, num_proc=num_proc, description="tokenising")
         stored = read_json(cleaned)

@@ -16,7 +16,7 @@ from hf_xlsr.data.encoding import CONSECUTIVE, SENTENCES, Row, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.data.pairs import load_tokenizer, trained_tokenizer, with_removal
+from hf_xlsr.data.pairs import is_section, trained_tokenizer, with_removal
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRunningText
 from hf_xlsr.data.seen import SeenHashes
@@ -61,19 +61,19 @@ def prepare_running_text(
     Args:
         sources: One source or several; see `read_running_text`. What cleaning or an evaluation set removes leaves a gap.
         languages: The first is that of a file that names none.
-        tokenizers: One tokenizer; a mapping from language to tokenizer; or a recipe's `tokenizer` section: `path` of an
-            existing one, or options of `trained_tokenizer`, kept in `folder/tokenizer/`.
+        tokenizers: One tokenizer; a mapping from language to tokenizer; or options of `trained_tokenizer`, whose result
+            is kept in `folder/tokenizer/`.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
-        **more: `folder`, `num_proc` and `prompt` of `prepare_rows`.
+        **more: `folder`, `num_proc` and `prompts` of `prepare_rows`.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
         `single` (dropped, for they have no neighbour), `languages`, and `vocab_size` where a tokenizer was made.
     """
-    sources, section = as_list(sources), None
-    if isinstance(tokenizers, Mapping) and not any(map(callable, tokenizers.values())):  # tokenizers are callable
-        section = tokenizers
-        tokenizers = load_tokenizer(expand(section["path"]), "tokenizer.path") if section.get("path") else None
+    sources = as_list(sources)
+    section = dict(tokenizers) if is_section(tokenizers) else None
+    if section is not None:
+        tokenizers = None
     check_tokenizers(tokenizers, languages)  # before hours of reading
     cleaner = with_removal(build_text_cleaner(cleaning or [], languages=list(languages)), evaluation_texts)
     counts = {"documents": 0, "single": 0}
@@ -93,7 +93,6 @@ def prepare_running_text(
     def train_on(rows: Dataset) -> Any:
         return trained_tokenizer(rows, section or {}, max_length=max_length, seed=seed)
 
-    trained = section is not None and tokenizers is None
     path, rows, report = prepare_rows(
         SENTENCES,
         lambda quarantine: read_running_text(sources, languages=languages, quarantine=quarantine, seed=seed),
@@ -103,8 +102,8 @@ def prepare_running_text(
         tokenizers=tokenizers,
         max_length=max_length,
         describe=describe,
-        key=[section, seed] if trained else section is None,
-        train=train_on if trained else None,
+        key=True if section is None else [section, seed],
+        train=None if section is None else train_on,
         keep_tokenizers=section is not None,
         finish=lambda clean: mark_neighbours(clean, counts),
         seed=seed,

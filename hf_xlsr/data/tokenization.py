@@ -315,7 +315,9 @@ def tokenizer_hash(tokenizers: Any) -> str | None:
 
 
 def _tokenizer_state(tokenizer: Any) -> Any:
-    options = (tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.special_tokens_map)
+    options = [tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.special_tokens_map]
+    if hasattr(tokenizer, "message_ids"):  # the template of messages frames a text
+        options.append(tokenizer.chat_template)
     if not tokenizer.is_fast:
         return type(tokenizer).__name__, options, sorted(tokenizer.get_vocab().items())
     backend = tokenizer.backend_tokenizer

@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.encoders.encoding import default_prompt, routes_of, unit_length
+from hf_xlsr.encoders.arguments import WrappedEncoder
+from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.utils.errors import error_line
 from hf_xlsr.utils.files import atomic_write
-from hf_xlsr.utils.vectors import as_array
 
 logger = logging.getLogger(__name__)
 DIGEST = 16  # bytes of a key on disk
 VECTORS, KEYS = ".vectors.npy", ".keys.npy"
 
 
-class CachedEncoder:
+class CachedEncoder(WrappedEncoder):
     """Wraps an encoder and keeps the embedding of each text, by text, route and prompt, in memory or in a store on disk.
+
+    What is kept is neither truncated, normalised nor quantised by arguments of `encode`, so calls may differ in these.
 
     Memory grows by one float32 vector per distinct text. `encoded` and `seconds` tell how many texts the encoder has
     encoded, and how long it took.
@@ -43,28 +45,25 @@ class CachedEncoder:
     """
 
     def __init__(self, encoder: Any, store: VectorStore | None = None) -> None:
-        self.encoder = encoder
-        self.encoded, self.seconds = 0, 0.0
+        super().__init__(encoder)
+        self.encoded = 0
+        self.seconds = 0.0
         self.routes = routes_of(encoder)
-        self.default_prompt_name = default_prompt(encoder)
         self._store: VectorStore | _InMemory = store or _InMemory()
 
-    def encode(
-        self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
-    ) -> np.ndarray:
-        """Embeddings of the texts, `(texts, width)`, float32; `options` are passed to the encoder."""
-        keys = [(task, options.get("prompt"), text) for text in texts]
+    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+        """Embeddings of the texts, of which only those that are not kept yet are encoded."""
+        keys = [(task, prompt, text) for text in texts]
         found = self._store.find(keys)
         missing = list(dict.fromkeys(key for key, vector in zip(keys, found, strict=True) if vector is None))
         if missing:
-            route = {} if task is None else {"task": task}
             start = perf_counter()
-            fresh = self.encoder.encode([key[2] for key in missing], normalize_embeddings=False, **route, **options)
-            self._store.add(missing, as_array(fresh))
-            self.encoded, self.seconds = self.encoded + len(missing), self.seconds + perf_counter() - start
+            fresh = self.inner_vectors([text for _, _, text in missing], prompt, task, **options)
+            self._store.add(missing, fresh)
+            self.encoded += len(missing)
+            self.seconds += perf_counter() - start
             found = self._store.find(keys)
-        vectors = np.stack([vector for vector in found if vector is not None])
-        return unit_length(vectors) if normalize_embeddings else vectors
+        return np.stack([vector for vector in found if vector is not None])
 
 
 class _InMemory:

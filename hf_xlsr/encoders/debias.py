@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
@@ -18,7 +18,9 @@ from safetensors.numpy import load_file, save_file
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.languages import nearest_tag
-from hf_xlsr.encoders.encoding import Encoder, default_prompt, embed, route_of, unit_length
+from hf_xlsr.data.prompts import Prompts
+from hf_xlsr.encoders.arguments import WrappedEncoder
+from hf_xlsr.encoders.encoding import Encoder, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import check_finite
 
@@ -71,6 +73,8 @@ class Debias:
         method: `components`, `mean` or `whitening`.
         counts: Language -> number of texts it was fitted on.
         shares: Language -> share of the mean squared length of its embeddings that is removed.
+        encoder: Name of the model that the embeddings are from.
+        prompt: The prompts that were given; None if they were the model's own.
 
     Examples:
         >>> debias = Debias({"fr": np.array([[1.0], [0.0]])}, counts={"fr": 10}, shares={"fr": 0.5})
@@ -85,7 +89,7 @@ class Debias:
     counts: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     encoder: str = ""
-    prompt: str = ""
+    prompt: Prompts = None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -158,36 +162,29 @@ class Debias:
             fitted = {name: tensors[f"{METHODS[method][0]}/{name}"].astype(np.float64) for name in languages}
             counts = {name: int(entry["texts"]) for name, entry in languages.items()}
             shares = {name: float(entry["share"]) for name, entry in languages.items()}
-            return cls(fitted, method, counts, shares, str(facts["encoder"]), str(facts["prompt"]))
+            return cls(fitted, method, counts, shares, str(facts["encoder"]), facts["prompt"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             raise XlsrError(f"{home} must hold {FACTS} and {TENSORS} of `hf-xlsr debias fit`: {error!r}.") from error
 
 
-class DebiasedEncoder:
+class DebiasedEncoder(WrappedEncoder):
     """Wraps an encoder; the language of the texts is given as `task`.
 
     Its `routes` are the fitted languages, so protocols and mining pass the language. `routes` names those of the
-    encoder that are not named after languages.
+    encoder that are not named after languages. Embeddings are truncated and normalised after the removal.
     """
 
     def __init__(self, encoder: Any, debias: Debias, routes: Mapping[str, str] | None = None) -> None:
-        self.encoder, self.debias = encoder, debias
+        super().__init__(encoder)
+        self.debias = debias
         self.routes = debias.languages
-        self.default_prompt_name = default_prompt(encoder)
         self._routes = routes
 
-    def encode(
-        self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
-    ) -> np.ndarray:
-        """Embeddings of texts of the language `task`, `(texts, width)`, float32, normalised after the removal."""
+    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+        """Embeddings of texts of the language `task`, without what was fitted on embeddings of any length."""
         language = self.debias.language_of(task)
         route = route_of(self.encoder, task, self._routes)
-        if route is not None:
-            options["task"] = route
-        # Fitted on embeddings that were not normalised, so it is removed from such.
-        options["convert_to_numpy"] = True
-        vectors = np.asarray(self.encoder.encode(list(texts), normalize_embeddings=False, **options), np.float32)
-        return self.debias.apply(vectors, language, normalize=normalize_embeddings)
+        return self.debias.apply(self.inner_vectors(texts, prompt, route, **options), language)
 
 
 class DebiasFitter:
@@ -216,7 +213,7 @@ class DebiasFitter:
         return self
 
     def finish(
-        self, components: int = 1, method: str = "components", *, encoder: str = "", prompt: str = ""
+        self, components: int = 1, method: str = "components", *, encoder: str = "", prompt: Prompts = None
     ) -> Debias:
         """Computes what to remove, from the embeddings so far; more may follow.
 
@@ -279,7 +276,7 @@ def fit_debias(
     *,
     components: int = 1,
     method: str = "components",
-    prompt: str = "",
+    prompt: Prompts = None,
     batch_size: int = 64,
     routes: Mapping[str, str] | None = None,
     show_progress_bar: bool = False,
@@ -289,6 +286,7 @@ def fit_debias(
 
     Texts are encoded some batches at a time, and not kept; they need not be translations. Embeddings are used as the
     encoder returns them: if they do not have length 1, long ones count more. A text that occurs twice counts twice.
+    Each language has its own prompt, see `EncodingOptions`.
     `components` and `method` are those of `DebiasFitter.finish`.
 
     Examples:

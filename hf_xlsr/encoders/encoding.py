@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from hf_xlsr.data.languages import nearest_tag
+from hf_xlsr.data.prompts import ROLES, Prompts, PromptTable
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import as_vectors
 
@@ -25,13 +26,14 @@ class EncodingOptions(TypedDict, total=False):
     """Options of `embed`, for functions that pass them on.
 
     Attributes:
-        prompt: Put before every text, for instance `"query: "`, instead of the model's default prompt.
+        prompt: Put before texts instead of the model's own prompts: one for all (`"query: "`, or `""` for none), or by
+            name: a language, `query`, `document`, `source`, `target` or `default`. None: the model's own.
         batch_size: Texts encoded at a time (64).
         routes: Language -> route, for an encoder whose routes are not named after languages.
         show_progress_bar: Show one while encoding.
     """
 
-    prompt: str
+    prompt: Prompts
     batch_size: int
     routes: Mapping[str, str] | None
     show_progress_bar: bool
@@ -41,11 +43,6 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Vectors `(..., width)` of a floating type divided by their lengths; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
-
-
-def default_prompt(encoder: Any) -> str | None:
-    """Name of the prompt that a `SentenceTransformer` puts before texts by default."""
-    return getattr(encoder, "default_prompt_name", None)
 
 
 def routes_of(encoder: Any) -> tuple[str, ...]:
@@ -85,12 +82,29 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     )
 
 
+def call_encode(encoder: Encoder, texts: list[str], *, prompt: str, task: str | None = None, **options: Any) -> Any:
+    """Calls `encode` so that this prompt stands before each text, and no other.
+
+    The prompt is handed over, so that chat templates and poolings without prompts know it. What an encoder does by itself
+    is left to it: one without prompts of its own gets texts that begin with the prompt, and none is told its default.
+    """
+    if task is not None:
+        options["task"] = task
+    if prompt != PromptTable.of(encoder).text():
+        if hasattr(encoder, "prompts"):
+            options["prompt"] = prompt
+        else:
+            texts = [prompt + text for text in texts]
+    return encoder.encode(texts, **{"convert_to_numpy": True, **options})
+
+
 def embed(
     encoder: Encoder,
     texts: Iterable[str],
     *,
     language: str | None = None,
-    prompt: str = "",
+    role: str | None = None,
+    prompt: Prompts = None,
     batch_size: int = 64,
     routes: Mapping[str, str] | None = None,
     normalize: bool = True,
@@ -101,7 +115,10 @@ def embed(
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
         texts: The sentences.
-        language: Their language, required by a model with a route for each language (`route_of`).
+        language: Their language, required by a model with a route for each language (`route_of`); it and the role choose
+            among prompts by name, see `PromptTable`.
+        role: What the texts are in a search, `query` or `document`, or in a pair, `source` or `target`. Queries and
+            documents also take the route of that name.
         normalize: Normalise each vector to length 1.
         prompt: See `EncodingOptions` for this and the others.
 
@@ -114,6 +131,9 @@ def embed(
         ...         return np.array([[len(text), 1.0] for text in texts])
         >>> embed(Lengths(), ["a", "bcde", "a"]).shape
         (3, 2)
+        >>> prompts = {"de": "Frage: ", "default": "q: "}
+        >>> embed(Lengths(), ["a"], language="de", prompt=prompts, normalize=False).tolist()
+        [[8.0, 1.0]]
     """
     texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
@@ -121,18 +141,20 @@ def embed(
     require_positive("batch_size", batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
+
     task = route_of(encoder, language, routes)
-    more = {} if task is None else {"task": task}
-    if prompt and default_prompt(encoder):
-        more["prompt"] = ""  # sentence-transformers would put its default prompt before this one
-    encoded = encoder.encode(
-        [prompt + text for text in positions],
+    if task is None and role in ROLES and role in routes_of(encoder):
+        task = role
+    encoded = call_encode(
+        encoder,
+        list(positions),
+        prompt=PromptTable.of(encoder).given(prompt).text(role=role, language=language),
+        task=task,
         batch_size=batch_size,
-        convert_to_numpy=True,
         normalize_embeddings=normalize,
         show_progress_bar=show_progress_bar,
-        **more,
     )
+
     vectors = as_vectors(encoded, "the encoder's output")
     if len(vectors) != len(positions):
         raise XlsrError(f"`encode` must return a vector per text, got {vectors.shape} for {len(positions)} texts.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.encoders.loading import find_model
+from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import update_from_file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.data.collators import pad_rows
-from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.encoders.arguments import EncodeMethods
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
@@ -79,7 +78,7 @@ def _json(file: Path) -> Any:
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
-class OnnxEncoder:
+class OnnxEncoder(EncodeMethods):
     """Encoder for evaluation and mining that runs the files that `write_onnx` wrote to the folder of an export.
 
     `int8` chooses `model_quantized.onnx`; `threads` are by default as many as cores. `routes` are the languages of a
@@ -95,7 +94,9 @@ class OnnxEncoder:
         home, parts = Path(export), export_parts(export)
         config = _json(home / "config_sentence_transformers.json")
         self.truncate_dim = config.get("truncate_dim")
-        self.prompts, self.default_prompt_name = config.get("prompts") or {}, config.get("default_prompt_name")
+        # sentence-transformers adds these two when it loads a model.
+        self.prompts: dict[str, str] = {"query": "", "document": "", **(config.get("prompts") or {})}
+        self.default_prompt_name: str | None = config.get("default_prompt_name")
         self.precision = "int8" if int8 else "float32"
         self.routes = tuple(route for route in parts if route)
         self._sessions, self._tokenizers, self._lengths = {}, {}, {}
@@ -118,38 +119,27 @@ class OnnxEncoder:
         outputs = next(iter(self._sessions.values())).get_outputs()
         return self.truncate_dim or int(next(output for output in outputs if output.name == OUTPUT).shape[1])
 
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int = 32,
-        show_progress_bar: bool = False,
-        normalize_embeddings: bool = False,
-        task: str | None = None,
-        prompt: str | None = None,
-        **_: Any,
-    ) -> np.ndarray:
-        """Embeddings, `(sentences, width)` or, of a single text, `(width,)`, float32; other options are ignored.
-
-        `prompt` is put before each sentence, by default the model's default prompt.
-        """
+    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+        """Embeddings of the whole width, computed on the CPU, the longest texts first."""
         from tqdm import tqdm
 
-        if isinstance(sentences, str):
-            return self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task, prompt=prompt)[0]
-        if prompt is None:
-            prompt = self.prompts.get(self.default_prompt_name, "")
+        require_choice("device", str(options.get("device", self.device)), [self.device])
         route = (task or "") if self.routes else ""
         require_choice("task", route, self._sessions)
         tokenizer, session = self._tokenizers[route], self._sessions[route]
-        vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
-        options: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
-        ids = tokenizer([prompt + one for one in sentences], **options)["input_ids"] if len(sentences) else []
+        limits: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
+        ids = tokenizer([prompt + text for text in texts], **limits)["input_ids"]
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
-        for start in tqdm(range(0, len(ids), batch_size), desc="encoding", disable=not show_progress_bar):
+
+        batch_size = options["batch_size"]
+        width = int(next(output for output in session.get_outputs() if output.name == OUTPUT).shape[1])
+        vectors = np.empty((len(texts), width), np.float32)
+        starts = range(0, len(ids), batch_size)
+        for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):
             rows = order[start : start + batch_size]
             batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
-            vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0][:, : self.truncate_dim]
-        return unit_length(vectors) if normalize_embeddings else vectors
+            vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+        return vectors
 
 
 def onnx_session(file: Path, threads: int | None = None) -> Any:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
-from collections.abc import Container
-from pathlib import Path
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
+from transformers import (
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    PreTrainedConfig,
+)
 
 from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
@@ -19,47 +25,50 @@ from hf_xlsr.utils.errors import XlsrError, error_line
 logger = logging.getLogger(__name__)
 
 
+def auto_encoder(config: PreTrainedConfig) -> Any:
+    """The Auto class of an encoder of text: of T5 and its relatives it loads the encoder without the decoder."""
+    return AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel
+
+
+def encoder_class(config: PreTrainedConfig) -> Any:
+    """The class that `auto_encoder` makes; None for an architecture that transformers does not know."""
+    return MODEL_FOR_TEXT_ENCODING_MAPPING.get(type(config), None) or MODEL_MAPPING.get(type(config), None)
+
+
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     """Option that leaves out an encoder's pooler, for architectures with one.
 
-    We pool by our own code, and DDP would wait for gradients of the unused pooler.
+    Heads pool by their own modules, and DDP would wait for gradients of the unused pooler.
     """
-    encoder_class = MODEL_MAPPING.get(type(config), None)
-    takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
+    kind = encoder_class(config)
+    takes_it = isinstance(kind, type) and "add_pooling_layer" in inspect.signature(kind).parameters
     return {"add_pooling_layer": False} if takes_it else {}
 
 
-def new_pooler(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Weights of the pooler that an architecture has, by name: `tanh` of the first state; empty without a pooler."""
-    if not no_pooler(config):
-        return {}
+@torch.no_grad()
+def add_pooler(encoder: Any) -> None:
+    """Gives an encoder the pooler of its architecture, if it lacks it: `tanh` of the first state.
+
+    With it the encoder loads without warnings, and checkpoints of sentence-transformers' trainer resume. Embeddings do
+    not depend on it.
+    """
+    if not no_pooler(encoder.config) or getattr(encoder, "pooler", None) is not None:
+        return
     with torch.device("meta"):
-        names = AutoModel.from_config(config).state_dict()
-    shapes = {name: value.shape for name, value in names.items() if name.startswith("pooler.")}
-    return {name: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape) for name, shape in shapes.items()}
-
-
-def stored_pooling(model: str) -> dict[str, str]:
-    """The value `pooling` of a folder or Hub repository of sentence-transformers; empty for other encoders."""
-    from sentence_transformers.sentence_transformer.modules import Pooling
-    from sentence_transformers.util import load_file_path
-
-    file = load_file_path(model, "modules.json")
-    modules = json.loads(Path(file).read_text("utf-8")) if file else []
-    places = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
-    if ignored := [name for name in places if name not in ("Transformer", "Pooling", "Normalize")]:
-        logger.warning("%s is not trained: of '%s' only the Transformer and its pooling are used.", ignored[0], model)
-    return {"pooling": Pooling.load_config(model, places["Pooling"])["pooling_mode"]} if "Pooling" in places else {}
+        pooler = auto_encoder(encoder.config).from_config(encoder.config).pooler
+    pooler.to_empty(device=encoder.device)
+    for weight in pooler.parameters():
+        weight.copy_(torch.eye(*weight.shape) if weight.dim() == 2 else torch.zeros_like(weight))
+    encoder.pooler = pooler
 
 
 def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
     """A new encoder with random weights, without a pooler; `sdpa` becomes `eager` for an architecture without it."""
-    encoder_class = MODEL_MAPPING.get(type(config), None)
-    if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class, "_supports_sdpa", True):
+    if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class(config), "_supports_sdpa", True):
         options["attn_implementation"] = "eager"
     # The precision that weights were stored in must not decide that of new ones.
     options = {"dtype": torch.get_default_dtype(), **options}
-    return AutoModel.from_config(config, **no_pooler(config), **options)
+    return auto_encoder(config).from_config(config, **no_pooler(config), **options)
 
 
 def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
@@ -90,6 +99,40 @@ def check_token_ids(tokenizer: Any, vocab_size: int | None, *, of: str = "") -> 
         )
 
 
+def missing_weights(info: Mapping[str, Any]) -> list[str]:
+    """Names of the weights that a loaded encoder lacks, of its `loading_info`. Nothing reads the pooler."""
+    return sorted(name for name in info["missing_keys"] if "pooler." not in name)
+
+
+def check_tokenizer_files(tokenizer: Any) -> None:
+    """Raises for a tokenizer without words: transformers makes one of its special tokens where the files are missing."""
+    if tokenizer is not None and len(tokenizer.get_vocab()) - len(tokenizer.get_added_vocab()) <= 1:
+        raise XlsrError("the files of the tokenizer are missing.")
+
+
+def set_pad_token(tokenizer: Any, encoder: Any) -> None:
+    """Gives a tokenizer without a padding token its end-of-sequence token, as transformers recommends."""
+    if tokenizer is None or tokenizer.pad_token_id is not None:
+        return
+    tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    if tokenizer.pad_token_id is None:
+        raise XlsrError("The tokenizer has no padding token, and no end-of-sequence token to take instead. Set one.")
+    if getattr(encoder.config, "pad_token_id", None) is None:
+        encoder.config.pad_token_id = tokenizer.pad_token_id
+
+
+@torch.no_grad()
+def is_causal(encoder: Any) -> bool:
+    """Whether a token's state depends on the tokens before it alone, as in a decoder; found by trying."""
+    was_training = encoder.training
+    encoder.eval()
+    last = int(encoder.config.get_text_config().vocab_size) - 1
+    ids = torch.tensor([[last, last], [last, max(0, last - 1)]], device=encoder.device)
+    states = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    encoder.train(was_training)
+    return bool(torch.equal(states[0, 0], states[1, 0]))
+
+
 def max_positions(encoder: Any) -> int | None:
     """Most tokens that an encoder takes; None without a table of positions.
 
@@ -97,6 +140,27 @@ def max_positions(encoder: Any) -> int | None:
     """
     count = getattr(encoder.config, "max_position_embeddings", None)
     return None if count is None else count - first_position(encoder)
+
+
+LONGEST = 2**20
+"""Tokens of the longest text; a tokenizer without a limit says 1e30."""
+
+
+def usable_length(
+    encoders: Iterable[Any], own: int, given: int | None = None, *, room: Callable[[int], int] | None = None
+) -> int:
+    """Number of tokens that texts are truncated to: `given`, or by default the encoders' `own`.
+
+    It is lowered, with a logged line, to the positions that all encoders have. `room` gives the positions of a text, of
+    those of an input that holds more.
+    """
+    counts = [count for count in map(max_positions, encoders) if count is not None]
+    positions = min(counts, default=LONGEST)
+    positions = positions if room is None else room(positions)
+    length = own if given is None else given
+    if given is not None and given > positions:
+        logger.warning("max_length is lowered from %d to %d, the positions that the encoder has.", given, positions)
+    return int(min(length, positions, LONGEST))
 
 
 def first_position(encoder: Any) -> int:
@@ -124,26 +188,20 @@ def set_dropout(config: PreTrainedConfig, dropout: float | None, *, without: Con
             setattr(config, name, dropout)
 
 
-def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
-    """A pretrained encoder without its pooler, with float32 weights.
-
-    `place` names the value in errors; `dropout` on states and attention replaces that of its configuration.
-    """
+def encoder_from_pretrained(path: str, *, place: str = "encoder", **options: Any) -> Any:
+    """A pretrained encoder without its pooler, with float32 weights; `place` names the value in errors."""
     try:
         config = load_auto(AutoConfig, path)
-        set_dropout(config, dropout)
         with quiet_loading():
             encoder, info = load_auto(
-                AutoModel,
+                auto_encoder(config),
                 path,
                 config=config,
                 **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
                 output_loading_info=True,
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise XlsrError(f"{place} '{path}' cannot be loaded from safetensors: {error_line(error, 200)}") from error
-    missing = sorted(info["missing_keys"])
-    if missing or type(encoder).__module__.startswith("hf_xlsr.modeling."):
-        lacks = f"lacks weights: {missing[0]}, ..." if missing else f"is a {config.model_type}"
-        raise XlsrError(f"{place} must be a plain encoder, but '{path}' {lacks}.")
+    if missing := missing_weights(info):
+        raise XlsrError(f"{place} must be a plain encoder, but '{path}' lacks weights: {missing[0]}, ...")
     return encoder

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import embed, unit_length
 from hf_xlsr.encoders.fingerprint import loaded_hash
@@ -31,7 +32,7 @@ class Teacher:
 
     Args:
         encoder: Folder, Hub id, or anything with a sentence-transformers style `encode`.
-        prompt: Put before every text, instead of the encoder's default prompt.
+        prompt: Put before every text, or none if it is empty; by default the encoder's own prompt.
         center: Subtract the mean of the training texts; see `prepare`.
         batch_size: Texts encoded at a time.
         vectors: Folder of the embeddings, which may be that of `hf-xlsr evaluate --vectors`. By default they go to the
@@ -50,7 +51,7 @@ class Teacher:
         self,
         encoder: Any,
         *,
-        prompt: str = "",
+        prompt: Prompts = None,
         center: bool = True,
         batch_size: int = 128,
         vectors: str | os.PathLike[str] | None = None,

@@ -17,7 +17,8 @@ from tqdm.auto import tqdm
 from transformers import get_linear_schedule_with_warmup
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed, route_of, routes_of
+from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, route_of, routes_of
 from hf_xlsr.evaluation.pairs import Languages, embed_pairs, pair_features, sides_of
 from hf_xlsr.evaluation.rows import LabelledTexts
 from hf_xlsr.utils.devices import choose_precision
@@ -231,11 +232,9 @@ class _Student(nn.Module):
     def __init__(self, network: Any, language: str, classes: int, sides: int, encoding: EncodingOptions) -> None:
         super().__init__()
         self.network, self.routes = network, routes_of(network)
-        self.default_prompt_name = default_prompt(network)
+        self.prompts, self.default_prompt_name = network.prompts, network.default_prompt_name
         self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
-        prompt = encoding.get("prompt", "")
-        # As `encode` does.
-        self.prompt = prompt or (network.prompts[self.default_prompt_name] if self.default_prompt_name else "")
+        self.prompt = PromptTable.of(network).given(encoding.get("prompt")).text(language=language)
         task = route_of(network, language, encoding.get("routes"))
         self.route = {} if task is None else {"task": task}
         width = embed(self, ["x"], language=language, **encoding).shape[1]
@@ -264,7 +263,7 @@ class _Student(nn.Module):
     def _vectors(self, texts: Sequence[str]) -> Tensor:
         from sentence_transformers.util import batch_to_device  # slow to load; here the model has loaded it
 
-        batch = self.network.preprocess([self.prompt + text for text in texts], **self.route)
+        batch = self.network.preprocess(list(texts), prompt=self.prompt, **self.route)
         with self.autocast():
             vectors = self.network(batch_to_device(batch, self.network.device), **self.route)["sentence_embedding"]
         return F.normalize(vectors[:, : self.network.truncate_dim].float(), dim=1)

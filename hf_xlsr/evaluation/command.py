@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
 from hf_xlsr.encoders.encoding import EncodingOptions
@@ -29,14 +30,14 @@ class EncoderOptions(BaseModel, extra="forbid"):
     """How a model is loaded and encodes; each attribute is the command's option of that name.
 
     Attributes:
-        prompt: Prepended to every sentence.
+        prompt: Put before sentences: one text for all, which may be empty, or by name; None: the model's own prompts.
         routes: Language -> route of an encoder.
         batch_size: Sentences encoded at a time.
         device: None: the best available.
         dtype: Precision of the encoder's weights; None: as its files have them.
     """
 
-    prompt: str = ""
+    prompt: str | dict[str, str] | None = None
     routes: dict[str, str] = Field(default_factory=dict)
     batch_size: int = 128
     device: str | None = None
@@ -152,19 +153,21 @@ def measure(
         used[protocol.name] = own.arguments()
     asked = {"model": model, "protocol": ",".join(used), "data": task.data.files}
     asked |= {**asdict(task.data), **given, **encoder.model_dump(exclude={"model"})}
-    settings = {
+    settings: dict[str, Any] = {
         **{name: value for name, value in asked.items() if _is_given(value) and name != "files"},
         "name": inputs.name,
         "options": {name: values for name, values in used.items() if values},
         "seed": task.seed,
         "skipped_rows": inputs.skipped,
     }
+    if encoder.prompt is not None:
+        settings["prompt"] = encoder.prompt  # also an empty one, which replaces the model's own
     if isinstance(inputs.debias, Debias):
         settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
     return results, settings
 
 
-def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias | Literal["self"]:
+def _load_debias(place: str, model: str, prompt: Prompts, inputs: Inputs) -> Debias | Literal["self"]:
     """Reads the folder, which must have all languages of the rows."""
     if place == SELF:
         return SELF
@@ -172,7 +175,7 @@ def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias 
     for language in inputs.texts:
         debias.language_of(language)
     if debias.prompt != prompt:
-        logger.warning("the debias was fitted with --prompt '%s' and is applied with '%s'", debias.prompt, prompt)
+        logger.warning("the debias was fitted with --prompt %r and is applied with %r", debias.prompt, prompt)
     if debias.encoder and Path(debias.encoder).name != Path(model).name:
         logger.warning("the debias was fitted on encoder '%s' and is applied to '%s'", debias.encoder, model)
     return debias

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.languages import sentence_languages
 
@@ -38,18 +39,25 @@ def embed_pairs(
     language: Languages,
     *,
     normalize: bool = True,
+    roles: tuple[str | None, str | None] = (None, None),
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Vectors of both sides of pairs, two matrices `(n, width)`, float32.
 
-    A sentence that occurs on both sides of one language is encoded once.
+    A sentence that occurs on both sides of one language is encoded once, if it has the same prompt there. `roles` are
+    those of `embed`.
     """
-    (first, second), (one, other) = sides, sides_of(language)
-    if one != other:
-        u = embed(encoder, first, language=one, normalize=normalize, **encoding)
-        return u, embed(encoder, second, language=other, normalize=normalize, **encoding)
-    both = embed(encoder, [*first, *second], language=one, normalize=normalize, **encoding)
-    return both[: len(first)], both[len(first) :]
+    first, second = sides
+    one, other = sides_of(language)
+    table = PromptTable.of(encoder).given(encoding.get("prompt"))
+    prompts = table.text(role=roles[0], language=one), table.text(role=roles[1], language=other)
+    if one == other and prompts[0] == prompts[1]:
+        both = embed(encoder, [*first, *second], language=one, role=roles[0], normalize=normalize, **encoding)
+        return both[: len(first)], both[len(first) :]
+
+    u = embed(encoder, first, language=one, role=roles[0], normalize=normalize, **encoding)
+    v = embed(encoder, second, language=other, role=roles[1], normalize=normalize, **encoding)
+    return u, v
 
 
 def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "pruning": ["prune"],
-        "routed": ["debias_sentence_transformer", "single_route", "to_routed_sentence_transformer"],
+        "routed": ["debias_sentence_transformer"],
         "sentence_transformer": ["save_export", "to_sentence_transformer"],
     },
 )

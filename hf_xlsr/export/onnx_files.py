@@ -15,11 +15,11 @@ from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 
+from hf_xlsr.encoders.heads import run_head
 from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, EncoderPart, export_parts, onnx_session
 from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.pooling import pool
 
 TOLERANCE = 1e-4
 _LAYERS: dict[str, Any] = {"Dense": Dense, "Normalize": Normalize}
@@ -36,12 +36,12 @@ class SentenceGraph(nn.Module):
         super().__init__()
         self.encoder = encoder_from_pretrained(str(export / part.folder), place="the encoder of the export")
         (_, pooling), *layers = part.layers
-        self.pooling = Pooling.load_config(str(export), subfolder=pooling)["pooling_mode"]
+        self.pooling = Pooling.load(str(export), subfolder=pooling)
         self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=place) for kind, place in layers)
         dense = [layer for layer in self.layers if isinstance(layer, Dense)]
         affine = all(isinstance(layer.activation_function, nn.Identity) for layer in dense)
         leading = list(takewhile(lambda layer: isinstance(layer, Dense), self.layers))
-        self.before_pooling = len(leading) if affine and self.pooling in ("mean", "cls") else 0
+        self.before_pooling = len(leading) if affine and self.pooling.pooling_mode in ("mean", "cls") else 0
         self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,10 +49,9 @@ class SentenceGraph(nn.Module):
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         for layer in self.layers[: self.before_pooling]:
             states = layer({"sentence_embedding": states})["sentence_embedding"]
-        embeddings = pool(states, attention_mask, self.pooling)
-        for layer in self.layers[self.before_pooling :]:
-            embeddings = layer({"sentence_embedding": embeddings})["sentence_embedding"]
-        return states, embeddings
+        features = {"token_embeddings": states, "attention_mask": attention_mask}
+        head = [self.pooling, *self.layers[self.before_pooling :]]
+        return states, run_head(head, features, normalize=True)
 
 
 def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from hf_xlsr.data.tokenization import trim_vocabulary
+from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.loading import MAX_LENGTH
-from hf_xlsr.export.sentence_transformer import settings_of, to_sentence_transformer
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.utils.errors import XlsrError
 
 # One text of 50, drawn at random, at most 2,000 in all, measures what is lost and does not choose tokens.
@@ -34,7 +36,7 @@ def prune(
     starting point of a training, see `docs/distill.md`.
 
     Args:
-        model: `Transformer`, `Pooling` and perhaps `Normalize`; unchanged.
+        model: One encoder with any modules behind it, which stay as they are; unchanged.
         texts: Text in all languages that the result is for. One of 50 is held out to measure the result.
         layers: Numbers of the layers to keep, from 0; by default all.
         vocab_size: Number of tokens to keep, see `trim_vocabulary`; by default all that occur.
@@ -44,26 +46,16 @@ def prune(
         after; and of the held-out texts `same_tokens` (share of the original's tokens that the result has, too),
         `tokens_per_text` before and after, `unknown_tokens`, and the mean `cosine` with the original.
     """
-    names = [type(module).__name__ for module in model]
-    if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= {"Normalize"}:
-        raise XlsrError(f"only Transformer, Pooling and Normalize can be pruned, got {', '.join(names)}.")
+    read = read_encoder(model)
+    part = read.single()
     transformer: Any = model[0]
     held: list[str] = []
     options: dict[str, Any] = {"vocab_size": vocab_size, "always": [*filter(None, model.prompts.values())]}
-    small, kept = trim_vocabulary(transformer.tokenizer, _without(texts, held), **options)
+    small, kept = trim_vocabulary(part.tokenizer, _without(texts, held), **options)
     prompt = model.prompts.get(model.default_prompt_name or "") or ""
-    pooling: Any = model[1]
     before = transformer.model
-    pruned = to_sentence_transformer(
-        _smaller_copy(before, kept, layers),
-        small,
-        pooling=pooling.pooling_mode,
-        normalize="Normalize" in names,
-        max_length=model.max_seq_length or MAX_LENGTH,
-    )
-    for name, value in settings_of(model).items():
-        setattr(pruned, name, value)
-    pruned.set_pooling_include_prompt(pooling.include_prompt)
+    smaller = replace(part, encoder=_smaller_copy(part.encoder, kept, layers), tokenizer=small)
+    pruned = SentenceEncoder({"": smaller}, read.settings).detached().assemble()
     after: Any = pruned[0]
     return pruned, {
         "tokens": [len(transformer.tokenizer), len(small)],
@@ -117,7 +109,7 @@ def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | Non
     table = encoder.get_input_embeddings()
     place = next(key for key, module in encoder.named_modules() if module is table)
     state[f"{place}.weight"] = table.weight.detach()[torch.tensor(kept)]
-    smaller = type(encoder)(config)
+    smaller = encoder_from_config(config)
     wanted = smaller.state_dict()
     if not set(moved) <= set(wanted):
         raise XlsrError(f"layer {chosen[0]} of {type(encoder).__name__} cannot be the first; keep layer 0.")

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from copy import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.base.modules.module import Module
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.base.modules import Dense
 from torch import nn
-from transformers import PreTrainedModel
 
-from hf_xlsr.encoders.loading import MAX_LENGTH
-from hf_xlsr.encoders.stock import max_positions, new_pooler
+from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder, load_sentence_transformer
+from hf_xlsr.encoders.heads import build_head, new_head
+from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.utils.files import write_json
 
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
-
-
-def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:
-    """`Transformer` and `Pooling` around a copy of an encoder, on the CPU in float32.
-
-    An encoder without the pooler of its architecture gets one, so that it loads without warnings and that checkpoints of
-    sentence-transformers' own trainer resume. Embeddings do not depend on it.
-    """
-    max_length = min(max_length, max_positions(encoder) or max_length)
-    with tempfile.TemporaryDirectory() as folder:
-        encoder.save_pretrained(folder, state_dict={**new_pooler(encoder.config), **encoder.state_dict()})
-        tokenizer.save_pretrained(folder)
-        # In transformers 5 a model comes back in the precision that it was saved in.
-        transformer = Transformer(folder, max_seq_length=max_length, model_kwargs={"dtype": torch.float32})
-    transformer.model_kwargs = {}
-    return [transformer, Pooling(encoder.config.hidden_size, pooling_mode=pooling)]
 
 
 def dense(weight: torch.Tensor, bias: torch.Tensor | None) -> Dense:
@@ -53,34 +34,51 @@ def dense(weight: torch.Tensor, bias: torch.Tensor | None) -> Dense:
 
 
 def to_sentence_transformer(
-    encoder: PreTrainedModel,
+    encoder: Any,
     tokenizer: Any,
     *,
-    projection: nn.Linear | None = None,
-    pooling: str = "mean",
+    pooling: Any = "mean",
     normalize: bool = True,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
 ) -> SentenceTransformer:
-    """Wraps a plain encoder as `Transformer + Pooling (+ Dense) (+ Normalize)`, on the CPU in float32.
+    """Wraps plain encoders as `Transformer + Pooling (+ Normalize)`, on the CPU in float32.
+
+    Encoders by language become the routes of a `Router`: `model.encode(texts, task="zh")`. Without a task `encode` raises
+    a `ValueError` with the routes; `encode_query` and `encode_document` use the first. Objects that some languages share
+    are exported once, and a single encoder and tokenizer for all languages has no routes.
 
     Args:
-        encoder: A stock Hugging Face encoder, for example `model.encoder`; the result has copies of its weights.
-        tokenizer: Its fast tokenizer.
-        projection: A linear layer applied to the pooled embeddings.
-        pooling: `mean`, `max` or `cls`.
+        encoder: A stock Hugging Face encoder, or one by language; the result has copies of their weights.
+        tokenizer: Its tokenizer, or one by language.
+        pooling: A mode of sentence-transformers' `Pooling`, or several.
         normalize: Normalise embeddings to length 1.
-        max_length: Number of tokens that sentences are truncated to.
+        max_length: Number of tokens that sentences are truncated to; by default the tokenizer's.
+
+    Examples:
+        >>> from transformers import BertConfig, BertModel
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> texts = ["the red house", "the blue river", "la maison rouge", "la rivière bleue"]
+        >>> tokenizer = train_tokenizer(texts, vocab_size=40, algorithm="bpe", max_length=16)
+        >>> size = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+        >>> encoders = {"en": BertModel(size), "fr": BertModel(size)}
+        >>> model = to_sentence_transformer(encoders, {"en": tokenizer, "fr": tokenizer})
+        >>> model.encode(texts[:3], task="fr").shape
+        (3, 8)
     """
-    modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
-    if projection is not None:
-        modules.append(dense(projection.weight, projection.bias))
-    return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
-
-
-def settings_of(model: SentenceTransformer) -> dict[str, Any]:
-    """Prompts, similarity function and truncation of a model, as arguments of `SentenceTransformer`."""
-    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    return {name: copy(getattr(model, name)) for name in names}
+    encoders = encoder if isinstance(encoder, Mapping) else {"": encoder}
+    tokenizers = tokenizer if isinstance(tokenizer, Mapping) else dict.fromkeys(encoders, tokenizer)
+    heads: dict[int, list[Any]] = {}
+    parts = {}
+    for name, one in encoders.items():
+        own = tokenizers[name]
+        if id(one) not in heads:
+            heads[id(one)] = list(build_head(new_head(one.config.hidden_size, pooling, normalize=normalize)))
+        options = {"max_seq_length": usable_length([one], own.model_max_length, max_length)}
+        parts[name] = EncoderPart(one, own, heads[id(one)], options)
+    objects = {(id(part.encoder), id(part.tokenizer)) for part in parts.values()}
+    if len(objects) == 1:
+        parts = {"": next(iter(parts.values()))}
+    return SentenceEncoder(parts).detached().assemble()
 
 
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
@@ -97,4 +95,4 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
         tokenizer = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
         content = {**json.loads(file.read_text("utf-8")), "max_seq_length": tokenizer["model_max_length"]}
         write_json(file, content)
-    return SentenceTransformer(str(path), device="cpu", trust_remote_code=False)
+    return load_sentence_transformer(str(path), "cpu")

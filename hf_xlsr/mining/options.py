@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import DTYPES
 from hf_xlsr.mining.search.extraction import MARGINS, RETRIEVALS
@@ -24,7 +25,8 @@ class MiningOptions:
     Attributes:
         languages: Of source and target; required by an encoder with a route for each language.
         routes: Language -> route, for an encoder whose routes are not named after languages.
-        prompt: Put before every sentence, for instance `"query: "`.
+        prompt: Put before sentences: one for all (`"query: "`, or `""` for none), or by language or side (`source`,
+            `target`). None: the model's own prompts.
         batch_size: Sentences encoded at a time.
         dtype: Precision of an encoder given by name; as its files store it if None.
         vectors: Folder of embeddings that `hf-xlsr encode` and other jobs share, for an encoder given by name.
@@ -49,7 +51,7 @@ class MiningOptions:
 
     languages: Sequence[str] | None = None
     routes: Mapping[str, str] | None = None
-    prompt: str = ""
+    prompt: Prompts = None
     batch_size: int = 64
     dtype: str | None = None
     vectors: str | None = None

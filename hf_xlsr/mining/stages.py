@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
+import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
-from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
+from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, find_model, load_encoder
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
@@ -38,6 +43,7 @@ VECTORS, SHARDS = "vectors.npy", "shards"
 # The second is longer than any encoder takes: its vector depends on where it is truncated.
 PROBES = ("One sentence.", "One sentence of many words, " * 200)
 ITEMSIZE = 2  # bytes of a float16
+SETTINGS_FILE = "config_sentence_transformers.json"
 
 
 class Processes:
@@ -89,6 +95,17 @@ class LazyEncoder:
         if self.model is not None:
             self._encoder = None
 
+    def prompts(self) -> PromptTable:
+        """The encoder's own prompts, from its files where these have them, so that it is not loaded for them."""
+        if self._encoder is None and self.model is not None:
+            from sentence_transformers.util import load_file_path
+
+            file = load_file_path(find_model(self.model).path, SETTINGS_FILE)
+            if file is not None:
+                settings = json.loads(Path(file).read_text("utf-8"))
+                return PromptTable.of(SimpleNamespace(**settings))
+        return PromptTable.of(self.get())
+
     def identity(self, language: str | None = None, routes: Mapping[str, str] | None = None) -> str:
         """An identifier that differs between encoders.
 
@@ -106,11 +123,22 @@ class LazyEncoder:
             return f"sha256:{digest}" + (f" in {self._dtype}" if self._dtype else "")
         encoder = self.get()
         # Rounded, as the last digits depend on the number of threads.
-        probe = embed(encoder, PROBES, language=language, routes=routes)
+        texts = PROBES if truncates_texts(encoder) else PROBES[:1]
+        probe = embed(encoder, texts, language=language, routes=routes)
         found = hashlib.sha256((probe.round(2) + 0).tobytes())
         if isinstance(encoder, torch.nn.Module):
             found.update(loaded_hash(encoder, poolers=False).encode())
         return f"{type(encoder).__qualname__}:{found.hexdigest()}"
+
+
+def truncates_texts(encoder: Any) -> bool:
+    """Whether an encoder truncates texts to the positions that it has; some fail on a longer text instead."""
+    modules = encoder.modules() if isinstance(encoder, torch.nn.Module) else ()
+    transformers: list[Any] = [module for module in modules if hasattr(module, "auto_model")]
+    return all(
+        (transformer.max_seq_length or 0) <= (max_positions(transformer.auto_model) or math.inf)
+        for transformer in transformers
+    )
 
 
 class VectorFile:
@@ -157,8 +185,17 @@ def _header(shape: tuple[int, int]) -> bytes:
     return buffer.getvalue()
 
 
+class Side(NamedTuple):
+    """The texts of a side and the file of their vectors; `role` is that of `embed`."""
+
+    store: TextStore
+    file: VectorFile
+    language: str | None = None
+    role: str | None = None
+
+
 def encode_shards(
-    sides: Sequence[tuple[TextStore, VectorFile, str | None]],
+    sides: Sequence[Side],
     encoder: LazyEncoder,
     encoding: EncodingOptions,
     *,
@@ -170,16 +207,17 @@ def encode_shards(
     Sentences of a shard are sorted by length. A vector depends on its shard, not on the number of processes.
     """
     # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
-    share = [(*side, shard) for side in sides for shard in range(len(side[1].shards))][process[0] :: process[1]]
-    missing = {file: set(file.missing()) for _, file, _ in sides}
-    left = [task for task in share if task[3] in missing[task[1]]]
-    for store, file, language, shard in tqdm(
-        left, "encoding", unit=" shards", disable=not (show_progress_bar and left)
-    ):
-        texts = store.texts(np.arange(*file.shards[shard]))
+    shards = [(side, shard) for side in sides for shard in range(len(side.file.shards))]
+    share = shards[process[0] :: process[1]]
+    missing = {side.file: set(side.file.missing()) for side in sides}
+    left = [(side, shard) for side, shard in share if shard in missing[side.file]]
+
+    for side, shard in tqdm(left, "encoding", unit=" shards", disable=not (show_progress_bar and left)):
+        texts = side.store.texts(np.arange(*side.file.shards[shard]))
         order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
-        vectors = embed(encoder.get(), [texts[place] for place in order], language=language, **encoding)
-        file.write(shard, vectors[np.argsort(order)])
+        by_length = [texts[place] for place in order]
+        vectors = embed(encoder.get(), by_length, language=side.language, role=side.role, **encoding)
+        side.file.write(shard, vectors[np.argsort(order)])
 
 
 class Job:
@@ -209,7 +247,12 @@ class Job:
 
     def language(self, side: str) -> str | None:
         languages = self.options.languages
-        return None if languages is None else languages[SIDES.index(side.removesuffix("_pool"))]
+        return None if languages is None else languages[SIDES.index(self.role(side))]
+
+    @staticmethod
+    def role(side: str) -> str:
+        """`source` or `target`: a pool has the prompt of its side."""
+        return side.removesuffix("_pool")
 
     def __getitem__(self, name: str) -> Stage:
         return self.work.stage(name)
@@ -223,6 +266,7 @@ class Job:
         inputs: dict[str, Any] = {}
         plan: dict[str, Any] = {}
         identities: dict[str | None, str] = {}
+        prompts = self.encoder.prompts().given(self.options.prompt) if self.encoder else PromptTable()
         for side, sentences in self.texts.items():
             path, digest = file_of(sentences), input_hash(sentences)
             inputs[side] = {"name": os.path.abspath(path) if path else None, "sha256": digest}
@@ -238,7 +282,7 @@ class Job:
                 plan[f"{side}.vectors"] = {
                     "text": read,
                     "encoder": identities[language],
-                    "prompt": self.options.prompt,
+                    "prompt": prompts.text(role=self.role(side), language=self.language(side)),
                     "language": self.language(side),
                     "routes": dict(self.options.routes or {}),
                 }
@@ -280,7 +324,7 @@ class Job:
         waiting = [side for side, file in files.items() if file.missing()]
         self.reused += [f"{side}.vectors" for side in files if side not in waiting]
         with self.timed("encode"):
-            sides = [(store, files[side], self.language(side)) for side, store in stores.items()]
+            sides = [Side(store, files[side], self.language(side), self.role(side)) for side, store in stores.items()]
             process = self.processes.index, self.processes.count
             shown = self.show_progress_bar
             encode_shards(sides, self.encoder, self.options.encoding, process=process, show_progress_bar=shown)

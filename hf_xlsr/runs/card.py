@@ -16,6 +16,7 @@ from langcodes import tag_is_valid
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import as_list, as_source
 from hf_xlsr.encoders.encoding import routes_of
+from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
 from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
@@ -48,6 +49,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     recipe, languages = run.recipe, list(map(one_line, run.recipe.languages))
     template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
     routes = tuple(map(one_line, run.routes()))
+    prompt = settings.get("prompt", "")
     return (
         Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         .from_string(template)
@@ -68,17 +70,17 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
             facts=_facts(run, settings),
             plots={name: PLOTS[name] for name in settings.get("plots", ()) if name in PLOTS},
             licence=_licence_sentence(recipe),
-            max_length=prose(recipe.data.max_length),
+            max_length=prose(settings["max_length"]),
             citation=run.citation,
             exported=run.exported,
             task=run.pipeline_tag,
             pairs=getattr(getattr(recipe, "task", None), "texts", "") == "pair",
-            prompt=python_text(run.prompt) if run.prompt else "",
+            prompt=python_text(prompt) if prompt else "",
             examples=[python_text(sentence) for sentence in EXAMPLES],
-            prompted=[python_text(run.prompt + sentence) for sentence in EXAMPLES],
+            prompted=[python_text(prompt + sentence) for sentence in EXAMPLES],
             routes=[prose(route) for route in routes],
             python_routes=[python_text(route) for route in routes],
-            stock=_stock_vectors(run, routes),
+            stock=_stock_vectors(settings.get("head") or [], routes),
             place=PLACE,
         )
     )
@@ -143,17 +145,16 @@ def _protocols(metrics: Results) -> dict[str, str]:
     return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
 
 
-def _stock_vectors(run: Method, routes: Sequence[str]) -> dict[str, Any] | None:
+def _stock_vectors(head: HeadConfig, routes: Sequence[str]) -> dict[str, Any] | None:
     """Pooling and folder for code with transformers alone; None if the vectors need more than that."""
-    model = run.recipe.model
-    pooling = model.get("pooling", getattr(run.config_class, "pooling", None))
-    stock = run.library_name == "sentence-transformers" and pooling in POOLINGS
-    if not stock or not run.exported or model.get("projection_dim"):
+    kinds = [module["kind"] for module in head]
+    pooling = pooling_name(head)
+    if kinds not in (["Pooling"], ["Pooling", "Normalize"]) or pooling not in POOLINGS or leaves_out_prompt(head):
         return None
     folder = f"{routes[0]}_0_Transformer" if routes else None  # as sentence-transformers names the parts of a router
     return {
         "pooling": pooling,
-        "normalize": getattr(run.recipe.export, "normalize", True),
+        "normalize": kinds[-1] == "Normalize",
         "folder": python_text(folder) if folder else None,
     }
 

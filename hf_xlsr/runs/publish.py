@@ -7,9 +7,11 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from hf_xlsr.encoders.loading import find_model, load_encoder
+from hf_xlsr.encoders.loading import load_encoder
+from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
+from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.runs.card import card_for, card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
@@ -72,7 +74,7 @@ def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
     card = (home / CARD).read_text("utf-8") if (home / CARD).is_file() else card_of_model(name)
     if not (home / "modules.json").is_file():
         home = scratch
-        load_encoder(name, "cpu").save(str(home), create_model_card=False)
+        save_export(load_encoder(name, "cpu"), home)
     return RepoUpload(repo, card_for(card, repo), folder_files(home, without=(CARD, *LEFT_OUT)), private)
 
 

@@ -77,7 +77,12 @@ class DataSection(Section):
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of the cleaned pairs to train on")
     limit: int | None = Field(None, ge=1, description="maximum number of pairs")
-    max_length: int = Field(200, ge=1, description="sentences are truncated to this many tokens")
+    max_length: int | None = Field(
+        None,
+        ge=1,
+        description="sentences are truncated to this many tokens; by default the encoder's own number, and 200 "
+        "for a new encoder",
+    )
     num_proc: int = Field(1, ge=1, description="number of processes that prepare the data", exclude=True)
 
 
@@ -85,8 +90,8 @@ class AdaptersSection(Section):
     rank: int = Field(0, ge=0, description="rank of the LoRA adapters trained instead of the encoders; 0 trains all")
     alpha: int = Field(32, ge=1, description="their scale is alpha / rank")
     dropout: float = Field(0.0, ge=0, le=1, description="dropout before the adapters")
-    modules: list[str] | str = Field(
-        ["query", "key", "value"], description="layers with an adapter, by the ends of their names"
+    modules: list[str] | str | None = Field(
+        None, description="layers with an adapter, by the ends of their names; by default queries, keys and values"
     )
 
 

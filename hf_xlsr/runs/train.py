@@ -174,8 +174,7 @@ def _finish(
     finished = method.evaluate_and_export(folder, trainer, data, sets, console)
     if (whole := merged(model)) is not model:  # later runs start from merged weights
         whole.save_pretrained(folder.merged)
-        if trainer.processing_class is not None:
-            trainer.processing_class.save_pretrained(folder.merged)
+        trainer.save_tokenizers(folder.merged)
     write_json(folder.log, trainer.state.log_history)
     # A run shorter than logging_steps logs no loss.
     if any("loss" in entry for entry in trainer.state.log_history) and can_plot():
@@ -195,6 +194,8 @@ def _finish(
         "hardware": hardware_name(arguments.device),
         "threads": torch.get_num_threads(),
         "dimension": finished.dimension,
+        "max_length": trainer.max_length,
+        **encoder_facts_of(model.config),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "plots": [plot.name for plot in finished.plots],
         **({"comparison": finished.comparison} if finished.comparison else {}),
@@ -208,6 +209,16 @@ def _finish(
     console.print(f"results  {folder.results}\ncard     {folder.card}", markup=False)
     console.print(f"plots    {', '.join(map(str, finished.plots)) or 'none'}", markup=False)
     return finished.metrics
+
+
+def encoder_facts_of(config: Any) -> dict[str, Any]:
+    """Head and default prompt of a trained sentence encoder, for its card; empty for other models."""
+    heads = getattr(config, "heads", None) or {}
+    head = next(iter(heads.values()), None) or getattr(config, "head", None)
+    if head is None:
+        return {}
+    settings = config.settings
+    return {"head": head, "prompt": settings.prompts.get(settings.default_prompt_name or "", "")}
 
 
 def hardware_name(device: torch.device) -> str:

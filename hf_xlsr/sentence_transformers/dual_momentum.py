@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 from torch import nn
+from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -33,10 +35,21 @@ from hf_xlsr.sentence_transformers.losses import Features
 from hf_xlsr.utils.distributed import gather_ragged, gather_with_gradient, world_size
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
-from hf_xlsr.utils.pooling import normalize
 
 HASH_FACTOR = 6364136223846793005  # Knuth's, modulo 2^64
 SIDES = ("source", "target")
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+FLAT_BORDERS = "cu_seq_lens_q"  # in the features of FlashAttention: where each text of the one row begins, and the end
+
+
+class PairKeys(NamedTuple):
+    """Keys of both sides of some pairs `(batch, width)`, hashes of their texts and of the pairs `(batch,)`."""
+
+    source_keys: torch.Tensor
+    target_keys: torch.Tensor
+    source_texts: torch.Tensor
+    target_texts: torch.Tensor
+    pairs: torch.Tensor
 
 
 class DualMomentumLoss(nn.Module):
@@ -84,27 +97,37 @@ class DualMomentumLoss(nn.Module):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        self.arguments: dict[str, Any] = {"queue_size": queue_size, "momentum": momentum, "temperature": temperature}
-        self.arguments |= {"queue_storage": queue_storage, "in_batch_negatives": in_batch_negatives}
-        self.arguments |= {"mask_stale_keys": mask_stale_keys, "mask_duplicates": mask_duplicates}
+        self.arguments: dict[str, Any] = {
+            "queue_size": queue_size,
+            "momentum": momentum,
+            "temperature": temperature,
+            "queue_storage": queue_storage,
+            "in_batch_negatives": in_batch_negatives,
+            "mask_stale_keys": mask_stale_keys,
+            "mask_duplicates": mask_duplicates,
+        }
         self.config = DualMomentumConfig(**self.arguments)
-        self.matryoshka_dims, self.gather_across_devices = matryoshka_dims, gather_across_devices
+        self.matryoshka_dims = matryoshka_dims
+        self.gather_across_devices = gather_across_devices
+
         self.model = model
-        card: Any = {id(model.model_card_data): None}  # it refers to the trainer
+        first_weight = next(model.parameters())
+        self.half_dtype = first_weight.dtype if first_weight.dtype in HALF_PRECISION else None
+
         # Not named `model`, which the trainer replaces by the wrapped one.
-        self.momentum_model = copy.deepcopy(model, card).requires_grad_(False).eval()
-        if next(model.parameters()).dtype in (torch.bfloat16, torch.float16):
+        model_card: Any = {id(model.model_card_data): None}  # not copied, since it refers to the trainer
+        self.momentum_model = copy.deepcopy(model, model_card).requires_grad_(False).eval()
+        if self.half_dtype is not None:
             self.momentum_model.float()  # small updates would be rounded away
+
         self.queues: Any = nn.ModuleDict()
         if queue_size:
-            device = next(model.parameters()).device
-            with torch.no_grad():
-                first: Any = next(model.children())  # all routes of a router have embeddings of one width
-                task = next(iter(first.sub_modules), None) if hasattr(first, "sub_modules") else None
-                width = self._keys(batch_to_device(model.preprocess(["a"], task=task), device)).shape[1]
-            self.queues.update({side: MemoryQueue(queue_size, width, queue_storage) for side in SIDES})
-            self.queues.to(device)
-        self.waiting: list[tuple[torch.Tensor, ...]] = []  # keys of both sides, their hashes, those of the pairs
+            width = self._embedding_width()
+            for side in SIDES:
+                self.queues[side] = MemoryQueue(queue_size, width, queue_storage)
+            self.queues.to(first_weight.device)
+
+        self.waiting: list[PairKeys] = []  # of the micro-batches of this step
         self.steps_end = False  # whether somebody calls `finish_step`
 
     def train(self, mode: bool = True) -> DualMomentumLoss:
@@ -117,65 +140,112 @@ class DualMomentumLoss(nn.Module):
         """The model without what the trainer wraps around it."""
         return extract_model_from_parallel(self.model, keep_torch_compile=False)
 
-    def _autocast(self) -> torch.autocast:
-        """The trainer's precision, in which accelerate runs the forward of its model alone."""
-        device = self.momentum_model.device.type
-        return torch.autocast(device, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None)
+    def _autocast(self, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+        """Computes in a precision; without one, in that of the code around it."""
+        if dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.momentum_model.device.type, dtype=dtype)
 
-    def _keys(self, features: dict[str, Any]) -> torch.Tensor:
-        with self._autocast():
+    @torch.no_grad()
+    def _embedding_width(self) -> int:
+        """The number of dimensions of an embedding, measured on one text."""
+        first_module: Any = next(self.momentum_model.children())
+        routes = getattr(first_module, "sub_modules", [None])  # of a router; they have embeddings of one width
+        features = self._preprocess(["a"], task=next(iter(routes), None))
+
+        # FlashAttention reads half precision only, and nobody knows yet which one the trainer will use.
+        precision = torch.bfloat16 if FLAT_BORDERS in features else None
+        with self._autocast(precision):
+            return self._keys(features).shape[1]
+
+    def _preprocess(
+        self, texts: Sequence[str], *, prompt: str | None = None, task: str | None = None
+    ) -> dict[str, Any]:
+        """Features of texts, as the trainer's collator makes them."""
+        features = self.momentum_model.preprocess(list(texts), prompt=prompt, task=task)
+        features = batch_to_device(features, self.momentum_model.device)
+        return features if task is None else {**features, "task": task}
+
+    def _keys(self, features: Mapping[str, Any]) -> torch.Tensor:
+        """Keys of the texts, in the precision of the trained model, `(batch, width)`."""
+        # Accelerate runs the forward of the trainer's model alone in the trainer's precision.
+        with self._autocast(self.autocast_dtype or self.half_dtype):
             return _unit(self.momentum_model(dict(features))["sentence_embedding"])
 
     @torch.no_grad()
-    def _keys_and_texts(
-        self, columns: Sequence[dict[str, Any]]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
-        """Keys and hashes of the texts of each column, and the hashes of the pairs."""
-        texts = [text_hashes(features) for features in columns]
-        return [self._keys(features) for features in columns], texts, texts[0] * HASH_FACTOR + texts[1]
+    def _pair_keys(self, source: Mapping[str, Any], target: Mapping[str, Any]) -> PairKeys:
+        source_texts = text_hashes(source)
+        target_texts = text_hashes(target)
+        pairs = source_texts * HASH_FACTOR + target_texts
+        return PairKeys(self._keys(source), self._keys(target), source_texts, target_texts, pairs)
 
-    def _enqueue(self, keys: Sequence[torch.Tensor], texts: Sequence[torch.Tensor], pairs: torch.Tensor) -> None:
-        for side, own_keys, own_texts in zip(SIDES, keys, texts, strict=True):
-            self.queues[side].enqueue(own_keys, own_texts, pairs)
+    @torch.no_grad()
+    def _hard_negatives(self, columns: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys of all hard negatives, and hashes of their texts."""
+        keys = torch.cat([self._keys(features) for features in columns])
+        texts = torch.cat([text_hashes(features) for features in columns])
+        if self.gather_across_devices:
+            return gather_with_gradient(keys), gather_with_gradient(texts)
+        return keys, texts
+
+    def _enqueue(self, keys: PairKeys) -> None:
+        self.queues["source"].enqueue(keys.source_keys, keys.source_texts, keys.pairs)
+        self.queues["target"].enqueue(keys.target_keys, keys.target_texts, keys.pairs)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step."""
         columns = list(sentence_features)
-        keys, texts, pairs = self._keys_and_texts(columns)
-        source, target = (_unit(self.model(features)["sentence_embedding"]) for features in columns[:2])
-        negatives = negative_texts = None
-        if columns[2:]:
-            negatives, negative_texts = torch.cat(keys[2:]), torch.cat(texts[2:])
-            if self.gather_across_devices:
-                negatives, negative_texts = gather_with_gradient(negatives), gather_with_gradient(negative_texts)
+        keys = self._pair_keys(*columns[:2])
+        negatives = self._hard_negatives(columns[2:]) if columns[2:] else (None, None)
+
+        source = _unit(self.model(columns[0])["sentence_embedding"])
+        target = _unit(self.model(columns[1])["sentence_embedding"])
+
+        source_queue = self.queues["source"] if self.queues else None
+        target_queue = self.queues["target"] if self.queues else None
         options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "gather": self.gather_across_devices}
-        source_queue, target_queue = (self.queues[side] if self.queues else None for side in SIDES)
-        hard = negatives, negative_texts
-        with self._autocast():
-            onward, _ = direction_loss(self.config, source, keys[1], target_queue, texts[1], pairs, *hard, **options)
-            back, _ = direction_loss(self.config, target, keys[0], source_queue, texts[0], pairs, **options)
+        with self._autocast(self.autocast_dtype):
+            onward, _ = direction_loss(
+                self.config,
+                source,
+                keys.target_keys,
+                target_queue,
+                keys.target_texts,
+                keys.pairs,
+                *negatives,
+                **options,
+            )
+            back, _ = direction_loss(
+                self.config, target, keys.source_keys, source_queue, keys.source_texts, keys.pairs, **options
+            )
+
         if self.model.training and torch.is_grad_enabled():
             # Gradients that are gone show that nobody has ended the last step.
-            if self.waiting and not self.steps_end and all(one.grad is None for one in self.model.parameters()):
+            if self.waiting and not self.steps_end and all(weight.grad is None for weight in self.model.parameters()):
                 raise XlsrError("DualMomentumLoss needs `callbacks=[DualMomentumCallback(loss)]` in the trainer.")
-            self.waiting.append((*keys[:2], *texts[:2], pairs))
+            self.waiting.append(keys)
         return {"source_to_target": onward, "target_to_source": back}
 
     @torch.no_grad()
     def finish_step(self) -> None:
         """Updates the momentum encoder and enqueues the keys, after each optimiser step; see `DualMomentumCallback`."""
         self.steps_end = True
-        pairs = momentum_pairs(self._trained(), self.momentum_model)
-        update_averages(pairs, self.config.momentum)
-        waiting, self.waiting = self.waiting, []
+        weights = momentum_pairs(self._trained(), self.momentum_model)
+        update_averages(weights, self.config.momentum)
+
+        waiting = self.waiting
+        self.waiting = []
         if not self.queues:
             return
-        parts = [torch.cat(part) for part in zip(*waiting, strict=True)]
-        if not parts:  # processes may have batches of different datasets, and so none for this loss
+
+        if not waiting:  # processes may have batches of different datasets, and so none for this loss
             queue = self.queues["source"]
-            parts = [queue.values[:0].float()] * 2 + [queue.texts[:0]] * 3
-        source, target, source_texts, target_texts, hashes = map(gather_ragged, parts)
-        self._enqueue((source, target), (source_texts, target_texts), hashes)
+            no_keys = queue.values[:0].float()
+            no_hashes = queue.texts[:0]
+            waiting = [PairKeys(no_keys, no_keys, no_hashes, no_hashes, no_hashes)]
+
+        own_keys = [torch.cat(batches) for batches in zip(*waiting, strict=True)]
+        self._enqueue(PairKeys(*map(gather_ragged, own_keys)))
 
     @torch.no_grad()
     def fill_queues(
@@ -183,39 +253,54 @@ class DualMomentumLoss(nn.Module):
         sources: Sequence[str],
         targets: Sequence[str],
         *,
+        prompts: tuple[str | None, str | None] = (None, None),
         tasks: tuple[str | None, str | None] = (None, None),
         batch_size: int = 64,
     ) -> None:
-        """Fills the queues with translations; `tasks` are the routes of both sides, for a `Router`."""
+        """Fills the queues with translations, before training.
+
+        Args:
+            sources: Texts of the first side.
+            targets: Their translations.
+            prompts: Of both sides, as `prompts` of the training arguments has them. The trainer does not use the
+                model's default prompt, so this does not either.
+            tasks: Routes of both sides, for a `Router`.
+            batch_size: Pairs that are encoded at once.
+        """
         for start in range(0, len(sources), batch_size):
-            columns = []
-            for texts, task in zip((sources, targets), tasks, strict=True):
-                options = {} if task is None else {"task": task}
-                features = self.momentum_model.preprocess(list(texts[start : start + batch_size]), **options)
-                columns.append({**batch_to_device(features, self.momentum_model.device), **options})
-            self._enqueue(*self._keys_and_texts(columns))
+            rows = slice(start, start + batch_size)
+            source = self._preprocess(sources[rows], prompt=prompts[0], task=tasks[0])
+            target = self._preprocess(targets[rows], prompt=prompts[1], task=tasks[1])
+            self._enqueue(self._pair_keys(source, target))
 
     def training_state(self) -> dict[str, torch.Tensor]:
         """Queues and momentum weights, which a checkpoint of the model lacks; frozen weights are those of the model."""
-        momentum = dict(self.momentum_model.named_parameters())
-        trained = [name for name, weight in self._trained().named_parameters() if weight.requires_grad]
-        state: dict[str, torch.Tensor] = {f"momentum_model.{name}": momentum[name] for name in trained}
+        momentum_weights = dict(self.momentum_model.named_parameters())
+        state: dict[str, torch.Tensor] = {}
+        for name, weight in self._trained().named_parameters():
+            if weight.requires_grad:
+                state[f"momentum_model.{name}"] = momentum_weights[name]
         return state | self.queues.state_dict(prefix="queues.")
 
     @torch.no_grad()
     def load_training_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores `training_state`."""
-        own = self.training_state()
-        shapes = [{name: (tuple(part.shape), part.dtype) for name, part in one.items()} for one in (own, state)]
-        if shapes[0] != shapes[1]:
-            differing = sorted(name for name, _ in set(shapes[0].items()) ^ set(shapes[1].items()))
+        own_state = self.training_state()
+        own_shapes = _shapes(own_state)
+        saved_shapes = _shapes(state)
+        if own_shapes != saved_shapes:
+            differing = sorted(name for name, *_ in own_shapes ^ saved_shapes)
             raise XlsrError(f"The checkpoint has another model, queue size or storage: {differing[0]} differs.")
-        for name, part in own.items():
-            part.copy_(state[name])
+
+        for name, tensor in own_state.items():
+            tensor.copy_(state[name])
 
     def get_config_dict(self) -> dict[str, Any]:
-        more = {"matryoshka_dims": self.matryoshka_dims, "gather_across_devices": self.gather_across_devices}
-        return self.arguments | more
+        return {
+            **self.arguments,
+            "matryoshka_dims": self.matryoshka_dims,
+            "gather_across_devices": self.gather_across_devices,
+        }
 
 
 class DualMomentumCallback(SoundStepCallback):
@@ -229,11 +314,15 @@ class DualMomentumCallback(SoundStepCallback):
 
     def __init__(self, loss: nn.Module | Mapping[str, nn.Module]) -> None:
         super().__init__(StepKeys())
-        named = loss if isinstance(loss, Mapping) else {"loss": loss}
-        parts = {f"{name}.{path}": part for name, one in named.items() for path, part in one.named_modules()}
-        # One loss may serve several datasets.
-        found = {id(part): (name, part) for name, part in parts.items() if isinstance(part, DualMomentumLoss)}
-        self.losses: dict[str, DualMomentumLoss] = dict(found.values())
+        named_losses = loss if isinstance(loss, Mapping) else {"loss": loss}
+
+        # A loss may stand inside another one, and it may serve several datasets: then its last name counts.
+        names: dict[DualMomentumLoss, str] = {}
+        for name, outer_loss in named_losses.items():
+            for path, module in outer_loss.named_modules():
+                if isinstance(module, DualMomentumLoss):
+                    names[module] = f"{name}.{path}"
+        self.losses = {name: queue_loss for queue_loss, name in names.items()}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for loss in self.losses.values():
@@ -242,18 +331,9 @@ class DualMomentumCallback(SoundStepCallback):
             if world_size() > 1:  # as DDP copies the weights of the model
                 for weight in loss.momentum_model.parameters():
                     torch.distributed.broadcast(weight.data, 0)
+
         if state.global_step:
-            given = args.resume_from_checkpoint
-            path = given if isinstance(given, (str, os.PathLike)) else None
-            folder = Path(path or f"{args.output_dir}/checkpoint-{state.global_step}")
-            saved = folder / TRAINER_STATE_NAME
-            log = str(state.log_history)  # as text, because NaN != NaN
-            if not saved.is_file() or str(TrainerState.load_from_json(str(saved)).log_history) != log:
-                raise XlsrError(
-                    f"'{folder}' is not the checkpoint that training resumes from. Also give its path as "
-                    "`resume_from_checkpoint` of the training arguments, where callbacks can see it."
-                )
-            self._load(folder)
+            self._load(self._resumed_checkpoint(args, state))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_begin(args, state, control, **kwargs)
@@ -268,36 +348,73 @@ class DualMomentumCallback(SoundStepCallback):
                 loss.finish_step()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if args.should_save:
-            tensors = {
-                f"{name}:{key}": part.detach().contiguous()
-                for name, loss in self.losses.items()
-                for key, part in loss.training_state().items()
-            }
-            with atomic_write(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / self.FILE) as partial:
-                save_file(tensors, partial)
+        if not args.should_save:
+            return
+        tensors: dict[str, torch.Tensor] = {}
+        for name, loss in self.losses.items():
+            for key, tensor in loss.training_state().items():
+                tensors[f"{name}:{key}"] = tensor.detach().contiguous()
 
-    def _load(self, folder: Path) -> None:
+        checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        with atomic_write(checkpoint / self.FILE) as partial:
+            save_file(tensors, partial)
+
+    @staticmethod
+    def _resumed_checkpoint(args: Any, state: Any) -> Path:
+        """The checkpoint that training resumes from, which the trainer does not tell its callbacks."""
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if isinstance(args.resume_from_checkpoint, (str, os.PathLike)) and args.resume_from_checkpoint:
+            checkpoint = Path(args.resume_from_checkpoint)
+
+        saved_state = checkpoint / TRAINER_STATE_NAME
+        log = str(state.log_history)  # as text, because NaN != NaN
+        if not saved_state.is_file() or str(TrainerState.load_from_json(str(saved_state)).log_history) != log:
+            raise XlsrError(
+                f"'{checkpoint}' is not the checkpoint that training resumes from. Also give its path as "
+                "`resume_from_checkpoint` of the training arguments, where callbacks can see it."
+            )
+        return checkpoint
+
+    def _load(self, checkpoint: Path) -> None:
         states: dict[str, dict[str, torch.Tensor]] = {}
-        for key, part in load_file(folder / self.FILE).items():
-            name, _, place = key.rpartition(":")
-            states.setdefault(name, {})[place] = part
+        for name_and_key, tensor in load_file(checkpoint / self.FILE).items():
+            name, _, key = name_and_key.rpartition(":")
+            states.setdefault(name, {})[key] = tensor
+
         for name, loss in self.losses.items():
             loss.load_training_state(states.get(name, {}))
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
-    return normalize(vectors if vectors.dtype == torch.float64 else vectors.float())
+    """Vectors of length 1, in float32 at least."""
+    return normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=-1)
+
+
+def _shapes(state: Mapping[str, torch.Tensor]) -> set[tuple[str, torch.Size, torch.dtype]]:
+    return {(name, tensor.shape, tensor.dtype) for name, tensor in state.items()}
 
 
 def text_hashes(features: Mapping[str, Any]) -> torch.Tensor:
-    """A hash of each text's tokens, whatever its padding, `(batch,)` int64."""
-    ids = features["input_ids"]
-    if "offsets" in features:
-        texts = ids.tensor_split(features["offsets"][1:].cpu())
-        ids, mask = (pad_sequence(list(rows), batch_first=True) for rows in (texts, [row * 0 + 1 for row in texts]))
+    """A hash of the tokens of each text, `(batch,)` int64; the same in padded rows, in one flat row and in a bag."""
+    token_ids, mask = _token_rows(features)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    powers = torch.full_like(token_ids[0], HASH_FACTOR, dtype=torch.long).cumprod(0)
+    return ((token_ids + 1) * powers[positions] * mask).sum(1)
+
+
+def _token_rows(features: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens of each text, `(batch, length)`, and a mask that is 0 for padding.
+
+    FlashAttention and `StaticEmbedding` get the texts of a batch one behind the other, and where each begins.
+    """
+    token_ids = features["input_ids"]
+    if FLAT_BORDERS in features:
+        starts = features[FLAT_BORDERS][:-1]
+    elif "offsets" in features:
+        starts = features["offsets"]
     else:
-        mask = features.get("attention_mask", torch.ones_like(ids))
-    powers = torch.full_like(ids[0], HASH_FACTOR, dtype=torch.long).cumprod(0)
-    places = (mask.cumsum(1) - 1).clamp(min=0)
-    return ((ids + 1) * powers[places] * mask).sum(1)
+        return token_ids, features.get("attention_mask", torch.ones_like(token_ids))
+
+    texts = token_ids.flatten().tensor_split(starts[1:].tolist())
+    rows = pad_sequence(list(texts), batch_first=True, padding_value=-1)
+    return rows, rows >= 0

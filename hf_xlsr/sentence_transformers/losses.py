@@ -40,7 +40,9 @@ class PairLoss(nn.Module):
 
     def __init__(self, model: SentenceTransformer, gather_across_devices: bool, **settings: Any) -> None:
         super().__init__()
-        self.model, self.gather_across_devices, self.settings = model, gather_across_devices, settings
+        self.model = model
+        self.gather_across_devices = gather_across_devices
+        self.settings = settings
 
     def embed(self, sentence_features: Features) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Embeddings of the sources and targets, `(batch, width)`, and of all hard negatives, or None."""
@@ -147,13 +149,17 @@ class AlignmentSimilarityLoss(PairLoss):
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
         """The weighted parts by name, whose sum is the loss."""
-        embeddings, parts = self.embed(sentence_features), LossParts()
-        inputs: dict[str, Any] = {
-            "alignment": (alignment_loss, embeddings),
-            "similarity": (similarity_loss, embeddings[:2]),
-        }
-        for name, (loss, given) in inputs.items():
-            if weight := self.settings[f"{name}_weight"]:
-                temperature = self.settings[f"{name}_temperature"]
-                parts[name] = weight * loss(*given, temperature=temperature, normalize=self.settings["normalize"])
+        source, target, negatives = self.embed(sentence_features)
+        normalize = self.settings["normalize"]
+        parts = LossParts()
+
+        if self.settings["alignment_weight"]:
+            temperature = self.settings["alignment_temperature"]
+            loss = alignment_loss(source, target, negatives, temperature=temperature, normalize=normalize)
+            parts["alignment"] = self.settings["alignment_weight"] * loss
+
+        if self.settings["similarity_weight"]:
+            temperature = self.settings["similarity_temperature"]
+            loss = similarity_loss(source, target, temperature=temperature, normalize=normalize)
+            parts["similarity"] = self.settings["similarity_weight"] * loss
         return parts

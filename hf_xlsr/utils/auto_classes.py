@@ -17,6 +17,14 @@ from types import ModuleType
 from typing import Any
 
 AUTO_MODULE = "transformers.models.auto.configuration_auto"
+OWN_MODEL_TYPES: dict[str, str] = {
+    "cmlm": "hf_xlsr.modeling.cmlm",
+    "distillation": "hf_xlsr.modeling.lightweight",
+    "dual_momentum": "hf_xlsr.modeling.dual_momentum",
+    "hictl": "hf_xlsr.modeling.hictl",
+    "lightweight_dual_transformer": "hf_xlsr.modeling.lightweight",
+}
+"""Model types of this package -> the module that registers them when it is imported."""
 
 
 class _LazyConfigs(dict[str, Any]):
@@ -64,12 +72,12 @@ def _register(auto_module: ModuleType, architectures: Mapping[str, str]) -> None
     mapping._extra_content = _LazyConfigs({**architectures, **mapping._extra_content})
 
 
-def register_architectures(architectures: Mapping[str, str]) -> None:
-    """Makes `AutoConfig` and `AutoModel` know architectures: model type -> module that registers it when imported."""
+def register_architectures() -> None:
+    """Makes `AutoConfig` and `AutoModel` know the architectures of this package, without importing them."""
     if AUTO_MODULE in sys.modules:
-        _register(sys.modules[AUTO_MODULE], architectures)
+        _register(sys.modules[AUTO_MODULE], OWN_MODEL_TYPES)
     else:
-        sys.meta_path.insert(0, _AutoModuleFinder(architectures))
+        sys.meta_path.insert(0, _AutoModuleFinder(OWN_MODEL_TYPES))
 
 
 def load_auto(auto_class: Any, path: Any, **options: Any) -> Any:

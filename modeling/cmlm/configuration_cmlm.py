@@ -8,10 +8,11 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
 from hf_xlsr.losses.vocabulary import LOGITS
+from hf_xlsr.modeling.configuration import SentenceEncoderConfig
 
 
 @strict
-class CmlmConfig(PreTrainedConfig):
+class CmlmConfig(SentenceEncoderConfig):
     """Configuration of `CmlmModel`.
 
     The encoder is any stock Hugging Face encoder, described by `text_config`; by default it has the size of BERT base,
@@ -19,7 +20,6 @@ class CmlmConfig(PreTrainedConfig):
 
     Args:
         text_config: Configuration of the encoder, a config object or a dict with `model_type`.
-        pooling: `mean` (the paper), `max` or `cls`.
         projections: Number of vectors that represent the first sentence (N), the sentence embedding included.
         projection_layers: Layers of each projection; the paper has 3, and tried 1 and more.
         projection_width: Width between these layers; defaults to twice the encoder's.
@@ -51,7 +51,6 @@ class CmlmConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["losses", "statistics", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
-    pooling: Literal["mean", "max", "cls"] = "mean"
     projections: int = interval(min=1)(default=15)
     projection_layers: int = interval(min=1)(default=3)
     projection_width: int | None = None
@@ -68,17 +67,12 @@ class CmlmConfig(PreTrainedConfig):
     nli_labels: int = interval(min=0)(default=0)
 
     @property
-    def hidden_size(self) -> int:
-        """Width of the encoder's states and of sentence embeddings."""
-        return self.get_text_config().hidden_size
-
-    @property
     def conditioned(self) -> bool:
         """Whether vectors of the first sentence precede the second."""
         return self.conditioning in ("input", "skip")
 
-    def positions_before(self, max_length: int) -> int:
-        """Positions that the encoder needs in addition to those of a sentence of `max_length` tokens."""
+    def room(self, positions: int) -> int:
+        """Positions of a sentence in an input of conditional masked language modelling that has `positions`."""
         if self.conditioning == "next_sentence":
-            return max_length
-        return self.projections if self.conditioned else 0
+            return positions // 2
+        return positions - self.projections if self.conditioned else positions

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from sentence_transformers.base.modules import Normalize
 from torch import nn
 from transformers import initialization as init
 from transformers.utils import can_return_tuple
 
+from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.in_batch import additive_margin_loss
@@ -29,9 +32,11 @@ from hf_xlsr.modeling.encoding import (
 from hf_xlsr.modeling.heads import LmHead, NliHead
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import pool
 
 from .configuration_cmlm import CmlmConfig
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 Batch = Mapping[str, Any]
 
@@ -73,6 +78,18 @@ class SentenceProjections(nn.Module):
         return torch.cat([own, states.transpose(0, 1).to(own.dtype)], 1)
 
 
+class MeanOfProjections(nn.Module):
+    """`proj` of table 7 as the last module of a head: the mean of the projected vectors of an embedding."""
+
+    def __init__(self, projections: SentenceProjections) -> None:
+        super().__init__()
+        self.projections = projections
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        vectors = self.projections(features["sentence_embedding"]).mean(1)
+        return {**features, "sentence_embedding": vectors}
+
+
 class CmlmModel(EncoderWithLmHead):
     r"""Conditional masked language modelling (Yang et al., 2021) on any encoder, with bitext retrieval and inference.
 
@@ -109,10 +126,15 @@ class CmlmModel(EncoderWithLmHead):
     main_input_name = "first_input_ids"
     lm_head: LmHead
 
-    def __init__(self, config: CmlmConfig, encoder: Any = None) -> None:
-        super().__init__(config, encoder)
+    def __init__(self, config: CmlmConfig, given: EncoderPart | None = None) -> None:
+        super().__init__(config, given)
         text_config = config.get_text_config()
         width = text_config.hidden_size
+        if config.hidden_size != width:
+            raise XlsrError(
+                f"CmlmModel needs sentence embeddings of the encoder's width {width}, which precede its tokens, got a "
+                f"head of width {config.hidden_size}."
+            )
         parameters = inspect.signature(self.encoder.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._takes_types = "token_type_ids" in parameters
@@ -134,7 +156,7 @@ class CmlmModel(EncoderWithLmHead):
     def _pooled(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         mask = full_mask(input_ids, attention_mask)
         states = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
-        return pool(states, mask, self.config.pooling)
+        return self.embed_states(states, input_ids, mask)
 
     def conditioned_states(
         self, views: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -252,11 +274,23 @@ class CmlmModel(EncoderWithLmHead):
         states = self.encoder(input_ids=ids, attention_mask=mask, **options).last_hidden_state
         return states[:, first.shape[1] :][labels != IGNORE], states[:, 0]
 
-    @property
-    def export_options(self) -> dict[str, Any]:
+    def sentence_encoder(self, tokenizer: Any) -> SentenceEncoder:
+        """As the base; with `sentence_vector` `projected` the head has a module that sentence-transformers lacks."""
+        encoder = super().sentence_encoder(tokenizer)
+        if self.config.sentence_vector == "pooled":
+            return encoder
+        part = encoder.single()
+        head = part.head or []
+        last = [module for module in head[-1:] if isinstance(module, Normalize)]
+        inner = head[: len(head) - len(last)]
+        changed = replace(part, head=[*inner, MeanOfProjections(self.projections), *last])
+        return replace(encoder, parts={"": changed})
+
+    def to_sentence_transformer(self, tokenizer: Any) -> SentenceTransformer:
+        """As the base, for `sentence_vector` `pooled`."""
         if self.config.sentence_vector == "projected":
             raise XlsrError(
                 "sentence_vector 'projected' has no export: no stock module computes it. Set "
                 "config.sentence_vector = 'pooled' to export the pooled states."
             )
-        return super().export_options
+        return super().to_sentence_transformer(tokenizer)

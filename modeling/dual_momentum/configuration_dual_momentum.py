@@ -7,6 +7,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils.type_validators import interval
 
+from hf_xlsr.encoders.assembly import EncoderSettings
+from hf_xlsr.encoders.heads import check_pooling, embedding_width, new_head, with_projection
+from hf_xlsr.modeling.configuration import changed_head
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 SHARED = "shared"
@@ -20,9 +23,16 @@ class DualMomentumConfig(PreTrainedConfig):
         languages: Language codes, two or more; each has a memory queue.
         encoder_configs: Configuration of each language's encoder, by language: config objects, or dicts with
             `model_type`. A single entry named `shared` is one multilingual encoder for all languages.
-        pooling: `mean` (the paper), `max` or `cls`.
-        projection_dim: Width of sentence embeddings after a linear projection of each encoder; 0 for no projection:
-            all encoders must then have the same width.
+        heads: Modules of sentence-transformers behind each encoder, by the encoder's name, see
+            `hf_xlsr.encoders.heads.head_config`; a model fills them in when it is made.
+        pooling: A mode of sentence-transformers' `Pooling` for all encoders, or a list of them; by default those of
+            `heads`, and for an encoder without one `mean` (the paper).
+        normalize: Whether the exported encoder gives unit vectors; by default as `heads` do, and for new heads true.
+        train_head: Whether the weights of the heads are trained.
+        projection_dim: Width of sentence embeddings after a linear projection of each encoder, a part of its head; 0
+            for no projection: all encoders must then have the same width.
+        transformer_options: What sentence-transformers' `Transformer` stores of each encoder, by its name.
+        encoder_settings: Prompts, similarity and truncation, see `hf_xlsr.encoders.assembly.EncoderSettings`.
         queue_size: Keys kept for each language; 0 disables the queues.
         queue_storage: How keys are stored: `float32`, `bfloat16` or `int8` (with a scale for each row).
         temperature: Divides the similarities in equation 2.
@@ -49,7 +59,12 @@ class DualMomentumConfig(PreTrainedConfig):
 
     languages: list[str] | None = None
     encoder_configs: dict[str, Any] | None = None
-    pooling: Literal["mean", "max", "cls"] = "mean"
+    heads: dict[str, Any] | None = None
+    pooling: str | list | None = None
+    normalize: bool | None = None
+    train_head: bool = True
+    transformer_options: dict | None = None
+    encoder_settings: dict | None = None
     projection_dim: int = interval(min=0)(default=0)
     queue_size: int = interval(min=0)(default=409_600)
     queue_storage: Literal["float32", "bfloat16", "int8"] = "float32"
@@ -84,9 +99,20 @@ class DualMomentumConfig(PreTrainedConfig):
                 f"`encoder_configs` must have an entry for each of {', '.join(languages)}, or a single one named "
                 f"'{SHARED}', got {', '.join(encoders)}."
             )
-        widths = {config.hidden_size for config in encoders.values()}
+        widths = set(self.embedding_widths())
         if not self.projection_dim and len(widths) > 1:
             raise ValueError(f"`projection_dim` must be above 0 for encoders of different widths {sorted(widths)}.")
+
+    def embedding_widths(self) -> list[int]:
+        """Widths of the embeddings of each encoder's head, or of its states where it has none yet."""
+        heads = self.heads or {}
+        return [
+            embedding_width(heads[name]) if name in heads else config.hidden_size
+            for name, config in (self.encoder_configs or {}).items()
+        ]
+
+    def validate_pooling(self) -> None:
+        check_pooling(self.pooling)
 
     def validate_negatives(self) -> None:
         """Checks that there are negatives: the loss would be 0."""
@@ -96,8 +122,22 @@ class DualMomentumConfig(PreTrainedConfig):
     @property
     def hidden_size(self) -> int:
         """Width of a sentence embedding."""
-        encoders = self.encoder_configs or {}
-        return self.projection_dim or next(iter(encoders.values())).hidden_size
+        return self.projection_dim or self.embedding_widths()[0]
+
+    @property
+    def settings(self) -> EncoderSettings:
+        """Prompts, similarity and truncation."""
+        return EncoderSettings.from_dict(self.encoder_settings)
+
+    def fill_in_heads(self) -> None:
+        """Sets `heads`, with `pooling`, `normalize` and the projection in them."""
+        given = self.heads or {}
+        heads = {}
+        for name, config in (self.encoder_configs or {}).items():
+            head = changed_head(given.get(name) or new_head(config.hidden_size), self.pooling, self.normalize)
+            heads[name] = with_projection(head, self.projection_dim) if self.projection_dim else head
+        self.heads = heads
+        self.pooling = self.normalize = None
 
     def encoder_of(self, language: str) -> str:
         """The name of a language's encoder: the language, or `shared`."""

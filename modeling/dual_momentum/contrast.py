@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 from transformers import TrainerCallback
 from transformers import initialization as init
 
@@ -16,7 +17,6 @@ from hf_xlsr.losses.combination import matryoshka_mean
 from hf_xlsr.losses.queue_info_nce import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce, truncate_rows
 from hf_xlsr.utils.distributed import gather_rows, process_index
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import normalize
 
 from .configuration_dual_momentum import DualMomentumConfig
 
@@ -153,8 +153,8 @@ def direction_loss(
         queue_rows = bank
         if matryoshka_dims:
             queue_rows = truncate_rows(bank, queries.shape[1])
-            queries, keys = normalize(queries), normalize(keys)
-            others = None if others is None else normalize(others)
+            queries, keys = normalize(queries, dim=-1), normalize(keys, dim=-1)
+            others = None if others is None else normalize(others, dim=-1)
         masked = (rows, columns) if len(rows) else None
         return queue_info_nce(
             queries, keys, queue_rows, temperature=config.temperature, other_keys=others, masked=masked

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from torch.nn.functional import normalize
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
+from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
+from hf_xlsr.encoders.heads import build_head, head_config, run_head
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.losses.combination import weighted_sum
-from hf_xlsr.modeling.base import PairOutput, XlsrPreTrainedModel
+from hf_xlsr.modeling.base import PairOutput, XlsrPreTrainedModel, adopted_head, head_inputs, with_dropout
 from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives, full_mask
 from hf_xlsr.modeling.heads import NliHead
 from hf_xlsr.utils.distributed import gather_ragged
-from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
 from .contrast import MemoryQueue, direction_loss, momentum_pairs, update_averages
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+MOMENTUM = ("momentum_encoders.", "momentum_heads.")
+"""Prefixes of the weights that are copies of others at the start."""
 
 
 class DualMomentumModel(XlsrPreTrainedModel):
@@ -43,7 +49,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
     In the `PairOutput`, `losses` are the parts of equation 3, or 5 with the auxiliary task: `source_to_target`,
     `target_to_source`, `nli`. `statistics` are `queue/filled` (share of the rows), `queue/stale` and `queue/duplicates`:
     the shares of queries whose own translation, or an exact copy of it from another pair, is in the queue. Embeddings and
-    keys are unit vectors. `encoders` are pretrained encoders by name, by default new ones of the configuration.
+    keys are unit vectors. `given` are pretrained encoders with their heads by name, by default new ones of the
+    configuration.
 
     Examples:
         >>> from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
@@ -66,53 +73,62 @@ class DualMomentumModel(XlsrPreTrainedModel):
     base_model_prefix = ""
     main_input_name = "source_input_ids"
     # A bfloat16 average would not move: a thousandth of a step is below its precision.
-    _keep_in_fp32_modules_strict = ["momentum_encoders", "momentum_projections"]
+    _keep_in_fp32_modules_strict = ["momentum_encoders", "momentum_heads"]
+    derived_weights = (*MOMENTUM, "queues.")
 
-    def __init__(self, config: DualMomentumConfig, encoders: Mapping[str, PreTrainedModel] | None = None) -> None:
+    def __init__(self, config: DualMomentumConfig, given: Mapping[str, EncoderPart] | None = None) -> None:
         super().__init__(config)
-        configs = config.encoder_configs or {}
+        config.fill_in_heads()
         attention = {"attn_implementation": config._attn_implementation}
-        if encoders is None:
-            encoders = {name: encoder_from_config(value, **attention) for name, value in configs.items()}
-        self.encoders: Any = nn.ModuleDict(dict(encoders))
-        self.projections = nn.ModuleDict()
-        if config.projection_dim:
-            for name, value in configs.items():
-                self.projections[name] = nn.Linear(value.hidden_size, config.projection_dim, bias=False)
+        self.encoders: Any = nn.ModuleDict()
+        self.heads: Any = nn.ModuleDict()
+        for name, value in (config.encoder_configs or {}).items():
+            self.encoders[name] = encoder_from_config(value, **attention) if given is None else given[name].encoder
+        for name, head in (config.heads or {}).items():
+            self.heads[name] = build_head(head) if given is None else adopted_head(head, given[name].head)
+        self.heads.requires_grad_(config.train_head)
         self.nli_head: Any = None
         if config.nli_labels:
             self.nli_head = NliHead(config.hidden_size, config.nli_hidden_size, config.nli_labels, config.nli_dropout)
-        self.momentum_encoders, self.momentum_projections = nn.ModuleDict(), nn.ModuleDict()
+        self.momentum_encoders, self.momentum_heads = nn.ModuleDict(), nn.ModuleDict()
         if config.use_momentum:
             self.momentum_encoders = copy.deepcopy(self.encoders)
-            self.momentum_projections = copy.deepcopy(self.projections)
+            self.momentum_heads = copy.deepcopy(self.heads)
         self.queues = nn.ModuleDict()
         if config.queue_size:
             for language in config.languages or ():
                 self.queues[language] = MemoryQueue(config.queue_size, config.hidden_size, config.queue_storage)
+        self.prompt_lengths: dict[
+            str, int
+        ] = {}  # by encoder; tokens that a head with `include_prompt: false` leaves out
         self.post_init()
-        self.reset_momentum()  # post_init initialised the projections and their copies differently
+        self.reset_momentum()  # post_init initialised new heads and their copies differently
         self.freeze_momentum()
 
     @classmethod
-    def from_encoders(
-        cls, encoders: Mapping[str, str] | str, *, dropout: float | None = None, **options: Any
-    ) -> DualMomentumModel:
-        """A model on pretrained encoders.
+    def from_encoders(cls, encoders: Any, *, dropout: float | None = None, **options: Any) -> DualMomentumModel:
+        """A model on pretrained encoders, with their heads, prompts and other settings.
 
         Args:
-            encoders: Folder or Hub id of each language's encoder, or of one that all `languages` share.
+            encoders: A mapping from language to encoder; a model with a route for each language; or one encoder that all
+                `languages` share. See `hf_xlsr.encoders.reading.read_encoder` for what an encoder may be.
             dropout: Of all encoders, 0.1 in the paper; by default the encoders' own.
             **options: Values of `DualMomentumConfig`, such as `queue_size`; a shared encoder needs `languages`.
         """
-        paths = encoders if isinstance(encoders, Mapping) else {SHARED: encoders}
-        loaded = {
-            name: encoder_from_pretrained(str(path), place=f"encoder {name}", dropout=dropout)
-            for name, path in paths.items()
+        read = read_encoder(encoders, "encoders")
+        parts = {
+            name or SHARED: replace(part, encoder=with_dropout(part.encoder, dropout))
+            for name, part in read.parts.items()
         }
-        options.setdefault("languages", list(paths))
-        configs = {name: encoder.config for name, encoder in loaded.items()}
-        return cls(DualMomentumConfig(encoder_configs=configs, **options), loaded)
+        heads = {name: head_config(part.head) for name, part in parts.items() if part.head is not None}
+        values: dict[str, Any] = {
+            "languages": list(parts),
+            "encoder_configs": {name: part.encoder.config for name, part in parts.items()},
+            "heads": heads,
+            "transformer_options": {name: part.options for name, part in parts.items()},
+            "encoder_settings": read.settings.to_dict(),
+        }
+        return cls(DualMomentumConfig(**{**values, **options}), parts)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # the options pass through
@@ -128,9 +144,10 @@ class DualMomentumModel(XlsrPreTrainedModel):
         model, info = loaded
         if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
             check_queues(str(path), model.config)  # a float32 queue would read int8 numbers as keys
-        if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
+        if any(name.startswith(MOMENTUM) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
+        model.heads.requires_grad_(model.config.train_head)
         return (model, info) if output_loading_info else model
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -156,24 +173,25 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     def freeze_momentum(self) -> None:
         self.momentum_encoders.requires_grad_(False)
-        self.momentum_projections.requires_grad_(False)
+        self.momentum_heads.requires_grad_(False)
 
     def train(self, mode: bool = True) -> DualMomentumModel:
         """Sets the mode; momentum encoders stay in evaluation mode."""
         super().train(mode)
         self.momentum_encoders.eval()
+        self.momentum_heads.eval()
         return self
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         """Pairs of a trained base parameter and its momentum counterpart, matched by name."""
         yield from momentum_pairs(self.encoders, self.momentum_encoders)
-        yield from momentum_pairs(self.projections, self.momentum_projections)
+        yield from momentum_pairs(self.heads, self.momentum_heads)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Selects the weights of another model to start training from.
 
-        A queue of another size or storage is dropped as a whole. Encoders and projections also initialise missing
-        momentum encoders and projections.
+        A queue of another size or storage is dropped as a whole. Encoders and heads also initialise missing momentum
+        copies.
         """
         own, chosen = self.state_dict(), dict(tensors)
         forms = [{name: (value.shape, value.dtype) for name, value in part.items()} for part in (own, tensors)]
@@ -182,7 +200,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
             if any(forms[0][name] != forms[1].get(name) for name in names):
                 chosen = {name: value for name, value in chosen.items() if name not in names}
         for name, value in tensors.items():
-            momentum_name = f"momentum_{name}"  # for encoders and projections
+            momentum_name = f"momentum_{name}"  # for encoders and heads
             if momentum_name in own:
                 chosen.setdefault(momentum_name, value)
         return chosen
@@ -192,7 +210,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         """Makes the momentum encoders copies of the base encoders."""
         if self.config.use_momentum:
             self.momentum_encoders.load_state_dict(self.encoders.state_dict())
-            self.momentum_projections.load_state_dict(self.projections.state_dict())
+            self.momentum_heads.load_state_dict(self.heads.state_dict())
 
     def momentum_update(self, momentum: float | None = None) -> None:
         """Equation 1: `momentum * average + (1 - momentum) * base` for each momentum parameter."""
@@ -214,14 +232,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
         name = self.config.encoder_of(language)
         momentum = keys and self.config.use_momentum
         encoders = self.momentum_encoders if momentum else self.encoders
-        projections = self.momentum_projections if momentum else self.projections
+        heads: Any = self.momentum_heads if momentum else self.heads
         mask = full_mask(input_ids, attention_mask)
         states = encoders[name](input_ids=input_ids, attention_mask=mask).last_hidden_state
-        vectors = pool(states, mask, self.config.pooling)
-        if not projections:
-            return normalize(vectors)
-        projection: Any = projections[name]
-        return normalize(projection(vectors.to(projection.weight.dtype)).float())
+        features = head_inputs(states, input_ids, mask, self.prompt_lengths.get(name, 0))
+        return normalize(run_head(heads[name], features), dim=-1)
 
     @can_return_tuple
     def forward(
@@ -302,20 +317,29 @@ class DualMomentumModel(XlsrPreTrainedModel):
             target_keys=target_keys,
         )
 
-    def to_sentence_transformer(self, tokenizers: Any, **options: Any) -> SentenceTransformer:
-        """The encoders as a stock sentence-transformers model, one route per language.
+    def sentence_encoder(self, tokenizers: Any) -> SentenceEncoder:
+        """The encoders in training with heads and settings, one route per language; a shared encoder has no route.
 
-        `tokenizers` are by language, or one for a shared encoder; for `options` see
-        `hf_xlsr.export.to_routed_sentence_transformer`.
+        `tokenizers` are by language or by the name of the encoder, or one for a shared encoder.
         """
-        from hf_xlsr.export import to_routed_sentence_transformer
+        config = self.config
+        given = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(config.languages or (), tokenizers)
+        built: dict[str, EncoderPart] = {}
+        parts: dict[str, EncoderPart] = {}
+        for language in config.languages or ():
+            name = config.encoder_of(language)
+            tokenizer = given[language] if language in given else given.get(name)
+            if name not in built:
+                options = dict((config.transformer_options or {}).get(name) or {})
+                built[name] = EncoderPart(self.encoders[name], tokenizer, list(self.heads[name]), options)
+            parts[language] = replace(built[name], tokenizer=tokenizer)
+        if SHARED in built and len({id(part.tokenizer) for part in parts.values()}) == 1:
+            parts = {"": built[SHARED]}
+        return SentenceEncoder(parts, config.settings)
 
-        names = {language: self.config.encoder_of(language) for language in self.config.languages or ()}
-        by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(names, tokenizers)
-        encoders: dict[str, Any] = {language: self.encoders[name] for language, name in names.items()}
-        own = {language: by_language[language] for language in names}
-        projections: Any = {language: self.projections[name] for language, name in names.items() if self.projections}
-        return to_routed_sentence_transformer(encoders, own, projections, pooling=self.config.pooling, **options)
+    def to_sentence_transformer(self, tokenizers: Any) -> SentenceTransformer:
+        """A copy of the encoders as a stock sentence-transformers model; for routes see `sentence_encoder`."""
+        return self.sentence_encoder(tokenizers).detached().assemble()
 
 
 def check_queues(path: str, expected: Any) -> None:

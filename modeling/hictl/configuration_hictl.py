@@ -7,14 +7,16 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
+from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.encoders.stock import ATTENTION_DROPOUTS, STATE_DROPOUTS, own_dropout
 from hf_xlsr.losses.vocabulary import LOGITS
+from hf_xlsr.modeling.configuration import SentenceEncoderConfig
 
 POSITIONS = 512  # of the decoder, for encoders without a table of positions
 
 
 @strict
-class HictlConfig(PreTrainedConfig):
+class HictlConfig(SentenceEncoderConfig):
     """Configuration of `HictlForPreTraining`, `HictlForSequenceClassification` and `HictlForConditionalGeneration`.
 
     The encoder is any stock Hugging Face encoder, described by `text_config`; by default it has the size of XLM-R base,
@@ -74,10 +76,10 @@ class HictlConfig(PreTrainedConfig):
             )
         super().__post_init__(**kwargs)
 
-    @property
-    def hidden_size(self) -> int:
-        """Width of the encoder's states."""
-        return self.get_text_config().hidden_size
+    def default_head(self) -> HeadConfig:
+        """The paper's: a linear projection of the first state, of the same width."""
+        width = self.get_text_config().hidden_size
+        return new_head(width, "cls", dimension=width, bias=True)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """The encoder's configuration; with `decoder`, that of a translation model's decoder, which sizes caches."""

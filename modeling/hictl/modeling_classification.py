@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout, set_dropout
+from hf_xlsr.encoders.reading import find_model, read_encoder
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout
 from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
-from hf_xlsr.modeling.base import XlsrPreTrainedModel, config_of_encoder
-from hf_xlsr.utils.auto_classes import load_auto
+from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder, with_dropout
 from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
@@ -66,26 +65,26 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
     @classmethod
     def from_encoder(
         cls,
-        path: str | Path,
+        encoder: Any,
         *,
         num_labels: int = 2,
-        dropout: float | None = None,
+        dropout: Dropout = None,
         place: str = "the encoder",
         **options: Any,
     ) -> HictlForSequenceClassification:
         """A model with a new output layer on a pretrained encoder.
 
         Args:
-            path: See `start_encoder`.
+            encoder: See `start_encoder`.
             num_labels: Outputs; 1 for a regression.
             dropout: On states and attention; by default the encoder's.
-            place: Name of `path` in error messages.
+            place: Name of `encoder` in error messages.
             **options: Values of `HictlConfig`, such as `classifier_dropout` or `id2label`.
         """
-        encoder = start_encoder(path, place=place, dropout=dropout)
-        own = {**config_of_encoder(encoder), "num_labels": num_labels}
+        started = start_encoder(encoder, place=place, dropout=dropout)
+        own = {**config_of_encoder(started), "num_labels": num_labels}
         own["problem_type"] = "regression" if num_labels == 1 else "single_label_classification"
-        return cls(HictlConfig(**{**own, **options}), encoder)
+        return cls(HictlConfig(**{**own, **options}), started)
 
     @can_return_tuple
     def forward(
@@ -128,34 +127,25 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         )
 
 
-def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: float | None = None) -> Any:
-    """Loads a pretrained encoder.
+def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = None) -> Any:
+    """A pretrained encoder without what is behind it.
 
-    `path` is the folder or Hub id of an encoder or a masked language model; of any HICTL model; of a
-    sentence-transformers model; or the folder of a finished run. `place` is its name in error messages.
+    `given` is anything that `hf_xlsr.encoders.reading.read_encoder` reads, or the place of any HICTL model. `place` is
+    its name in error messages.
     """
-    folder = encoder_folder(path)
-    try:
-        config = load_auto(AutoConfig, folder)
-    except (OSError, ValueError) as error:
-        raise XlsrError(f"{place} '{path}' has no encoder that loads.") from error
-    if not isinstance(config, HictlConfig):
-        return encoder_from_pretrained(folder, place=place, dropout=dropout)
-    set_dropout(config.get_text_config(), dropout)
+    found = find_model(given) if isinstance(given, str | Path) else None
+    if found is None or found.model_type != HictlConfig.model_type:
+        encoder = read_encoder(given, place).single(place).encoder
+        if is_causal(encoder):
+            raise XlsrError(
+                f"{place} must read whole sentences in its first state, got a causal {type(encoder).__name__}."
+            )
+        return with_dropout(encoder, dropout)
     # The output layer is not used, so its size does not matter.
     loaded: Any = HictlForSequenceClassification.from_pretrained(
-        folder, config=config, dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True
+        found.path, dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True
     )
     model, info = loaded
     if missing := sorted(name for name in info["missing_keys"] if name.startswith("encoder.")):
-        raise XlsrError(f"{place} '{path}': missing weights ({missing[0]}, ...).")
-    return model.encoder
-
-
-def encoder_folder(path: str | Path) -> str:
-    """Folder of an encoder and its tokenizer: of a run its model, of a sentence-transformers model its first module."""
-    path = Path(path)
-    if (path / "training" / "recipe.json").is_file():
-        path = path / "model"
-    modules = path / "modules.json"
-    return str(path / json.loads(modules.read_text("utf-8"))[0]["path"] if modules.is_file() else path)
+        raise XlsrError(f"{place} '{given}': missing weights ({missing[0]}, ...).")
+    return with_dropout(model.encoder, dropout)

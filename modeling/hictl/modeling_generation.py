@@ -5,26 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, GenerationMixin
+from torch.nn.functional import normalize
+from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
+from hf_xlsr.encoders.reading import encoder_folder, read_tokenizer
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
 from hf_xlsr.losses.in_batch import row_lengths
 from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
-from hf_xlsr.modeling.base import XlsrPreTrainedModel, config_of_encoder
+from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder
 from hf_xlsr.modeling.heads import TokenBias
-from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import normalize
 
 from .configuration_hictl import POSITIONS, HictlConfig
-from .modeling_classification import encoder_folder, start_encoder
+from .modeling_classification import start_encoder
 
 
 @dataclass
@@ -107,34 +106,34 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
     @classmethod
     def from_encoder(
         cls,
-        path: str | Path,
+        encoder: Any,
         *,
         tokenizer: Any = None,
         tokens: Sequence[int] | None = None,
-        dropout: float | None = None,
+        dropout: Dropout = None,
         random_weights: bool = False,
         **options: Any,
     ) -> HictlForConditionalGeneration:
         """A pretrained encoder with a new decoder.
 
         Args:
-            path: See `start_encoder`.
-            tokenizer: Defines the tokens that begin and end a sentence; by default the one in the folder.
+            encoder: See `start_encoder`.
+            tokenizer: Defines the tokens that begin and end a sentence; by default the encoder's, of a folder or id.
             tokens: Ids of the tokens to keep (see `keep_tokens`); all by default.
             dropout: On states and attention of encoder and decoder; by default the encoder's.
             random_weights: Takes the encoder's shape and vocabulary, and new weights: the Transformer of table 4.
             **options: Values of `HictlConfig`.
         """
-        encoder = start_encoder(path, dropout=dropout)
+        started = start_encoder(encoder, dropout=dropout)
         if random_weights:
-            encoder = encoder_from_config(encoder.config)
+            started = encoder_from_config(started.config)
         if tokenizer is None:
-            tokenizer = load_auto(AutoTokenizer, encoder_folder(path))
-        check_token_ids(tokenizer, encoder.config.vocab_size if tokens is None else len(tokens))
+            tokenizer = read_tokenizer(encoder_folder(encoder))
+        check_token_ids(tokenizer, started.config.vocab_size if tokens is None else len(tokens))
         for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
-            setattr(encoder.config, name, token)
-        encoder.config.pad_token_id = tokenizer.pad_token_id
-        model = cls(HictlConfig(**{**config_of_encoder(encoder), **options}), encoder)
+            setattr(started.config, name, token)
+        started.config.pad_token_id = tokenizer.pad_token_id
+        model = cls(HictlConfig(**{**config_of_encoder(started), **options}), started)
         if tokens is not None:
             model.keep_tokens(tokens)
         return model
@@ -259,7 +258,7 @@ def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tenso
 
     No normalised copy of the table is made. A row of zeros has similarity 0.
     """
-    return normalize(queries).to(table.dtype) @ table.T / row_lengths(table)
+    return normalize(queries, dim=-1).to(table.dtype) @ table.T / row_lengths(table)
 
 
 def sentence_ends(tokenizer: Any) -> tuple[int, int]:

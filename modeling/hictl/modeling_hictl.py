@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from transformers.utils import can_return_tuple
 
+from hf_xlsr.encoders.assembly import EncoderPart
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.in_batch import sentence_contrast_loss
 from hf_xlsr.losses.vocabulary import IGNORE
@@ -36,10 +36,10 @@ class HictlForPreTraining(EncoderWithLmHead):
     vocabulary (equations 5, 6).
 
     Choices that the paper leaves open: the sentence embedding is a linear projection of the first state, of the same
-    width; the query of the word level is the first state itself, since it is compared with word embeddings; a bag of
-    words contains tokens, each once, without special ones; negative words are sampled without replacement from the
-    softmax of their cosines with the query. The language model's decoder is tied to the embeddings, and only masked
-    positions are decoded.
+    width (a given encoder keeps its own head instead); the query of the word level is the first state itself, since it
+    is compared with word embeddings; a bag of words contains tokens, each once, without special ones; negative words are
+    sampled without replacement from the softmax of their cosines with the query. The language model's decoder is tied to
+    the embeddings, and only masked positions are decoded.
 
     In the `PairOutput`, `losses` are the parts of equation 7: `lm`, `sentence`, `word`. `statistics` are `hard_words`:
     the share of negative words among the 1 % most similar to the pair, of a few pairs. Embeddings are not normalised.
@@ -62,10 +62,8 @@ class HictlForPreTraining(EncoderWithLmHead):
     config: HictlConfig
     config_class = HictlConfig
 
-    def __init__(self, config: HictlConfig, encoder: Any = None) -> None:
-        super().__init__(config, encoder)
-        text_config = config.get_text_config()
-        self.projection = nn.Linear(text_config.hidden_size, text_config.hidden_size)
+    def __init__(self, config: HictlConfig, given: EncoderPart | None = None) -> None:
+        super().__init__(config, given)
         self.lm_head = self.make_lm_head() if config.lm_weight else None
         self.post_init()
 
@@ -85,8 +83,9 @@ class HictlForPreTraining(EncoderWithLmHead):
         return states[:, 0], states[labels != IGNORE]
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Sentence embeddings r, `(batch, width)`: the projected first state, not normalised."""
-        return self.projection(self.first_states(input_ids, attention_mask))
+        """Sentence embeddings r, `(batch, width)`, not normalised: of the paper's head the projected first state."""
+        mask = full_mask(input_ids, attention_mask)
+        return self.embed_states(self._states(input_ids, mask), input_ids, mask)
 
     @can_return_tuple
     def forward(
@@ -173,8 +172,8 @@ class HictlForPreTraining(EncoderWithLmHead):
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
-            # DDP waits for the gradient of every parameter, including the unused projection.
-            loss = loss + 0.0 * sum(parameter.sum() for parameter in self.projection.parameters())
+            # DDP waits for the gradient of every parameter, including the unused head.
+            loss = loss + 0.0 * sum(parameter.sum() for parameter in self.head.parameters())
         return PairOutput(loss=loss, losses=losses, statistics=statistics, source_embeds=source, target_embeds=target)
 
     def _word_loss(
@@ -187,7 +186,3 @@ class HictlForPreTraining(EncoderWithLmHead):
         negatives = draw_negative_words(query, table, bags, special_ids=special_ids, **options)
         loss = word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
         return loss, hard_word_share(query[:WATCHED_PAIRS], table, negatives[:WATCHED_PAIRS])
-
-    @property
-    def export_options(self) -> dict[str, Any]:
-        return {"pooling": "cls", "projection": self.projection}

@@ -8,6 +8,7 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
 from hf_xlsr.losses.vocabulary import LOGITS
+from hf_xlsr.modeling.configuration import SentenceEncoderConfig
 
 
 def paper_encoder_config(**overrides: Any) -> PreTrainedConfig:
@@ -33,7 +34,7 @@ def paper_encoder_config(**overrides: Any) -> PreTrainedConfig:
 
 
 @strict
-class LightweightConfig(PreTrainedConfig):
+class LightweightConfig(SentenceEncoderConfig):
     """Configuration of `LightweightDualTransformer`.
 
     The encoder is any Hugging Face encoder, described by `text_config`; by default it is the paper's (see
@@ -41,7 +42,6 @@ class LightweightConfig(PreTrainedConfig):
 
     Args:
         text_config: Configuration of the shared encoder, a config object or a dict with `model_type`.
-        pooling: `mean` (the paper), `max` or `cls`.
         generative_task: `ugt` (the paper), `smlm`, `xtr`, `mlm`, or `mlm+xtr` (half the token-level masked LM, half
             the reconstruction, as `ugt` halves its two).
         generative_head: The layer in front of the decoder. `linear`: one fully connected layer (the paper), or
@@ -75,7 +75,6 @@ class LightweightConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
-    pooling: Literal["mean", "max", "cls"] = "mean"
     generative_task: Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"] = "ugt"
     generative_head: Literal["linear", "released"] = "linear"
     label_mode: Literal["accumulate", "set"] = "accumulate"
@@ -99,11 +98,6 @@ class LightweightConfig(PreTrainedConfig):
         if self.text_config is None:
             self.text_config = paper_encoder_config()
         super().__post_init__(**kwargs)
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of a sentence embedding."""
-        return self.get_text_config().hidden_size
 
 
 @strict

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
+from hf_xlsr.encoders.stock import is_causal
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.in_batch import alignment_loss, matching_loss, similarity_loss, teacher_loss
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
@@ -22,7 +24,6 @@ from hf_xlsr.modeling.encoding import encode_negatives, full_mask
 from hf_xlsr.modeling.heads import LmHead
 from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_lightweight import DistillationConfig, LightweightConfig
 
@@ -58,20 +59,32 @@ class LightweightDualTransformer(SentenceEncoderModel):
     config: LightweightConfig
     config_class = LightweightConfig  # postponed annotations hide the type from the line above
 
-    def __init__(self, config: LightweightConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: LightweightConfig, given: EncoderPart | None = None) -> None:
+        super().__init__(config, given)
         text_config = config.get_text_config()
-        self.encoder = encoder_from_config(text_config)
+        if config.generative_weight and config.hidden_size != text_config.hidden_size:
+            raise XlsrError(
+                f"The generative task needs sentence embeddings of the encoder's width {text_config.hidden_size}, got a "
+                f"head of width {config.hidden_size}. Set generative_weight to 0."
+            )
         released = config.generative_head == "released"
-        self.head = LmHead(
+        self.lm_head = LmHead(
             text_config.hidden_size,
             text_config.vocab_size,
             activation="silu" if released else "linear",
             normalize=released,
         )
         self.post_init()
-        if config.initialization == "released":
+        if config.initialization == "released" and given is None:
             self._initialize_like_released_code()
+
+    def adopt(self, read: SentenceEncoder) -> None:
+        """Refuses encoders that the generative task cannot train."""
+        if self.config.generative_weight and is_causal(self.encoder):
+            raise XlsrError(
+                f"The generative task needs an encoder that reads whole sentences, got {type(self.encoder).__name__}, "
+                "which is causal. Set generative_weight to 0."
+            )
 
     @torch.no_grad()
     def _initialize_like_released_code(self) -> None:
@@ -93,7 +106,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
         """Sentence embeddings, `(batch, width)`, and states of the masked tokens, `(tokens, width)`."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         masked = states[:0, 0] if mlm_labels is None else states[mlm_labels != IGNORE]
-        return pool(states, attention_mask, self.config.pooling), masked
+        return self.embed_states(states, input_ids, attention_mask), masked
 
     @can_return_tuple
     def forward(
@@ -144,7 +157,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
             if mlm_labels is not None and config.generative_task.startswith("mlm"):
                 tokens, table = mlm_labels[mlm_labels != IGNORE], self.get_input_embeddings().weight
                 options: dict[str, Any] = {"chunk_size": config.logits_chunk_size, "masked_tokens": masked_tokens}
-                parts.append(self.head.loss(states, tokens, table, **options))
+                parts.append(self.lm_head.loss(states, tokens, table, **options))
             if config.generative_task != "mlm":
                 ids = input_ids if original_ids is None else original_ids
                 parts.append(self._generative(pooled, ids, attention_mask, masked_ids, mask_token_id))
@@ -177,7 +190,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
         loss = weighted_sum(losses, self.loss_weights)
         if not config.generative_weight:
             # DDP waits for the gradient of every parameter, including the unused head.
-            loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.head.parameters()]).sum()
+            loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.lm_head.parameters()]).sum()
         return PairOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
 
     @property
@@ -206,8 +219,8 @@ class LightweightDualTransformer(SentenceEncoderModel):
         task, table = self.config.generative_task, self.get_input_embeddings().weight
         options = {"task": "xtr" if task == "mlm+xtr" else task, "label_mode": self.config.label_mode}
         labels = generative_labels(ids, attention_mask, masked_ids, mask_token_id=mask_token_id, **options)
-        states, size = self.head(pooled.to(table.dtype)), self.config.logits_chunk_size
-        return generative_loss(states, table, self.head.bias, *labels, chunk_size=size)
+        states, size = self.lm_head(pooled.to(table.dtype)), self.config.logits_chunk_size
+        return generative_loss(states, table, self.lm_head.bias, *labels, chunk_size=size)
 
 
 class DistillationModel(LightweightDualTransformer):
@@ -231,8 +244,8 @@ class DistillationModel(LightweightDualTransformer):
     config: DistillationConfig
     config_class = DistillationConfig
 
-    def __init__(self, config: DistillationConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: DistillationConfig, given: EncoderPart | None = None) -> None:
+        super().__init__(config, given)
         width = config.hidden_size
         other = config.teacher_dim not in (None, width)
         self.teacher_projection = nn.Linear(width, config.teacher_dim or width) if other else nn.Identity()
@@ -257,7 +270,7 @@ class DistillationModel(LightweightDualTransformer):
         Truncation concerns `matching` alone; the others compare whole embeddings with the teacher's.
         """
         config, losses = self.config, {}
-        taught = self.teacher_projection(embeds.to(self.head.dense.weight.dtype))
+        taught = self.teacher_projection(embeds.to(self.lm_head.dense.weight.dtype))
         losses["teacher"] = teacher_loss(taught, teacher_embeds.repeat(2, 1), kind=config.teacher_loss)
         if config.matching_weight:
             loss = partial(matching_loss, teacher=gather_rows(teacher_embeds), temperature=config.matching_temperature)
@@ -270,10 +283,10 @@ class DistillationModel(LightweightDualTransformer):
         self, queue: MemoryQueue, taught: torch.Tensor, teacher_embeds: torch.Tensor, identities: Any
     ) -> torch.Tensor:
         """InfoNCE of both sides with the teacher's embedding of the source; equal sources are no negatives."""
-        keys, texts = normalize(teacher_embeds.float()), identities[0]
+        keys, texts = normalize(teacher_embeds.float(), dim=-1), identities[0]
         known = torch.cat([queue.texts[: queue.count], gather_rows(texts)])
         return queue_info_nce(
-            normalize(taught),
+            normalize(taught, dim=-1),
             keys.repeat(2, 1),
             queue.keys(),
             temperature=self.config.queue_temperature,
@@ -284,4 +297,4 @@ class DistillationModel(LightweightDualTransformer):
     def enqueue(self, side: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
         """Adds the teacher's embeddings of sources to the queue; see `MemoryQueue.enqueue`."""
         if self.queue is not None:
-            self.queue.enqueue(normalize(keys), texts, examples)
+            self.queue.enqueue(normalize(keys, dim=-1), texts, examples)

@@ -71,7 +71,6 @@ def test_training_finds_what_prepare_made(toy: Path, tmp_path: Path, monkeypatch
     [
         (["--data.train.path", "gone.tsv"], "gone.tsv"),
         (["--per_device_train_batch_size", "1"], "batch of one"),
-        (["--data.max_length", "64"], "data.max_length"),
         (["--model.pooling", "sum"], "pooling"),
         (["--model.encoder.path", "gone"], "model.encoder"),
     ],

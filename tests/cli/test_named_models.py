@@ -96,7 +96,7 @@ def test_model_of_a_run(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOMES", str(folders))
     assert find_model("$HOMES/run").path == str(folders / "run" / "model")
     weights = find_model("$HOMES/run", trained=True)
-    assert (weights.architecture, weights.training) == ("LightweightDualTransformer", folders / "run" / "training")
+    assert weights.model_type == "lightweight_dual_transformer"
     assert load_encoder(weights.path).default_prompt_name == "default"
     monkeypatch.delenv("HOMES")
     with pytest.raises(XlsrError, match="HOMES"):

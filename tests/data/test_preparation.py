@@ -33,15 +33,13 @@ WORDS = [*ENGLISH, *GERMAN, "un", "deux", "trois", "q"]
 
 def prepared(path: str, folder: Path, **options: Any) -> PreparedData:
     data = {"train": {"path": path, "columns": {"source": "first", "target": "second"}}, "cleaning": ["deduplicate"]}
-    data |= {"fraction": 1.0, "limit": None, "max_length": 16, **options.pop("data", {})}
+    data |= {"fraction": 1.0, "limit": None, **options.pop("data", {})}
     more: dict[str, Any] = {"languages": ["en", "de"], "evaluation_texts": (), "seed": 1, **options}
-    return prepare(data=data, folder=folder, **more)
+    return prepare(data=data, folder=folder, max_length=16, **more)
 
 
 def pairs_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
-    given = str(folder.with_name("given"))
-    tokenizer.save_pretrained(given)
-    return prepared(path, folder, tokenizer={"path": given}, evaluation_texts=held).train
+    return prepared(path, folder, tokenizer=tokenizer, evaluation_texts=held).train
 
 
 def rows_of(make: Any, columns: str, **options: Any) -> Prepare:

@@ -285,6 +285,20 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert not [name for name in named if not (ROOT / name).is_file() and "contrast" not in name]
 
 
+def test_readme_opens_with_two_commands() -> None:
+    """What this is in two sentences, then the commands that set everything up; the quickstart states the same time."""
+    page = ROOT / "README.md"
+    summary = page.read_text("utf-8").split("\n\n")[1]
+    assert len(re.findall(r"\.(?=\s|$)", summary)) == 2
+    first_block = blocks_of(page)[0]
+    assert commands_of(first_block.text) == [["make", "quickstart"], ["make", "test"]]
+    assert page.read_text("utf-8").index("make quickstart") < page.read_text("utf-8").index("![")
+
+    duration = "five to ten minutes"
+    assert duration in first_block.text
+    assert duration in (ROOT / "docs" / "quickstart.md").read_text("utf-8")
+
+
 def test_equations_name_code() -> None:
     """Tables from equation to code: each dotted path imports, and lies in the file that its row names."""
     text = "".join(page.read_text("utf-8") for page in PAGES if page.parent.name == "methods")

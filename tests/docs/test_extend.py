@@ -18,6 +18,8 @@ from conftest import make_pairs
 from docs_helpers import blocks_of
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from hf_xlsr.cli import main
 from hf_xlsr.runs.methods import METHODS
@@ -103,3 +105,21 @@ def test_tests_of_the_page(page_folder: Path, tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         test(**({"tmp_path": folder} if "tmp_path" in inspect.signature(test).parameters else {}))
+
+
+def test_method_starts_from_a_given_encoder(page_folder: Path, tiny_encoder_folder: str) -> None:
+    """With its head and its settings, as the page says."""
+    module_of("method")
+    transformer = Transformer(tiny_encoder_folder, max_seq_length=20)
+    width = transformer.get_embedding_dimension()
+    modules = [transformer, Pooling(width, "cls"), Dense(width, 6), Normalize()]
+    SentenceTransformer(modules=modules, prompts={"query": "one "}, default_prompt_name="query").save("given")
+    few = ["--max_steps", "1", "--per_device_train_batch_size", "16", "--precision", "float32"]
+    stop = ["--data.max_length", "null", "--eval_strategy", "no", "--save_strategy", "no"]
+    command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *few, *stop, "--encoder", "given"]
+    assert main([*command, "--output_dir", "run"]) == 0
+    trained = SentenceTransformer("run/model")
+    assert [type(module).__name__ for module in trained] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert trained.encode(["one red bird"]).shape == (1, 6)
+    assert (trained.max_seq_length, trained.default_prompt_name) == (20, "query")
+    assert trained.prompts["query"] == "one "

@@ -69,11 +69,70 @@ def test_prompt_replaces_the_default_one(tiny_export: str):
     plain = SentenceTransformer(tiny_export, device="cpu")
     texts = ["one two", "house tree"]
     for wrapped in (model, CachedEncoder(model)):
-        for prompt, expected in (("red ", "red "), ("", "blue ")):
+        for prompt, expected in (("red ", "red "), (None, "blue "), ("", ""), ({"default": "red "}, "red ")):
             found = embed(wrapped, texts, prompt=prompt)
             np.testing.assert_allclose(found, embed(plain, texts, prompt=expected), atol=1e-6)
         # The same characters, with and without the model's own prompt before them.
         assert np.abs(embed(wrapped, ["red one two"])[0] - embed(wrapped, ["one two"], prompt="red ")[0]).max() > 1e-3
+
+
+OWN = {"query": "red ", "passage": "blue ", "document": "", "fr": "bird "}
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ({}, "blue "),
+        ({"language": "fra"}, "bird "),
+        ({"language": "en"}, "blue "),
+        ({"role": "query"}, "red "),
+        ({"role": "document"}, "blue "),
+        ({"role": "query", "language": "fr"}, "red "),
+        ({"role": "source", "language": "fr"}, "bird "),
+        ({"language": "fr", "prompt": "one "}, "one "),
+        ({"role": "query", "prompt": ""}, ""),
+        ({"language": "de", "prompt": {"de": "one "}}, "one "),
+        ({"language": "fr", "prompt": {"de": "one "}}, "bird "),
+        ({"role": "document", "prompt": {"document": "one "}}, "one "),
+        ({"role": "target", "prompt": {"target": "one "}}, "one "),
+    ],
+)
+def test_prompt_of_a_call(call: dict[str, Any], expected: str, tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts=OWN, default_prompt_name="passage")
+    vectors = model.encode(["one two", "house"], prompt=expected)
+    np.testing.assert_allclose(embed(model, ["one two", "house"], **call), vectors, atol=1e-6)
+
+
+def test_language_of_a_query_where_roles_have_no_prompt(tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu")
+    assert model.prompts == {"query": "", "document": ""}  # sentence-transformers adds them
+    vectors = embed(model, ["house"], role="query", language="fr", prompt={"fr": "bird "})
+    np.testing.assert_allclose(vectors, model.encode(["house"], prompt="bird "), atol=1e-6)
+
+
+def test_prompt_outside_of_the_pooling(tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts=OWN)
+    model.set_pooling_include_prompt(False)
+    for call, prompt in (({"prompt": "red blue "}, "red blue "), ({"language": "fr"}, "bird ")):
+        vectors = model.encode(["one two", "house"], prompt=prompt)
+        np.testing.assert_allclose(embed(model, ["one two", "house"], **call), vectors, atol=1e-6)
+
+
+def test_encoder_is_only_told_what_it_would_not_do_by_itself():
+    encoder = Recorder()
+    encoder.prompts, encoder.default_prompt_name = {"x": "red "}, "x"  # type: ignore[attr-defined]
+    for prompt in (None, "red ", "", "blue "):
+        embed(encoder, ["a"], prompt=prompt)
+    assert [texts for texts, _ in encoder.calls] == [["a"]] * 4
+    assert [options.get("prompt") for _, options in encoder.calls] == [None, None, "", "blue "]
+
+
+def test_roles_take_their_routes():
+    encoder = Recorder()
+    encoder.routes = ("query", "document")  # type: ignore[attr-defined]
+    for role in ("query", "document", "source", None):
+        embed(encoder, ["a"], role=role)
+    assert [options.get("task") for _, options in encoder.calls] == ["query", "document", None, None]
 
 
 def test_what_encoders_return() -> None:

@@ -58,8 +58,9 @@ def test_metadata(folder: Path, routed: SentenceTransformer):
     meta = as_mteb_encoder(routed, name="me/routed", languages=["de", "zh-Hant"]).mteb_model_meta
     assert (meta.name, meta.languages) == ("me/routed", ["deu-Latn", "zho-Hant"])
     # Each prompt has results of its own.
-    metas = [as_mteb_encoder(folder, prompt=prompt).mteb_model_meta for prompt in ("", "query: ", "query_ ")]
-    assert len({meta.revision for meta in metas}) == 1 and len({meta.experiment_name for meta in metas}) == 3
+    metas = [as_mteb_encoder(folder, prompt=prompt).mteb_model_meta for prompt in (None, "", "query: ", "query_ ")]
+    assert len({meta.revision for meta in metas}) == 1
+    assert len({meta.experiment_name for meta in metas}) == 4
 
 
 def test_plain_model_encodes_as_itself(tiny_export: str):
@@ -121,6 +122,91 @@ def test_queries_and_documents_take_their_routes_and_prompts(tiny_export: str):
             found = encoded(model, ENGLISH, "default", prompt_type=PromptType(side))
             texts = [prompts.get(side, "") + text for text in ENGLISH]
             np.testing.assert_allclose(found, model.encode(texts, task=side, prompt=""), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "side", "expected"),
+    [
+        ({"query": "red ", "passage": "blue "}, None, "query", "red "),
+        ({"query": "red ", "passage": "blue "}, None, "document", "blue "),
+        ({"query": "red ", "corpus": "blue "}, "query", "document", "blue "),
+        ({"query": "", "x": "blue "}, "x", "query", ""),
+        ({"x": "blue "}, "x", None, "blue "),
+        ({"STSBenchmark": "red ", "STS": "blue ", "query": "one "}, None, "query", "red "),
+        ({"STSBenchmark-query": "two ", "STSBenchmark": "red "}, None, "query", "two "),
+        ({"en": "red ", "x": "blue "}, "x", None, "red "),
+    ],
+)
+def test_own_prompt_of_a_column(
+    prompts: dict[str, str], default: str | None, side: str | None, expected: str, tiny_export: str
+):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts, default_prompt_name=default)
+    prompt_type = None if side is None else PromptType(side)
+    found = encoded(model, ENGLISH, "default", "STSBenchmark", name="me/x", prompt_type=prompt_type)
+    np.testing.assert_allclose(found, model.encode(ENGLISH, prompt=expected), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "side", "expected"),
+    [
+        ("blue ", "query", "blue "),
+        ("", "query", ""),
+        ({"document": "blue "}, "document", "blue "),
+        ({"document": "blue "}, "query", "red "),
+    ],
+)
+def test_given_prompts_replace_own_ones(given: Any, side: str, expected: str, tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red ", "document": "red "})
+    found = encoded(model, ENGLISH, "default", name="me/x", prompt=given, prompt_type=PromptType(side))
+    np.testing.assert_allclose(found, model.encode(ENGLISH, prompt=expected), atol=1e-6)
+
+
+def test_prompt_of_the_language_of_a_column(tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"fr": "rouge ", "en": "red "})
+    for texts, prompt in ((ENGLISH, "red "), (FRENCH, "rouge ")):
+        found = encoded(model, texts, "fra-eng", name="me/x")
+        np.testing.assert_allclose(found, model.encode(texts, prompt=prompt), atol=1e-6)
+
+
+def test_prompt_outside_of_the_pooling(tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red blue "})
+    model.set_pooling_include_prompt(False)
+    found = encoded(model, ENGLISH, "default", name="me/x", prompt_type=PromptType.query)
+    np.testing.assert_allclose(found, model.encode_query(ENGLISH), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize_embeddings": True},
+        {"truncate_dim": 8},
+        {"precision": "int8"},
+        {"precision": "binary"},
+        {"convert_to_tensor": True},
+        {"convert_to_numpy": False},
+        {"device": "cpu", "show_progress_bar": False},
+    ],
+    ids=str,
+)
+def test_options_of_the_model(options: dict[str, Any], tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu")
+    del model[2]
+    encoder = as_mteb_encoder(model, name="me/x")
+    call: dict[str, Any] = {"task_metadata": mteb.get_task("Tatoeba").metadata, "hf_split": "test"}
+    found = encoder.encode([{"text": [*ENGLISH, ENGLISH[0]]}], **call, hf_subset="deu-eng", **options)
+    expected = model.encode([*ENGLISH, ENGLISH[0]], **options)
+    expected = np.stack([np.asarray(row, np.float32) for row in expected])
+    np.testing.assert_allclose(found, expected, atol=1 if "precision" in options else 1e-6)
+
+
+@pytest.mark.parametrize("option", ["prompt", "prompt_name", "task"])
+def test_options_that_the_bridge_decides(option: str, tiny_export: str):
+    encoder = as_mteb_encoder(SentenceTransformer(tiny_export, device="cpu"), name="me/x")
+    metadata = mteb.get_task("Tatoeba").metadata
+    with pytest.raises(XlsrError, match=f"`{option}`"):
+        encoder.encode(
+            [{"text": ENGLISH}], task_metadata=metadata, hf_split="test", hf_subset="deu-eng", **{option: "query"}
+        )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.evaluation.results import measured
 from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of, render_card
 from hf_xlsr.runs.methods import Method
@@ -17,7 +18,7 @@ from hf_xlsr.runs.sections import Recipe
 METRICS = measured("bible", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.875, "pairs": 1005})
 SETTINGS: dict[str, Any] = {"data": {"pairs": 27609, "vocab_size": 15389}, "parameters": 5_100_000, "steps": 645}
 SETTINGS |= {"dimension": 256, "seconds": {"training": 290.4}, "device": "cpu", "processes": 1, "threads": 2}
-SETTINGS |= {"precision": "bfloat16"}
+SETTINGS |= {"precision": "bfloat16", "max_length": 77, "head": new_head(256)}
 
 
 def test_metadata_numbers_and_facts() -> None:
@@ -28,6 +29,50 @@ def test_metadata_numbers_and_facts() -> None:
     assert card.data.language == ["en", "fr"] and card.data.library_name == "sentence-transformers"
     (result,) = card.data.eval_results
     assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
+
+
+def code_with_transformers(**settings: Any) -> str:
+    """What a card says after `With transformers alone`; empty if it says nothing."""
+    text = render_card(load_runs("quickstart")[0], METRICS, {**SETTINGS, **settings})
+    return text.partition("With transformers alone")[2].partition("With transformers.js")[0]
+
+
+@pytest.mark.parametrize(
+    ("head", "pooled"),
+    [
+        (new_head(256), "(states * mask).sum(1) / mask.sum(1)"),
+        (new_head(256, "cls"), "states[:, 0]"),
+        (new_head(256, "max"), ".amax(1)"),
+    ],
+)
+def test_code_pools_as_the_trained_head(head: HeadConfig, pooled: str) -> None:
+    assert pooled in code_with_transformers(head=head)
+    assert "functional.normalize" in code_with_transformers(head=head)
+    assert "functional.normalize" not in code_with_transformers(head=head[:-1])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        new_head(256, "cls", dimension=256),
+        new_head(256, ["cls", "mean"]),
+        new_head(256, "lasttoken"),
+        [{**new_head(256)[0], "include_prompt": False}],
+        [],
+    ],
+)
+def test_no_code_of_three_lines_for_other_heads(head: HeadConfig) -> None:
+    assert code_with_transformers(head=head) == ""
+
+
+def test_length_and_prompt_are_those_of_the_trained_model() -> None:
+    run = load_runs("quickstart")[0]
+    text = render_card(run, METRICS, {**SETTINGS, "prompt": "query: "})
+    assert "max_length=77" in text
+    assert "truncated to 77 tokens" in text
+    assert 'Every text starts with the prompt "query: "' in text
+    assert "query: The weather" in code_with_transformers(prompt="query: ")
+    assert "Every text starts" not in render_card(run, METRICS, SETTINGS)
 
 
 @pytest.mark.parametrize(

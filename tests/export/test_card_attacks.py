@@ -9,6 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from hf_xlsr.encoders.heads import new_head
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.export.card import code_block, one_line, public_path, python_text
 from hf_xlsr.runs.card import render_card
@@ -19,7 +20,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 SETTINGS: dict[str, Any] = {"data": {"pairs": 1, "vocab_size": 2, "cleaning": {}}, "parameters": 3, "steps": 4}
 SETTINGS |= {"dimension": 5, "seconds": {"training": 6.0}, "device": "cpu", "processes": 1, "threads": 1}
-SETTINGS |= {"precision": "float32"}
+SETTINGS |= {"precision": "float32", "max_length": 32, "head": new_head(5)}
 HEADER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 TOKEN = "hf_" + "NeverToBeSeen" * 3
 ATTACKS = {

@@ -40,7 +40,7 @@ def test_trainer_pushes_the_export(hub: Hub, tmp_path: Path) -> None:
     trainer.train()
     trainer.push_to_hub()
     pulled = SentenceTransformer(str(hub.pull("me/live", tmp_path / "pulled")), device="cpu")
-    ours = trainer.model.to_sentence_transformer(trainer.tokenizers, max_length=32)
+    ours = trainer.model.to_sentence_transformer(trainer.tokenizers)
     np.testing.assert_array_equal(ours.encode(["red house"], task="fr"), pulled.encode(["red house"], task="fr"))
     assert len(list((tmp_path / "run").glob("checkpoint-*"))) == 2
     assert len(hub.commits) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import tiny_encoder
-from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts
+from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts, with_dense
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
+sys.path.append(str(Path(__file__).parents[1] / "encoders"))
+from given_encoders import GIVEN, SENTENCES, build, named  # noqa: E402
+
 from hf_xlsr.encoders.encoding import embed, routes_of
-from hf_xlsr.export import save_export, to_routed_sentence_transformer, to_sentence_transformer
+from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
 
@@ -44,11 +48,10 @@ def exports(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
     values = tiny_encoder(len(parts.tokenizers["en"])) | {"model_type": "mpnet", "pad_token_id": 0}
     encoder = AutoModel.from_config(AutoConfig.for_model(**values, initializer_range=0.3))
-    options: dict[str, Any] = {"projection": nn.Linear(16, 16), "pooling": "max", "normalize": False}
-    single = to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH, **options)
-    save_export(single, home / "single")
-    routed = {"projections": parts.projections, "max_length": MAX_LENGTH}
-    save_export(to_routed_sentence_transformer(parts.encoders, parts.tokenizers, **routed), home / "routed")
+    options: dict[str, Any] = {"pooling": "max", "normalize": False, "max_length": MAX_LENGTH}
+    single = to_sentence_transformer(encoder, parts.tokenizers["en"], **options)
+    save_export(with_dense(single, nn.Linear(16, 16)), home / "single")
+    save_export(parts.model().to_sentence_transformer(parts.tokenizers), home / "routed")
     return home
 
 
@@ -82,7 +85,7 @@ def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
         assert cosines.min() > 0.98
     one = encoder.encode("Tea.")
     assert one.shape == expected.shape[1:] and np.allclose(one, model.encode("Tea."), rtol=0, atol=1e-4)
-    assert encoder.encode([]).shape == (0, expected.shape[1])
+    assert encoder.encode([]).shape == model.encode([]).shape
     model.prompts, model.default_prompt_name = {"query": "garden tea "}, "query"
     encoder.prompts, encoder.default_prompt_name = model.prompts, "query"
     for options in ({}, {"prompt": ""}):
@@ -105,6 +108,21 @@ def test_routes(exports: Path, reports: dict[str, Any]) -> None:
         encoder.encode(ENGLISH)
     with pytest.raises(XlsrError, match="language"):
         embed(encoder, ENGLISH)
+
+
+@pytest.mark.parametrize("name", named(GIVEN))
+def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
+    model = save_export(build(name, tmp_path / "raw"), tmp_path / "export")
+    try:
+        write_onnx(tmp_path / "export")
+    except XlsrError as error:
+        assert name in ("chat", "layer_norm", "prompt_left_out", "static", "t5", "word_weights")
+        assert "\n" not in str(error)
+        return
+    encoder = OnnxEncoder(tmp_path / "export", threads=1)
+    for language in routes_of(model) or (None,):
+        both = [embed(one, SENTENCES, language=language, normalize=False) for one in (encoder, model)]
+        np.testing.assert_allclose(*both, rtol=0, atol=1e-4)
 
 
 def test_truncated_vectors(exports: Path, reports: Any, tmp_path: Path) -> None:

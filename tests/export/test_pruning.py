@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
+sys.path.append(str(Path(__file__).parents[1] / "encoders"))
+from given_encoders import GIVEN, SENTENCES, build, named, vectors  # noqa: E402
+
 from hf_xlsr.cli import main
 from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.encoders.assembly import EncoderSettings
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.export.pruning import prune
@@ -104,6 +109,29 @@ def test_settings_are_kept() -> None:
     expected = model.encode("one two", prompt="two ")
     assert len(expected) == 8
     np.testing.assert_allclose(pruned.encode("one two", prompt="two "), expected, atol=1e-5)
+
+
+REFUSED = {"static": "StaticEmbedding", "routed": "routes"}
+
+
+@pytest.mark.parametrize("name", named(name for name in GIVEN if name not in REFUSED))
+def test_given_encoders_keep_all_but_the_tokens(name: str, tmp_path: Path) -> None:
+    given = build(name, tmp_path / "raw")
+    expected = vectors(given)
+    pruned, report = prune(given, [*ENGLISH, *SENTENCES])
+    assert report["tokens"][1] < report["tokens"][0]
+    np.testing.assert_allclose(vectors(pruned), expected, atol=1e-5)
+    assert [type(module) for module in pruned] == [type(module) for module in given]
+    assert EncoderSettings.of(pruned) == EncoderSettings.of(given)
+    for attribute in ("padding_side", "truncation_side", "chat_template"):
+        assert getattr(pruned.tokenizer, attribute) == getattr(given.tokenizer, attribute)
+    np.testing.assert_array_equal(vectors(given), expected)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_encoders_that_cannot_be_pruned_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=REFUSED[name]):
+        prune(build(name, tmp_path / "raw"), ENGLISH)
 
 
 def test_layers_that_cannot_be_kept_are_refused() -> None:

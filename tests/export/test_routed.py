@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from torch import nn
 
 from hf_xlsr.cli import main
+from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.encoding import embed, routes_of
-from hf_xlsr.export import save_export, to_routed_sentence_transformer
+from hf_xlsr.export import save_export, to_sentence_transformer
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,7 @@ def parts() -> Parts:
 @pytest.fixture(scope="module")
 def folder(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("routed") / "model"
-    options: dict[str, Any] = {"projections": parts.projections, "max_length": MAX_LENGTH}
-    save_export(to_routed_sentence_transformer(parts.encoders, parts.tokenizers, **options), path)
+    save_export(parts.model().to_sentence_transformer(parts.tokenizers), path)
     return path
 
 
@@ -54,14 +54,8 @@ def test_vectors_of_each_encoder(model: SentenceTransformer, parts: Parts):
 
 
 def test_shared_encoder_needs_no_router(parts: Parts, tmp_path: Path):
-    one = dict.fromkeys(("en", "fr", "de"), parts.encoders["en"])
-    shared = to_routed_sentence_transformer(
-        one,
-        dict.fromkeys(one, parts.tokenizers["en"]),
-        dict.fromkeys(one, parts.projections["en"]),
-        max_length=MAX_LENGTH,
-    )
-    shared = save_export(shared, tmp_path / "model")
+    model = parts.model({"shared": "en"})
+    shared = save_export(model.to_sentence_transformer(parts.tokenizers["en"]), tmp_path / "model")
     assert [type(module).__name__ for module in shared] == ["Transformer", "Pooling", "Dense", "Normalize"]
     expected = parts.by_hand(ENGLISH, "en")
     assert close(shared.encode(ENGLISH), expected) and close(shared.encode(ENGLISH, task="de"), expected)
@@ -69,18 +63,29 @@ def test_shared_encoder_needs_no_router(parts: Parts, tmp_path: Path):
 
 
 def test_shared_parts_are_stored_once(parts: Parts, tmp_path: Path):
-    english, chinese = parts.encoders.values()
-    tokenizers = {"en": parts.tokenizers["en"], "fr": parts.tokenizers["en"], "zh": parts.tokenizers["zh"]}
-    layer = nn.Linear(16, 8)
-    projections = {"en": layer, "fr": layer, "zh": parts.projections["zh"]}
-    encoders = {"en": english, "fr": english, "zh": chinese}
-    shared = to_routed_sentence_transformer(encoders, tokenizers, projections, max_length=MAX_LENGTH)
-    shared = save_export(shared, tmp_path / "model")
+    english = parts.encoder_part("en")
+    both = {"en": english, "fr": replace(english), "zh": parts.encoder_part("zh")}
+    shared = save_export(SentenceEncoder(both).detached().assemble(), tmp_path / "model")
     routes = shared[0].sub_modules
     assert routes["en"][0] is routes["fr"][0] and routes["en"][2] is routes["fr"][2]
     assert close(shared.encode(CHINESE, task="zh"), parts.by_hand(CHINESE, "zh"))
     assert (shared.encode(ENGLISH, task="fr") == shared.encode(ENGLISH, task="en")).all()
     assert number_of_weights(tmp_path / "model") == sum(weight.numel() for weight in shared.parameters())
+
+
+def test_plain_encoders_by_language(parts: Parts):
+    model = to_sentence_transformer(parts.encoders, parts.tokenizers, max_length=MAX_LENGTH)
+    for language, texts in (("en", ENGLISH), ("zh", CHINESE)):
+        assert close(model.encode(texts, task=language), parts.by_hand(texts, language, projected=False))
+    with pytest.raises(ValueError, match="task='en', task='zh'"):
+        model.encode(ENGLISH)
+
+
+def test_one_plain_encoder_for_all_languages_has_no_routes(parts: Parts):
+    one, words = (dict.fromkeys(("en", "fr"), of["en"]) for of in (parts.encoders, parts.tokenizers))
+    model = to_sentence_transformer(one, words, max_length=MAX_LENGTH)
+    assert routes_of(model) == ()
+    assert close(model.encode(ENGLISH), parts.by_hand(ENGLISH, "en", projected=False))
 
 
 @pytest.mark.parametrize("route", ["en", "zh"])

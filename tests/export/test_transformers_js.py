@@ -10,12 +10,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_pairs, tiny_encoder
+from routed_helpers import with_dense
 from torch import nn
 from transformers import AutoConfig
 
@@ -26,11 +26,7 @@ from hf_xlsr.export import save_export, to_sentence_transformer
 NODE = os.environ.get("HF_XLSR_NODE", "")
 TEXTS = ["Red house, bird!", "un oiseau bleu", "house of stone; three fish"]
 # Linear layers behind mean pooling are folded into the states, so the pipeline has them too.
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "projected": {"projection": nn.Linear(16, 12)},
-    "max": {"projection": nn.Linear(16, 8), "pooling": "max"},
-}
+CASES: dict[str, tuple[str, int]] = {"plain": ("mean", 0), "projected": ("mean", 12), "max": ("max", 8)}
 
 
 @pytest.mark.slow
@@ -44,7 +40,10 @@ def test_embeddings_equal_torch(name: str, algorithm: str, tmp_path: Path) -> No
     tokenizer = train_tokenizer(words, vocab_size=80, algorithm=algorithm, frame=True, max_length=32)
     torch.manual_seed(0)
     encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)), initializer_range=0.3))
-    model = to_sentence_transformer(encoder, tokenizer, max_length=32, **CASES[name])
+    pooling, dimension = CASES[name]
+    model = to_sentence_transformer(encoder, tokenizer, pooling=pooling, max_length=32)
+    if dimension:
+        model = with_dense(model, nn.Linear(16, dimension))
     model = save_export(model, tmp_path / name)
     write_onnx(tmp_path / name, int8=True)
     expected = model.encode(TEXTS)

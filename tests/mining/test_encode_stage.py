@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import stages as module
-from hf_xlsr.mining.stages import LazyEncoder, VectorFile, encode_shards
+from hf_xlsr.mining.stages import LazyEncoder, Side, VectorFile, encode_shards
 from hf_xlsr.mining.texts import TextStore, read_texts
 
 
@@ -19,19 +19,16 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SMALLEST_SHARD", 8)
 
 
-Side = tuple[TextStore, VectorFile]
-
-
 def side(folder: Path, sentences: Any, **options: Any) -> Side:
     folder.mkdir(exist_ok=True)
     read_texts(sentences, folder, name=folder.name, **options)
     store = TextStore(folder, folder.name)
-    return store, VectorFile.of(folder, store)
+    return Side(store, VectorFile.of(folder, store))
 
 
 def encode(parts: list[Side], encoder: Any, **options: Any) -> list[np.ndarray]:
-    encode_shards([(store, file, None) for store, file in parts], LazyEncoder(encoder), options)
-    return [file.open() for _, file in parts]
+    encode_shards(parts, LazyEncoder(encoder), options)
+    return [part.file.open() for part in parts]
 
 
 def test_shard_is_sorted_by_length_and_has_each_text_once(tmp_path: Path):

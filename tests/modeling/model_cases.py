@@ -164,7 +164,7 @@ DUAL = {
     "nli_labels": 3,
     "mask_duplicates": True,
 }
-KEYS = ("momentum_encoders", "momentum_projections")
+KEYS = ("momentum_encoders", "momentum_heads")
 CASES: dict[str, Case] = {
     "dual_momentum": Case(
         DualMomentumModel,
@@ -204,12 +204,12 @@ CASES: dict[str, Case] = {
         cmlm_batch,
         rows=("lm_head.bias",),
     ),
-    "lightweight": Case(LightweightDualTransformer, {"text_config": BERT}, lightweight_batch, rows=("head.bias",)),
+    "lightweight": Case(LightweightDualTransformer, {"text_config": BERT}, lightweight_batch, rows=("lm_head.bias",)),
     "distillation": Case(
         DistillationModel,
         {"text_config": BERT, "teacher_dim": 12, "matching_weight": 1.0, "generative_weight": 1.0},
         distillation_batch,
-        rows=("head.bias",),
+        rows=("lm_head.bias",),
     ),
 }
 

@@ -24,7 +24,7 @@ def naive_losses(model: HictlForPreTraining, batch: dict[str, torch.Tensor], see
         mask = batch[f"{name}attention_mask"]
         return model.encoder(input_ids=batch[f"{name}input_ids"], attention_mask=mask).last_hidden_state
 
-    x, y = model.projection(states("")[:, 0]).chunk(2)
+    x, y = model.head[1].linear(states("")[:, 0]).chunk(2)
     count, total = len(x), torch.zeros((), dtype=x.dtype)
     for own, other in ((x, y), (y, x)):
         for i in range(count):

@@ -9,7 +9,6 @@ from model_cases import PLAIN, lightweight, lightweight_batch
 
 from hf_xlsr import LightweightDualTransformer
 from hf_xlsr.losses import alignment_loss, generative_labels, generative_loss, similarity_loss
-from hf_xlsr.utils.pooling import pool
 
 
 def gradients(model: LightweightDualTransformer, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -25,12 +24,13 @@ def test_loss_equals_equation_7() -> None:
     model, batch = lightweight(), lightweight_batch()
     output = model(**batch)
     mask = batch["attention_mask"]
-    pooled = pool(model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state, mask)
+    states = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+    pooled = (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
     source, target = pooled[:4], pooled[4:]
     labels = generative_labels(batch["original_ids"], mask, batch["masked_ids"])
     table = model.get_input_embeddings().weight
     expected = {
-        "generative": generative_loss(model.head(pooled), table, model.head.bias, *labels),
+        "generative": generative_loss(model.lm_head(pooled), table, model.lm_head.bias, *labels),
         "alignment": alignment_loss(source, target),
         "similarity": similarity_loss(source, target),
     }
@@ -68,7 +68,7 @@ def test_weight_of_zero_skips_the_part(part: str) -> None:
     model, batch = lightweight(**{f"{part}_weight": 0.0}), lightweight_batch()
     assert model(**batch).losses.keys() == {"generative", "alignment", "similarity"} - {part}
     for name, gradient in gradients(model, batch).items():
-        assert part != "generative" or name.startswith("head.") == bool((gradient == 0).all()), name
+        assert part != "generative" or name.startswith("lm_head.") == bool((gradient == 0).all()), name
 
 
 @pytest.mark.parametrize("task", ["smlm", "xtr", "ugt", "mlm", "mlm+xtr"])
@@ -93,7 +93,7 @@ def test_gradients_in_every_task(task: str, pooling: str) -> None:
 def test_head_is_one_layer_unless_released() -> None:
     rows = torch.randn(3, PLAIN["hidden_size"])
     for kind in ("linear", "released"):
-        head = lightweight(generative_head=kind).head
+        head = lightweight(generative_head=kind).lm_head
         expected = rows @ head.dense.weight.T + head.dense.bias
         if kind == "released":
             expected = expected * expected.sigmoid()

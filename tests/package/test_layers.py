@@ -16,7 +16,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
     """Every imported name, also inside functions and under `TYPE_CHECKING`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            # The package as a whole gives every name, also those of packages above.
+            yield from ("hf_xlsr.*" if alias.name == "hf_xlsr" else alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 

@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import tiny_encoder
+from transformers import AutoConfig
 
+from hf_xlsr.data.pairs import PreparedData
+from hf_xlsr.encoders.heads import pooling_name
+from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import guard_source, load_runs, own_options, own_source, parse_yaml
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import write_json
 
 
 def write(folder: Path, text: str, name: str = "mine") -> str:
@@ -34,7 +38,8 @@ def test_overrides_by_full_and_short_name() -> None:
     assert recipe.training["bucket_by_length"] is False and recipe.model["encoder"]["hidden_size"] == 32
     (run,) = load_runs("quickstart", ["--data.train.path", "pairs.tsv", "--model.encoder.path", "some/folder"])
     assert run.recipe.data.train == {"path": "pairs.tsv"}
-    assert run.recipe.settings()["tokenizer"]["path"] == "some/folder"  # an encoder brings its tokenizer
+    with pytest.raises(XlsrError, match="some/folder"):  # an encoder brings its tokenizer
+        run.given_tokenizer()
     (run,) = load_runs("moco_en_fr_open", ["--model.encoders.fr", "mine"])
     assert run.recipe.model["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
 
@@ -71,15 +76,17 @@ def test_guard_sets_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["finetune", "start_lightweight", "start_distillation", "start_cmlm"])
-def test_pooling_of_a_given_encoder(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kinds = ("Transformer", "Pooling", "Dense")
-    modules = [{"type": f"some.module.{kind}", "path": kind if kind == "Pooling" else ""} for kind in kinds]
-    write_json(tmp_path / "modules.json", modules)
-    (tmp_path / "Pooling").mkdir()
-    write_json(tmp_path / "Pooling" / "config.json", {"embedding_dimension": 8, "pooling_mode": "cls"})
-    words = ["--encoder", str(tmp_path), "--languages", "en,fr", "--train", "t.tsv"]
-    assert load_runs(name, words)[0].recipe.model["pooling"] == "cls" and "Dense" in caplog.text
-    assert load_runs(name, [*words, "--model.pooling", "max"])[0].recipe.model["pooling"] == "max"
+def test_pooling_of_a_given_encoder(name: str, tmp_path: Path, tokenizer: Any) -> None:
+    encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
+    to_sentence_transformer(encoder, tokenizer, pooling="cls").save(str(tmp_path / "given"))
+    words = ["--encoder", str(tmp_path / "given"), "--languages", "en,fr", "--train", "t.tsv"]
+    data = PreparedData(None, tokenizer, {}, dict.fromkeys(("en", "fr"), tokenizer))
+    for more, pooling in (([], "cls"), (["--model.pooling", "max"], "max")):
+        (run,) = load_runs(name, [*words, *more])
+        run.teacher = SimpleNamespace(dim=16)  # of a distillation
+        config = run.build_model(data).config
+        head = config.head if hasattr(config, "text_config") else config.heads["shared"]
+        assert pooling_name(head) == pooling
 
 
 def test_sets_of_one_name_are_one_set() -> None:

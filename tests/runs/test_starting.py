@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.encoders.loading import weights_folder
+from hf_xlsr.encoders.reading import weights_folder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.methods.base import start_from
 from hf_xlsr.runs.recipe import load_runs

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
@@ -16,12 +18,12 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.base.modules import Normalize, Router, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
-from transformers import AutoConfig
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from transformers import AutoConfig, DataCollatorWithFlattening
 
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss
+from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, dual_momentum
 
 QUEUE = 64
 
@@ -62,6 +64,38 @@ def routed_model(folder: Path) -> SentenceTransformer:
     return SentenceTransformer(modules=[Router(routes, default_route="en"), Normalize()], device="cpu")
 
 
+class PositionWise(Transformer):
+    """Embeds each token by itself, so that texts may share a row, as FlashAttention lets them share it."""
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        embeddings: Any = self.model.embeddings
+        states = embeddings(features["input_ids"], position_ids=features.get("position_ids"))
+        return {**features, "token_embeddings": states}
+
+
+def position_wise_model(folder: Path, module: type[PositionWise] = PositionWise) -> SentenceTransformer:
+    path = encoder_folder(folder / "encoder")
+    seed_unused_weights()
+    modules = [module(path), Pooling(16, pooling_mode="mean"), Normalize()]
+    return SentenceTransformer(modules=modules, device="cpu")
+
+
+def flatten_inputs(model: SentenceTransformer) -> None:
+    """Makes the features of a model flat, as sentence-transformers does for FlashAttention."""
+    encoder: Any = model[0]
+    encoder.can_flatten_inputs = True
+    encoder.data_collator = DataCollatorWithFlattening(
+        return_flash_attn_kwargs=True, return_seq_idx=True, return_position_ids=True
+    )
+    encoder._flatten_position_offset = 0
+
+
+def static_model(folder: Path) -> SentenceTransformer:
+    tokenizer = Transformer(encoder_folder(folder / "encoder")).tokenizer
+    torch.manual_seed(0)
+    return SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu")
+
+
 def rows(count: int = 64, seed: int = 1, *names: str) -> Dataset:
     """Pairs, and with more column names hard negatives."""
     pairs, others = make_pairs(count, seed), make_pairs(count, seed + 1)
@@ -97,3 +131,19 @@ def features_of(model: Any, data: Dataset, tasks: Any = None) -> list[dict[str, 
         task = {} if tasks is None else {"task": tasks[name]}
         columns.append({**model.preprocess(list(data[name]), **task), **task})
     return columns
+
+
+@contextlib.contextmanager
+def recorded_statistics() -> Iterator[list[dict[str, float]]]:
+    """What the masks of `DualMomentumLoss` find, of each batch first to the target, then to the source."""
+    recorded: list[dict[str, float]] = []
+    direction_loss = dual_momentum.direction_loss
+
+    def recording(*arguments: Any, **options: Any) -> Any:
+        value, statistics = direction_loss(*arguments, **options)
+        recorded.append({name: float(number) for name, number in statistics.items()})
+        return value, statistics
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dual_momentum, "direction_loss", recording)
+        yield recorded

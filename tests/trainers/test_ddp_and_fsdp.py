@@ -77,6 +77,17 @@ def test_sharded_models_are_exported_whole(name: str, folder: Path) -> None:
     assert (folder / "fsdp" / name / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_the_live_encoder_is_measured_as_on_one_process(kind: str, folder: Path) -> None:
+    def measured(kind: str) -> list[dict[str, float]]:
+        log = json.loads((folder / kind / "LightweightTrainer" / "training" / "log.json").read_text("utf-8"))
+        return [{key: entry[key] for key in entry if key.endswith("accuracy")} for entry in log if "loss" not in entry]
+
+    expected = [entry for entry in measured("one") if entry]
+    assert len(expected) == 2
+    assert [entry for entry in measured(kind) if entry] == [pytest.approx(entry, abs=1e-6) for entry in expected]
+
+
 def test_sharded_run_resumes(folder: Path) -> None:
     assert (
         folder / "adam/LightweightTrainer/training/checkpoint-4/pytorch_model_fsdp.bin"

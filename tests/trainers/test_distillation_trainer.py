@@ -15,7 +15,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer
+from hf_xlsr.data.pairs import PreparedData
 from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.encoders.heads import pooling_name
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.export.sentence_transformer import to_sentence_transformer
 from hf_xlsr.runs.recipe import load_runs
@@ -88,12 +90,12 @@ def test_student_keeps_its_pooling_and_has_no_dropout(tmp_path: Path, tokenizer:
     more = {"teacher": Teacher(Words(), vectors=tmp_path / "v"), "train_dataset": PAIRS}
     made = DistillationTrainer(str(tmp_path / "s"), arguments(tmp_path, max_steps=1), **more).model.config
     (run,) = load_runs("start_distillation", ["--model.encoder.path", str(tmp_path / "s"), "--teacher.path", "x"])
-    run.check(run.arguments(tmp_path, {"dev": []}), {"dev": [], "guard": []})
-    for pooling, text_config in (
-        (made.pooling, made.text_config),
-        (run.config.pooling, run.encoder_config(tokenizer)),
-    ):
-        assert (pooling, text_config.dropout, text_config.attention_dropout) == ("cls", 0.0, 0.0)
+    run.teacher = Teacher(Words(), vectors=tmp_path / "v")
+    built = run.build_model(PreparedData(None, tokenizer, {})).config
+    for config in (made, built):
+        text_config = config.text_config
+        assert pooling_name(config.head) == "cls"
+        assert (text_config.dropout, text_config.attention_dropout) == (0.0, 0.0)
 
 
 def test_centre_is_of_all_streams(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:

@@ -25,6 +25,7 @@ from test_fine_tune import tokenizer as labelled_tokenizer
 from transformers import AutoConfig
 
 from hf_xlsr import trainers
+from hf_xlsr.encoders.heads import pooling_name
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
@@ -122,7 +123,7 @@ def test_pooling_of_an_encoder_on_the_hub(encoder: str, tmp_path: Path, monkeypa
     (tmp_path / "models--own--cls/refs/main").write_text("0" * 40)
     model.save(str(tmp_path / "models--own--cls/snapshots" / ("0" * 40)))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert trainer_of("Cmlm", "own/cls", tmp_path).model.config.pooling == "cls"
+    assert pooling_name(trainer_of("Cmlm", "own/cls", tmp_path).model.config.head) == "cls"
 
 
 def test_adapters_inside_an_encoder_are_refused(encoder: str, tmp_path: Path) -> None:  # saving would lose weights

@@ -22,7 +22,6 @@ from hf_xlsr import HictlConfig, HictlForSequenceClassification, trainers
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.utils.errors import XlsrError
 
-LONG = SimpleNamespace(lengths=[60] * 8, groups=[0] * 8, language_pairs=None)
 TEXT = SimpleNamespace(lengths=[5] * 8, groups=[0] * 8)
 
 WITHOUT_EFFECT: list[dict[str, Any]] = [{"save_only_model": True}, {"dataloader_drop_last": True}]
@@ -83,7 +82,6 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
     ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),
     ("FineTune", lambda: {"evaluator": lambda encoder: {}}, "evaluator"),
-    ("Lightweight", lambda: {"train_dataset": LONG, "max_length": 200}, "max_length"),
     ("Cmlm", lambda: {"train_dataset": None}, "weight"),
     ("Cmlm", lambda: {"nli_dataset": TEXT}, "nli_labels"),
     ("DualMomentum", lambda: {"nli_dataset": TEXT}, "nli_labels"),

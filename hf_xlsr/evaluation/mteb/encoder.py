@@ -8,9 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import mteb
@@ -18,14 +16,15 @@ import numpy as np
 from mteb.abstasks import AbsTask
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import ModelMeta
-from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
 from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb.models.model_meta import ScoringFunction
 from mteb.results import TaskResult
 from mteb.types import Licenses, PromptType
 from transformers import PreTrainedModel
 
-from hf_xlsr.encoders.encoding import default_prompt, embed, route_of, routes_of
+from hf_xlsr.data.prompts import Prompts, PromptTable
+from hf_xlsr.encoders.encoding import call_encode, route_of, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.evaluation.languages import metric_languages
@@ -33,20 +32,29 @@ from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, mteb_task
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.markdown import front_matter
+from hf_xlsr.utils.vectors import as_vectors
 
 
 class MtebEncoder(AbsEncoder):
     """A `SentenceTransformer` as an encoder of mteb, made by `as_mteb_encoder`."""
 
     mteb_model_meta: ModelMeta
-    model_prompts: dict[str, str]
 
     def __init__(
-        self, model: Any, mteb_model_meta: ModelMeta, *, prompt: str = "", routes: Mapping[str, str] | None = None
+        self,
+        model: Any,
+        mteb_model_meta: ModelMeta,
+        *,
+        prompt: Prompts = None,
+        routes: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.mteb_model_meta = model, mteb_model_meta
         self.prompt, self.routes = prompt, routes
-        self.model_prompts = {name: text for name, text in model.prompts.items() if text is not None}
+
+    @property
+    def prompts(self) -> PromptTable:
+        """The model's own prompts with those that were given."""
+        return PromptTable.of(self.model).given(self.prompt)
 
     def encode(
         self,
@@ -58,35 +66,35 @@ class MtebEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **encode_kwargs: Any,
     ) -> np.ndarray:
-        """Embeds one column of texts, without normalising: `(number of texts, width)`, float32.
+        """Embeds one column of texts, `(number of texts, width)`, float32; a text that occurs twice is encoded once.
 
-        `hf_subset` is the subset, or the language of the column. Without a prompt of `as_mteb_encoder`, `prompt_type`
-        selects the model's own prompt as mteb does.
+        `hf_subset` is the subset, or the language of the column. A prompt of the task, as mteb names it, comes before
+        that of `prompt_type`, and this before that of the language. `encode_kwargs` are options of the model's `encode`.
         """
+        for name in ("prompt", "prompt_name", "task"):
+            if name in encode_kwargs:
+                raise XlsrError(
+                    f"`{name}` must not be in `encode_kwargs`; give `prompt` and `routes` to `as_mteb_encoder`."
+                )
         texts = [text for batch in inputs for text in batch["text"]]
-        encoder, language, names = self.model, None, routes_of(self.model)
-        if self._routes_by_language():
-            language = self._language(texts, task_metadata, hf_subset)
-        elif names and prompt_type is None:
+        role = None if prompt_type is None else PromptType(prompt_type).value
+        names = routes_of(self.model)
+        by_language = self._routes_by_language()
+        if names and role is None and not by_language:
             raise XlsrError(
                 f"The model has the routes {', '.join(names)}, and mteb's task {task_metadata.name} does not choose one. "
                 "Give `routes`, such as de=source."
             )
-        elif names:
-            encoder = SimpleNamespace(
-                encode=partial(self.model.encode, task=PromptType(prompt_type).value),
-                default_prompt_name=default_prompt(self.model),
-            )
-        own = self.model_prompts.get(self.get_prompt_name(task_metadata, prompt_type) or "")
-        return embed(
-            encoder,
-            texts,
-            language=language,
-            prompt=self.prompt or own or "",
-            routes=self.routes,
-            normalize=False,
-            **encode_kwargs,
-        )
+        prompt_name = get_prompt_name(dict(self.prompts.texts), task_metadata, prompt_type) or role
+        language = self._language(texts, task_metadata, hf_subset, prompt_name)
+        task = role if names else None
+        if by_language:
+            task = route_of(self.model, language, self.routes)
+
+        positions = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        prompt = self.prompts.text(role=prompt_name, language=language)
+        encoded = call_encode(self.model, list(positions), prompt=prompt, task=task, **encode_kwargs)
+        return as_vectors(encoded, "the model's output")[[positions[text] for text in texts]]
 
     def _routes_by_language(self) -> bool:
         try:
@@ -95,14 +103,24 @@ class MtebEncoder(AbsEncoder):
             return True
         return False
 
-    def _language(self, texts: Sequence[str], metadata: TaskMetadata, subset: str) -> str:
+    def _language(
+        self, texts: Sequence[str], metadata: TaskMetadata, subset: str, prompt_name: str | None
+    ) -> str | None:
+        """The language of a column, where the route or the prompt depends on it."""
+        by_language = self._routes_by_language()
         candidates = subset_languages(metadata, subset)
-        if len({route_of(self.model, language, self.routes) for language in candidates}) == 1:
+        ways = set()
+        for language in candidates:
+            route = route_of(self.model, language, self.routes) if by_language else None
+            ways.add((route, self.prompts.text(role=prompt_name, language=language)))
+        if len(ways) == 1:
             return candidates[0]
+        if not (ways or by_language):
+            return None
         place = f"A column of mteb's task {metadata.name}, subset '{subset}',"
         if len(candidates) != 2:
-            found = ", ".join(candidates) or "any language"
-            raise XlsrError(f"{place} may be in {found}. Choose subsets of one or two languages.")
+            listed = ", ".join(candidates) or "any language"
+            raise XlsrError(f"{place} may be in {listed}. Choose subsets of one or two languages.")
         return column_language(texts, (candidates[0], candidates[1]), place=place)
 
 
@@ -110,7 +128,7 @@ def as_mteb_encoder(
     model: str | os.PathLike[str] | Any,
     *,
     name: str | None = None,
-    prompt: str = "",
+    prompt: Prompts = None,
     routes: Mapping[str, str] | None = None,
     languages: Sequence[str] | None = None,
 ) -> MtebEncoder:
@@ -122,7 +140,8 @@ def as_mteb_encoder(
     Args:
         model: Folder or Hub id of an export, or a loaded `SentenceTransformer`.
         name: How mteb files it, `owner/name`; by default the id on the Hub, or `local/` and the folder's name.
-        prompt: Put before every text, for instance `"query: "`.
+        prompt: Put before texts instead of the model's own prompts: one for all (`"query: "`, or `""` for none), or by
+            language, `query` or `document`.
         routes: Language -> route of a model whose routes do not have the languages' names.
         languages: What the model is for, in its metadata; by default what its card or its routes say.
     """
@@ -148,16 +167,16 @@ def as_mteb_encoder(
             "open_weights": True,
             "framework": ["Sentence Transformers", "PyTorch"],
             "similarity_fn_name": ScoringFunction(loaded.similarity_fn_name or "cosine"),
-            "use_instructions": bool(prompt),
+            "use_instructions": bool(prompt if isinstance(prompt, str) else any((prompt or {}).values())),
             "experiment_kwargs": _experiment(prompt, routes),
         }
     )
     return MtebEncoder(loaded, meta, prompt=prompt, routes=routes)
 
 
-def _experiment(prompt: str, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
+def _experiment(prompt: Prompts, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
     """Prompt and routes, which affect embeddings; mteb caches results per combination."""
-    options: dict[str, Any] = {"prompt": prompt} if prompt else {}
+    options: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
     options.update({"routes": dict(routes)} if routes else {})
     # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]

@@ -35,7 +35,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
 def _run(encoder: Encoder, inputs: Inputs, options: MtebOptions) -> Results:
     from hf_xlsr.evaluation.mteb import evaluate_mteb
 
-    encoding: dict[str, Any] = {key: value for key, value in inputs.encoding.items() if value not in (None, "")}
+    encoding: dict[str, Any] = {key: value for key, value in inputs.encoding.items() if value is not None}
     encoding |= {"name": inputs.name} if inputs.name else {}
     return evaluate_mteb(encoder, list(inputs.mteb_tasks.values()), cache=options.cache, **encoding)
 

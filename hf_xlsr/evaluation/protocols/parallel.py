@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, open_inputs, read_table
 from hf_xlsr.evaluation.protocols.tatoeba import check_directions
@@ -93,14 +94,19 @@ def language_bias(
 
 
 def encode_parallel(
-    encoder: Encoder, texts: Mapping[str, Sequence[str]], debias: Debias | Literal["self"] | None, **encoding: Any
+    encoder: Encoder,
+    texts: Mapping[str, Sequence[str]],
+    debias: Debias | Literal["self"] | None,
+    *,
+    role: str | None = None,
+    **encoding: Any,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Vectors of parallel texts by language, and without language bias; each by its part of the protocol's name."""
     counts = {language: len(rows) for language, rows in texts.items()}
     if len(counts) < 2 or len(set(counts.values())) > 1:
         raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
     vectors = {
-        language: embed(encoder, rows, language=language, normalize=False, **encoding)
+        language: embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
         for language, rows in texts.items()
     }
     variants = {"": vectors}
@@ -168,7 +174,8 @@ def search(
 ) -> Results:
     """Search in a pool of all languages, by cosine.
 
-    `texts` and `debias` are those of `language_bias`. Every sentence is a query, the pool all other sentences. For each
+    `texts` and `debias` are those of `language_bias`. Every sentence is a query, the pool all other sentences, each with
+    the prompt of its role. For each
     pair of languages the one translation is ranked among the documents that are no translation, below those of equal
     similarity: an encoder that gives all texts one vector finds nothing.
 
@@ -186,18 +193,25 @@ def search(
         >>> round(metrics["numbers-search/en-fr/test/mrr"], 2)
         0.34
     """
+    cached = CachedEncoder(encoder)  # texts are encoded once if queries and documents have the same prompt
+    queries, documents = (
+        encode_parallel(cached, texts, debias, role=role, **encoding) for role in ("query", "document")
+    )
     results = Results()
-    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding).items():
-        results |= _search_metrics(vectors, name, f"search{variant}", split)
+    for variant, vectors in queries.items():
+        results |= _search_metrics(vectors, documents[variant], name, f"search{variant}", split)
     return mean_over_languages(results)
 
 
-def _search_metrics(vectors: Mapping[str, np.ndarray], name: str, protocol: str, split: str) -> Results:
-    pool = unit_length(np.stack(list(vectors.values())).astype(np.float64))
+def _search_metrics(
+    queries: Mapping[str, np.ndarray], documents: Mapping[str, np.ndarray], name: str, protocol: str, split: str
+) -> Results:
+    """Metrics of searches with the vectors of queries among those of documents, both by language."""
+    asked, pool = (unit_length(np.stack(list(side.values())).astype(np.float64)) for side in (queries, documents))
     results = Results()
-    for number, language in enumerate(vectors):
-        ranks, above = _ranked(pool, number)
-        for other, rank, wrong in zip(vectors, ranks.T, above.T, strict=True):
+    for number, language in enumerate(queries):
+        ranks, above = _ranked(asked[number], pool, number)
+        for other, rank, wrong in zip(documents, ranks.T, above.T, strict=True):
             if other == language:
                 continue
             outcomes = {"mrr": 1 / rank, "ndcg@10": np.where(rank <= DEPTH, 1 / np.log2(1 + rank), 0.0)}
@@ -206,16 +220,17 @@ def _search_metrics(vectors: Mapping[str, np.ndarray], name: str, protocol: str,
     return results
 
 
-def _ranked(pool: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
+def _ranked(queries: np.ndarray, pool: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
     """The rank of each translation of the queries in a language, and whether a wrong document of it ranks higher.
 
-    `pool` has the vectors of all texts, `(languages, rows, width)`; both results are `(rows, languages)`.
+    `queries` are `(rows, width)`, in the language of this number; `pool` has the vectors of all documents, `(languages,
+    rows, width)`. Both results are `(rows, languages)`.
     """
     languages, count, width = pool.shape
     blocks = []
     for start in range(0, count, QUERIES):
         rows = np.arange(start, min(start + QUERIES, count))
-        scores = (pool[number, rows] @ pool.reshape(-1, width).T).reshape(len(rows), languages, count)
+        scores = (queries[rows] @ pool.reshape(-1, width).T).reshape(len(rows), languages, count)
         line = np.arange(len(rows))
         limits = scores[line, :, rows] - TIE
         scores[line, :, rows] = -np.inf
@@ -246,7 +261,7 @@ def search_documents(
         documents: Id -> document.
         relevance: Query -> document -> relevance above 0. Queries without a relevant document are left out.
         languages: Name of the results.
-        query_languages: Id -> language, for a model with a route for each language. Likewise `document_languages`.
+        query_languages: Id -> language, for a model with a route or prompt for each. Likewise `document_languages`.
 
     Returns:
         `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
@@ -258,8 +273,8 @@ def search_documents(
         problem = f"document '{lost[0]}' is missing" if lost else "no query has a relevant document"
         raise XlsrError(f"{name}: {problem}; check the columns `query_id` and `document_id`.")
     ids = sorted(documents, reverse=True)
-    pool = _encode(encoder, ids, documents, document_languages or {}, encoding)
-    vectors = _encode(encoder, asked, queries, query_languages or {}, encoding)
+    pool = _encode(encoder, ids, documents, document_languages or {}, "document", encoding)
+    vectors = _encode(encoder, asked, queries, query_languages or {}, "query", encoding)
     place = {one: number for number, one in enumerate(ids)}
     values: dict[str, list[float]] = {"mrr": [], "ndcg@10": [], **{f"recall@{k}": [] for k in RANKS}}
     for start in range(0, len(asked), QUERIES):
@@ -279,7 +294,12 @@ def search_documents(
 
 
 def _encode(
-    encoder: Encoder, ids: list[str], texts: Mapping[str, str], languages: Mapping[str, str], encoding: EncodingOptions
+    encoder: Encoder,
+    ids: list[str],
+    texts: Mapping[str, str],
+    languages: Mapping[str, str],
+    role: str,
+    encoding: EncodingOptions,
 ) -> np.ndarray:
     """Unit vectors of texts, encoded language by language."""
     rows: dict[str | None, list[str]] = {}
@@ -287,7 +307,7 @@ def _encode(
         rows.setdefault(languages.get(one), []).append(one)
     vectors: dict[str, np.ndarray] = {}
     for language, group in rows.items():
-        found = embed(encoder, [texts[one] for one in group], language=language, **encoding)
+        found = embed(encoder, [texts[one] for one in group], language=language, role=role, **encoding)
         vectors.update(zip(group, found, strict=True))
     return np.stack([vectors[one] for one in ids])
 

@@ -19,6 +19,8 @@ from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
 RANKS = (1, 5, 10)  # of `xsr`
+Roles = tuple[str, str]
+PAIR_ROLES: Roles = ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -138,18 +140,20 @@ def xsr(
     name: str,
     languages: tuple[str, str] = ("en", "fr"),
     split: str = "test",
+    roles: Roles = PAIR_ROLES,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
 
     The candidates are the distinct sentences in `pool` and `golds`, the translations of the queries; ties go to the one
-    seen first. The translation is found by its exact text. Gives `precision@1`, `precision@5`, `precision@10`,
+    seen first. The translation is found by its exact text. `roles` name the sides of queries and candidates, for prompts
+    by side. Gives `precision@1`, `precision@5`, `precision@10`,
     `pool_size` (number of candidates) and `queries`, under `{name}-xsr/en-fr/test/`.
     """
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
     position = {text: place for place, text in enumerate(dict.fromkeys((*pool, *golds)))}
-    vectors = embed_sides(encoder, (queries, list(position)), languages, **encoding)
+    vectors = embed_sides(encoder, (queries, list(position)), languages, roles=roles, **encoding)
     truth = np.array([position[text] for text in golds])
     hits = nearest_neighbours(*vectors, max(RANKS))[1] == truth[:, None]
     outcomes = {f"precision@{k}": hits[:, :k].any(axis=1) for k in RANKS}
@@ -171,7 +175,8 @@ def xsr_both_directions(
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
     common: dict[str, Any] = {"name": name, "split": split, **encoding}
     forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
-    return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)
+    common |= {"languages": languages[::-1], "roles": PAIR_ROLES[::-1]}
+    return forward | xsr(encoder, targets, sources, source_pool, **common)
 
 
 def _run_xtreme(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
@@ -218,13 +223,18 @@ def encode_pairs(
 
 
 def embed_sides(
-    encoder: Encoder, sides: tuple[Sequence[str], Sequence[str]], languages: tuple[str, str], **encoding: Any
+    encoder: Encoder,
+    sides: tuple[Sequence[str], Sequence[str]],
+    languages: tuple[str, str],
+    *,
+    roles: Roles = PAIR_ROLES,
+    **encoding: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
-    found = embed_pairs(encoder, sides, languages, **encoding)
-    for vectors, texts in zip(found, sides, strict=True):
+    both = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
+    for vectors, texts in zip(both, sides, strict=True):
         check_directions(vectors, texts)
-    return found
+    return both
 
 
 def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:

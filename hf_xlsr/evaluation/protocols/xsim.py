@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocols.tatoeba import embed_sides, encode_pairs
+from hf_xlsr.evaluation.protocols.tatoeba import PAIR_ROLES, embed_sides, encode_pairs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
 from hf_xlsr.evaluation.results import Results, averaged
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
@@ -108,7 +108,8 @@ def xsim_pp(
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(pool, seed=seed)
     candidates = [*pool, *(one.text for one in changed)]
-    vectors = embed_sides(encoder, (queries, candidates), (other, "en"), **encoding)
+    roles = PAIR_ROLES[::-1] if english[0] else PAIR_ROLES
+    vectors = embed_sides(encoder, (queries, candidates), (other, "en"), roles=roles, **encoding)
     chosen = best_targets(*vectors, k=k, margin=margin)
     kinds = np.array([""] * len(pool) + [one.kind for one in changed])
     outcomes = {"error": chosen != np.arange(len(pool))}

@@ -20,9 +20,8 @@ from safetensors.torch import load_file
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.pairs import evaluation_rows
-from hf_xlsr.data.sources import as_list, expand, source_name
-from hf_xlsr.encoders.loading import weights_folder
-from hf_xlsr.encoders.stock import stored_pooling
+from hf_xlsr.data.sources import as_list, source_name
+from hf_xlsr.encoders.reading import weights_folder
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.sections import Recipe, refused, training_section, validated
@@ -36,6 +35,9 @@ Evaluations = Sequence[Callable[..., Any]]
 MethodT = TypeVar("MethodT", bound="Method")
 # Keys of `model` for methods that start from pretrained encoders.
 DROPOUT = (float | None, Field(None, ge=0, le=1, description="sets every dropout of the encoder; by default its own"))
+NEW_LENGTH = 200
+"""Tokens of a sentence for an encoder that has no length of its own yet."""
+
 # Keys of `model` that are not values of its configuration.
 BUILDING = ("encoder", "encoders", "start", "dropout", "random_weights")
 
@@ -128,12 +130,7 @@ class Method(ABC):
         """Keys of `model` that start the recipe from other encoders: language, or empty for all, -> path or id."""
         if set(encoders) != {""}:
             raise XlsrError(f"--encoder must be one path or id for method '{cls.name}', got {', '.join(encoders)}.")
-        return {"encoder": {"path": encoders[""]}, **cls.pooling_keys(encoders[""])}
-
-    @classmethod
-    def pooling_keys(cls, encoder: str) -> dict[str, str]:
-        """The key `pooling` of `model` as the encoder's folder has it, for methods with a choice."""
-        return stored_pooling(expand(encoder)) if hasattr(cls.config_class, "pooling") else {}
+        return {"encoder": {"path": encoders[""]}}
 
     @contextmanager
     def explained(self, place: str) -> Iterator[None]:
@@ -208,12 +205,12 @@ class Method(ABC):
             "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
             "seed": self.recipe.seed,
             "num_proc": self.recipe.data.num_proc,
-            **({"prompt": self.prompt} if self.prompt else {}),
         }
 
     @property
-    def prompt(self) -> str:
-        return str(getattr(self.recipe.data, "prompt", ""))
+    def max_length(self) -> int:
+        """Number of tokens that sentences are truncated to while data are prepared."""
+        return self.recipe.data.max_length or NEW_LENGTH
 
     @abstractmethod
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
@@ -236,21 +233,22 @@ class Method(ABC):
             options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
         with self.explained("training"):
-            options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": recipe.data.max_length}
-            options |= {"prompts": self.prompt} if self.prompt else {}
-            return self.arguments_class(**options)
+            options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
+            return self.arguments_class(**{**options, **self.more_arguments()})
+
+    def more_arguments(self) -> dict[str, Any]:
+        """Training arguments that other sections of the recipe set."""
+        return {}
 
     def build_trainer(self, arguments: Any, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
         torch.manual_seed(self.recipe.seed)
-        trainer = self.trainer_class(
+        return self.trainer_class(
             self.build_model(data),
             arguments,
             train_dataset=data.train,
             evaluations=self.evaluations(sets),
             **self.trainer_options(data),
         )
-        trainer.export_options = self.recipe.export.model_dump()
-        return trainer
 
     def initialize(self, model: Any) -> Any:
         """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them."""

@@ -85,8 +85,8 @@ class CmlmMethod(OneEncoderMethod):
             self.check_tokenizer(MaskDrawer)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        recipe, active, common = self.recipe, self.active, self.reading(evaluation_texts)
-        length, path = recipe.data.max_length, self.tokenizer_options()["path"]
+        recipe, active = self.recipe, self.active
+        common = {"max_length": self.max_length, **self.reading(evaluation_texts)}
         prepared = PreparedData(None, self.given_tokenizer(), {"pairs": 0})
         if "text" in active:
             prepared.train = prepare_running_text(
@@ -94,32 +94,30 @@ class CmlmMethod(OneEncoderMethod):
                 tokenizers=prepared.tokenizer or recipe.tokenizer.model_dump(),
                 folder=folder / "text",
                 cleaning=recipe.data.cleaning,
-                max_length=length,
                 **common,
             )
             prepared.tokenizer = prepared.train.tokenizer
             prepared.report["text"] = prepared.train.report
         if "pairs" in active:
-            learnt = str(folder / "text" / "tokenizer") if "text" in active else None
-            section = {**recipe.tokenizer.model_dump(), "path": path or learnt}
-            pairs = prepare(data=recipe.data.model_dump(), tokenizer=section, folder=folder / "pairs", **common)
+            tokenizer = prepared.tokenizer or recipe.tokenizer.model_dump()
+            pairs = prepare(data=recipe.data.model_dump(), tokenizer=tokenizer, folder=folder / "pairs", **common)
             prepared.pairs, prepared.tokenizer = pairs.train, pairs.tokenizer
             prepared.report |= pairs.report
         if "nli" in active:
             if prepared.tokenizer is None:
                 raise XlsrError(f"recipe '{recipe.name}' has no text to train a tokenizer on; set tokenizer.path.")
-            prepared.nli = prepare_nli(
-                active["nli"], tokenizers=prepared.tokenizer, folder=folder / "nli", max_length=length, **common
-            )
+            prepared.nli = prepare_nli(active["nli"], tokenizers=prepared.tokenizer, folder=folder / "nli", **common)
             prepared.report["nli"] = prepared.nli.report
         prepared.report["vocab_size"] = len(prepared.tokenizer)
         return prepared
 
     def build_model(self, data: PreparedData) -> Any:
         labels = NLI_LABELS if data.nli is not None else 0
-        model = self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer), nli_labels=labels)
-        before = model.config.positions_before(self.recipe.data.max_length) if data.train is not None else 0
-        return self.initialize(model, before=before)
+        text_config = self.encoder_config(data.tokenizer)
+        return self.initialize(self.model_on_encoder(self.model_class, text_config, nli_labels=labels))
+
+    def room(self, positions: int) -> int:
+        return self.config.room(positions) if "text" in self.active else positions
 
     def trainer_options(self, data: PreparedData) -> dict[str, Any]:
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}

@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 from hf_xlsr.data.labelled import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.encoders.assembly import SentenceEncoder
+from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
@@ -67,8 +69,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
 
     @classmethod
     def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
-        first = next(iter(encoders.values()))
-        return {"encoders": {name or SHARED: path for name, path in encoders.items()}, **cls.pooling_keys(first)}
+        return {"encoders": {name or SHARED: path for name, path in encoders.items()}}
 
     @property
     def config_options(self) -> dict[str, Any]:
@@ -78,20 +79,24 @@ class DualMomentumMethod(SentenceEncoderMethod):
     def paths(self) -> dict[str, str]:
         return {name: expand(path) for name, path in self.recipe.model["encoders"].items()}
 
+    def read_given(self) -> SentenceEncoder:
+        paths = self.paths
+        return read_encoder(paths.get(SHARED, paths), "model.encoders")
+
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        recipe, paths, common = self.recipe, self.paths, self.reading(evaluation_texts)
-        tokenizers = {language: paths.get(language) or paths[SHARED] for language in recipe.languages}
-        section = recipe.data.model_dump()
-        data = prepare(data=section, tokenizer=None, tokenizers=tokenizers, folder=folder, **common)
+        recipe = self.recipe
+        common = {"max_length": self.max_length, **self.reading(evaluation_texts)}
+        own = self.given_texts.tokenizers if self.given_texts else {}
+        tokenizers = {language: own.get(language) or own[""] for language in recipe.languages}
+        data = prepare(data=recipe.data.model_dump(), tokenizer=tokenizers, folder=folder, **common)
         if sources := as_list(recipe.nli.train):
-            options = {"tokenizers": data.tokenizers, "max_length": recipe.data.max_length, **common}
-            data.nli = prepare_nli(sources, folder=folder / "nli", **options)
+            data.nli = prepare_nli(sources, tokenizers=data.tokenizers, folder=folder / "nli", **common)
         return data
 
     def build_model(self, data: PreparedData) -> Any:
         with self.explained("model"):
             model = DualMomentumModel.from_encoders(
-                self.paths,
+                self.read_given(),
                 nli_labels=NLI_LABELS if data.nli is not None else 0,
                 dropout=self.recipe.model.get("dropout"),
                 **self.config_options,

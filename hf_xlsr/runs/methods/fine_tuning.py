@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +13,16 @@ from transformers import GenerationConfig
 
 from hf_xlsr.data.labelled import LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
-from hf_xlsr.data.sources import as_list, expand, open_source
+from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.data.tokenization import trim_vocabulary
+from hf_xlsr.encoders.reading import encoder_folder
+from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
-from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, start_encoder
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished, Method
@@ -52,13 +54,19 @@ class FineTuningMethod(Method):
 
     @property
     def start(self) -> str:
-        return encoder_folder(expand(self.recipe.model["start"]))
+        return encoder_folder(self.recipe.model["start"])
+
+    @cached_property
+    def max_length(self) -> int:
+        encoder = start_encoder(self.recipe.model["start"], place="model.start")
+        own = load_tokenizer(self.start, "model.start").model_max_length
+        return usable_length([encoder], own, self.recipe.data.max_length)
 
     def from_encoder(self, model_class: Any, **options: Any) -> Any:
         """The model of the recipe on its encoder, with further values of its configuration."""
         own = dict(self.recipe.model)
         with self.explained("model"):
-            model = model_class.from_encoder(expand(own.pop("start")), **own, **options)
+            model = model_class.from_encoder(own.pop("start"), **own, **options)
         return self.initialize(model)
 
     def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, **attributes: Any) -> Any:
@@ -80,7 +88,9 @@ class ClassificationDataSection(DataSection):
     dev: NamedSources = Field(None, description="sets by name, measured during training")
     test: NamedSources = Field(None, description="sets by name, measured at the end")
     cleaning: list[Any] | dict[str, Any] | None = Field([], description="steps, by name or as `{name: options}`")
-    max_length: int = Field(128, ge=1, description="rows are truncated to this many tokens")
+    max_length: int | None = Field(
+        None, ge=1, description="rows are truncated to this many tokens; by default the encoder's own number"
+    )
     overlap: Literal["text", "row"] = Field("text", description="what of dev and test is not trained on")
 
 
@@ -165,7 +175,8 @@ class ClassificationMethod(FineTuningMethod):
             tokenizer=tokenizer,
             folder=folder,
             **self.reading(evaluation_texts),
-            **recipe.data.model_dump(include={"max_length", "cleaning", "fraction", "limit", "overlap"}),
+            max_length=self.max_length,
+            **recipe.data.model_dump(include={"cleaning", "fraction", "limit", "overlap"}),
         )
         return PreparedData(train, tokenizer, train.report)
 
@@ -204,7 +215,9 @@ class TranslationData(DataSection):
     cleaning: list[Any] | dict[str, Any] | None = Field(
         [{"normalize": {"form": "NFC"}}, "deduplicate"], description="steps, by name or as `{name: options}`"
     )
-    max_length: int = Field(128, ge=1, description="sentences are truncated to this many tokens")
+    max_length: int | None = Field(
+        None, ge=1, description="sentences are truncated to this many tokens; by default the encoder's own number"
+    )
 
 
 class VocabularySection(Section):
@@ -273,16 +286,21 @@ class TranslationMethod(FineTuningMethod):
         return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))] if sets["dev"] else []
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        data, tokenizer = self.recipe.data.model_dump(), {"path": str(self._tokenizer_folder(folder))}
-        return prepare(data=data, tokenizer=tokenizer, folder=folder, **self.reading(evaluation_texts))
+        return prepare(
+            data=self.recipe.data.model_dump(),
+            tokenizer=self._tokenizer(folder),
+            folder=folder,
+            max_length=self.max_length,
+            **self.reading(evaluation_texts),
+        )
 
-    def _tokenizer_folder(self, folder: Path) -> str | Path:
-        """Where the tokenizer is: with the encoder, or in the run's folder if the vocabulary is reduced."""
+    def _tokenizer(self, folder: Path) -> Any:
+        """The encoder's tokenizer; if the vocabulary is reduced, a smaller one that is kept in the run's folder."""
         recipe, reduced = self.recipe, folder / "vocabulary"
         whole = load_tokenizer(self.start, "model.start")
         sentence_ends(whole)  # fails before hours of reading
         if not (sources := as_list(recipe.vocabulary.sources)):
-            return self.start
+            return whole
         if not reduced.is_dir():
             texts = (
                 row[side]
@@ -293,7 +311,7 @@ class TranslationMethod(FineTuningMethod):
             partial_folder = folder / "vocabulary.partial"
             trim_vocabulary(whole, texts)[0].save_pretrained(str(partial_folder))
             partial_folder.rename(reduced)
-        return reduced
+        return load_tokenizer(str(reduced), "the reduced tokenizer")
 
     def build_model(self, data: PreparedData) -> Any:
         tokenizer, kept = data.tokenizer, None
@@ -309,7 +327,7 @@ class TranslationMethod(FineTuningMethod):
         decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
         config = trainer.accelerator.unwrap_model(trainer.model).generation_config
         ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        generation = GenerationConfig(**ends, **decoding, max_length=self.recipe.data.max_length)
+        generation = GenerationConfig(**ends, **decoding, max_length=self.max_length)
         model, test = self.save(folder, trainer, data.tokenizer, generation_config=generation), sets["test"]
         finished = Finished(Results(), [], {}, model.config.hidden_size)
         if test:

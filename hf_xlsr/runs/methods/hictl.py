@@ -62,11 +62,13 @@ class HictlMethod(OneEncoderMethod):
         self.check_tokenizer(HictlCollator)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        section, common = self.recipe.data, self.reading(evaluation_texts)
-        data = prepare(data=section.model_dump(), tokenizer=self.tokenizer_options(), folder=folder, **common)
+        section = self.recipe.data
+        common = {"max_length": self.max_length, **self.reading(evaluation_texts)}
+        tokenizer = self.tokenizer_or_section()
+        data = prepare(data=section.model_dump(), tokenizer=tokenizer, folder=folder, **common)
         parts = [data.train]
         if sources := as_list(section.monolingual):
-            common |= {"cleaning": section.cleaning, "max_length": section.max_length}
+            common["cleaning"] = section.cleaning
             texts = prepare_texts(sources, tokenizers=data.tokenizer, folder=folder / "monolingual", **common)
             data.report["monolingual"] = texts.report
             parts.append(texts)

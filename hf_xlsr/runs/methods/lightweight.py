@@ -13,7 +13,7 @@ from hf_xlsr.data.encoding import TAUGHT_PAIRS
 from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.pairs import PreparedData
 from hf_xlsr.data.sources import expand
-from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained, set_dropout
+from hf_xlsr.encoders.stock import DROPOUTS, set_dropout
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.lightweight import (
@@ -49,8 +49,6 @@ class LightweightMethod(OneEncoderMethod):
     free_values = DROPOUTS
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
-        if path := self.encoder_path:  # its pooling, unless the recipe has another
-            self.recipe.model = {**self.pooling_keys(path), **self.recipe.model}
         super().check(arguments, sets)
         if self.config.generative_weight and MASKING_OF_TASK[self.config.generative_task] != "none":
             self.check_tokenizer(MaskDrawer)
@@ -60,18 +58,21 @@ class LightweightMethod(OneEncoderMethod):
 
     def build_model(self, data: PreparedData, **more: Any) -> Any:
         """As the base; `more` are values of the configuration that the recipe does not have."""
-        options = {"text_config": self.encoder_config(data.tokenizer), **self.config_options, **more}
+        text_config = self.encoder_config(data.tokenizer)
+        options = {**self.config_options, **more}
+        given = self.read_given()
         with self.explained("model"):
-            model = self.model_class(self.config_class(**options))
-        if path := self.encoder_path:
-            loaded = encoder_from_pretrained(path, place="model.encoder.path")
-            model.encoder.load_state_dict(loaded.state_dict())
-        return self.initialize(model)
+            if given is not None:
+                dropout = {name: getattr(text_config, name) for name in DROPOUTS if hasattr(text_config, name)}
+                return self.initialize(self.model_class.from_encoder(given, dropout=dropout, **options))
+            return self.initialize(self.model_class(self.config_class(text_config=text_config, **options)))
 
 
 class TeacherSection(Section):
     path: str | None = Field(None, description="folder or Hub id of a sentence encoder")
-    prompt: str = Field("", description="text before every sentence, such as `query: `")
+    prompt: str | None = Field(
+        None, description="text before every sentence, such as `query: `, or none if it is empty; by default its own"
+    )
     center: bool = Field(True, description="whether the mean embedding of the training texts is subtracted")
     vectors: str | None = Field(None, description="folder of its embeddings; by default in the cache")
 

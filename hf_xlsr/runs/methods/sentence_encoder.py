@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, TypeVar
@@ -14,11 +15,13 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.encoding import PAIRS, RowKind
 from hf_xlsr.data.pairs import evaluation_rows, load_tokenizer, prepare
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.encoders.assembly import SentenceEncoder, text_tokenizer
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.loading import weights_folder
-from hf_xlsr.encoders.stock import check_token_ids, max_positions, set_dropout
+from hf_xlsr.encoders.reading import encoder_folder, read_encoder, weights_folder
+from hf_xlsr.encoders.stock import check_token_ids, set_dropout, usable_length
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
@@ -28,9 +31,8 @@ from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, gu
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
 from hf_xlsr.runs.sections import DataSection, Recipe, Sources
-from hf_xlsr.trainers.adapters import merged
+from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.live_encoder import set_prompts
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.extras import can_plot
@@ -59,17 +61,34 @@ class RetrievalSection(Section):
 
 
 class SentenceDataSection(DataSection):
-    prompt: str = Field("", description="text before every sentence, also in the exported model, such as `query: `")
+    prompt: str | dict[str, str] | None = Field(
+        None,
+        description="text before every sentence, also in the exported model, such as `query: `, or texts by role "
+        "(`source`, `target`) or language; by default the encoder's own, and none if it is empty",
+    )
 
 
 class ExportSection(Section):
-    normalize: bool = Field(True, description="whether the exported model gives unit vectors")
+    normalize: bool | None = Field(
+        None,
+        description="whether the exported model gives unit vectors; by default as the encoder that training starts from, "
+        "and true for a new one",
+    )
 
 
 class SentenceEncoderRecipe(Recipe):
     data: SentenceDataSection = SentenceDataSection()
     evaluation: RetrievalSection = RetrievalSection()
     export: ExportSection = ExportSection()
+
+
+@dataclass
+class GivenTexts:
+    """How a pretrained encoder reads texts: its tokenizers by route, its length and its prompts."""
+
+    tokenizers: dict[str, Any]
+    max_length: int
+    prompts: PromptTable
 
 
 class SentenceEncoderMethod(Method):
@@ -81,28 +100,53 @@ class SentenceEncoderMethod(Method):
 
     recipe: SentenceEncoderRecipe
 
-    def initialize(self, model: Any, *, before: int = 0) -> Any:
-        """As the base, for an encoder that has a position for every token and `before` more in front of them."""
-        length = self.recipe.data.max_length
-        for encoder in model.encoders.values() if hasattr(model, "encoders") else [model.encoder]:
-            if (positions := max_positions(encoder)) is not None and positions < length + before:
-                more = f", and {before} in front of them" if before else ""
-                raise XlsrError(
-                    f"data.max_length is {length} tokens{more}, but an encoder has {positions} positions; lower "
-                    "data.max_length, or raise max_position_embeddings of a new encoder."
-                )
-        return super().initialize(model)
+    @property
+    def config_options(self) -> dict[str, Any]:
+        normalize = self.recipe.export.normalize
+        return {**super().config_options, **({} if normalize is None else {"normalize": normalize})}
+
+    def more_arguments(self) -> dict[str, Any]:
+        return {"prompts": self.recipe.data.prompt}
+
+    def read_given(self) -> SentenceEncoder | None:
+        """The pretrained encoder of the recipe, read anew; None if it describes a new one."""
+        return None
+
+    @cached_property
+    def given_texts(self) -> GivenTexts | None:
+        """How the pretrained encoder reads texts; None for a new one."""
+        given = self.read_given()
+        if given is None:
+            return None
+        tokenizers = {name: text_tokenizer(part) for name, part in given.parts.items()}
+        own = min(part.options["max_seq_length"] for part in given.parts.values())
+        encoders = [part.encoder for part in given.parts.values()]
+        length = usable_length(encoders, own, self.recipe.data.max_length, room=self.room)
+        return GivenTexts(tokenizers, length, PromptTable.of(given.settings))
+
+    def room(self, positions: int) -> int:
+        """Positions of a sentence in an input that has `positions`."""
+        return positions
+
+    @property
+    def max_length(self) -> int:
+        texts = self.given_texts
+        return super().max_length if texts is None else texts.max_length
+
+    @property
+    def prompts(self) -> PromptTable:
+        """The prompts of training: those of the recipe, and else the pretrained encoder's own."""
+        texts = self.given_texts
+        own = PromptTable() if texts is None else texts.prompts
+        return own.given(self.recipe.data.prompt)
+
+    def reading(self, evaluation_texts: Iterator[str]) -> dict[str, Any]:
+        return {**super().reading(evaluation_texts), "prompts": self.prompts}
 
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
         """Writes the sentence-transformers folder, and returns the encoder as that folder loads it."""
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        return self._save(model, getattr(trainer, "tokenizers", None) or trainer.processing_class, path)
-
-    def _save(self, model: Any, tokenizer: Any, path: Path) -> Any:
-        options = {"max_length": self.recipe.data.max_length, **self.recipe.export.model_dump()}
-        exported = model.to_sentence_transformer(tokenizer, **options)
-        set_prompts(exported, self.prompt or None)
-        return save_export(exported, path)
+        return save_export(model.to_sentence_transformer(trainer.text_tokenizers()), path)
 
     def evaluation_sets(self) -> dict[str, Any]:
         guard = [guard_rows(source, self.recipe.languages) for source in as_list(self.recipe.evaluation.guard)]
@@ -119,9 +163,13 @@ class SentenceEncoderMethod(Method):
         """Whether the recipe starts from trained weights, with which the result can be compared."""
         return True
 
-    def start_encoder(self, data: Any, folder: str) -> Any:
-        """The encoder that training starts from, exported to `folder` as the trained one is."""
-        return self._save(merged(self.build_model(data)), data.tokenizers or data.tokenizer, Path(folder))
+    def start_encoder(self, trainer: XlsrTrainer, data: Any, folder: str) -> Any:
+        """The encoder that training starts from, exported to `folder` with the settings of the trained one."""
+        model = merged(self.build_model(data))
+        trained = base_model(trainer.accelerator.unwrap_model(trainer.model)).config
+        model.config.encoder_settings = trained.encoder_settings
+        model.config.transformer_options = trained.transformer_options
+        return save_export(model.to_sentence_transformer(trainer.text_tokenizers()), Path(folder))
 
     def compared(self, encoder: Any, sets: Mapping[str, Any]) -> dict[str, float]:
         """What is measured before and after training: dev and test by `retrieval`, and the guard sets."""
@@ -174,7 +222,9 @@ class SentenceEncoderMethod(Method):
         if self.pretrained and (sets["dev"] or test or sets["guard"]):
             with TemporaryDirectory() as start:
                 measure = partial(self.compared, sets=sets)
-                finished.comparison = compare(measure, CachedEncoder(self.start_encoder(data, start)), encoder)
+                finished.comparison = compare(
+                    measure, CachedEncoder(self.start_encoder(trainer, data, start)), encoder
+                )
             console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
@@ -246,9 +296,6 @@ class OneEncoderMethod(SentenceEncoderMethod):
             if key not in known:
                 name = method.recipe.name
                 raise XlsrError(f"recipe '{name}': unknown key 'model.encoder.{key}'; {did_you_mean(key, known)}")
-        # A pretrained encoder needs its own tokenizer: its embeddings mean nothing under another vocabulary.
-        tokenizer = method.recipe.tokenizer
-        tokenizer.path = tokenizer.path or method.encoder_section.get("path")
         return method
 
     @classmethod
@@ -274,23 +321,29 @@ class OneEncoderMethod(SentenceEncoderMethod):
     def pretrained(self) -> bool:
         return bool(self.encoder_path or self.recipe.start_from)
 
-    def tokenizer_options(self) -> dict[str, Any]:
-        """The section `tokenizer`; without a path, that of the weights that `start_from` names.
+    def read_given(self) -> SentenceEncoder | None:
+        return read_encoder(self.encoder_path, "model.encoder.path") if self.encoder_path else None
+
+    def given_tokenizer(self) -> Any:
+        """The tokenizer that the recipe names, of the pretrained encoder or of `start_from`; None if one is trained.
 
         A new tokenizer would give every token the embedding of another one.
         """
-        options = self.recipe.tokenizer.model_dump()
-        if self.recipe.start_from and not options["path"]:
-            folder = weights_folder(self.recipe.start_from)
-            if not (folder / "tokenizer.json").is_file():
-                raise XlsrError(f"start_from '{folder}' has no tokenizer next to its weights; set tokenizer.path.")
-            options["path"] = str(folder)
-        return options
+        if self.recipe.tokenizer.path:
+            return load_tokenizer(expand(self.recipe.tokenizer.path), "tokenizer.path")
+        if self.given_texts is not None:
+            return self.given_texts.tokenizers[""]
+        if not self.recipe.start_from:
+            return None
+        folder = weights_folder(self.recipe.start_from)
+        if not (folder / "tokenizer.json").is_file():
+            raise XlsrError(f"start_from '{folder}' has no tokenizer next to its weights; set tokenizer.path.")
+        return load_tokenizer(str(folder), "tokenizer.path")
 
-    def given_tokenizer(self) -> Any:
-        """The tokenizer of `tokenizer_options`; None if a new one is trained."""
-        path = self.tokenizer_options()["path"]
-        return load_tokenizer(expand(path), "tokenizer.path") if path else None
+    def tokenizer_or_section(self) -> Any:
+        """The tokenizer for `prepare`, or how to train one."""
+        given = self.given_tokenizer()
+        return self.recipe.tokenizer.model_dump() if given is None else given
 
     def check_tokenizer(self, needs: Callable[[Any], Any]) -> None:
         """Runs a check of a collator on a given tokenizer, before data are prepared with it."""
@@ -303,8 +356,14 @@ class OneEncoderMethod(SentenceEncoderMethod):
         self.pretrained_config()
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
-        options = {"folder": folder, "kind": self.row_kind, **self.reading(evaluation_texts)}
-        return prepare(data=self.recipe.data.model_dump(), tokenizer=self.tokenizer_options(), **options)
+        return prepare(
+            data=self.recipe.data.model_dump(),
+            tokenizer=self.tokenizer_or_section(),
+            folder=folder,
+            kind=self.row_kind,
+            max_length=self.max_length,
+            **self.reading(evaluation_texts),
+        )
 
     def build_model(self, data: Any) -> Any:
         return self.initialize(self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer)))
@@ -317,7 +376,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         del values["path"]
         free = {name: value for name, value in values.items() if name in self.free_values}
         with self.explained(f"model.encoder.path '{path}'"):
-            config = load_auto(AutoConfig, path, **free)
+            config = load_auto(AutoConfig, encoder_folder(path), **free)
         for name, value in values.items():
             if (own := getattr(config, name, None)) != value:
                 dropout = "" if self.free_values else " (model.dropout sets dropout)"
@@ -346,7 +405,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         """The model of the recipe, on its pretrained encoder or on a new one."""
         dropout, options = self.recipe.model.get("dropout"), {**self.config_options, **options}
         with self.explained("model"):
-            if path := self.encoder_path:
-                return model_class.from_encoder(path, dropout=dropout, **options)
+            if given := self.read_given():
+                return model_class.from_encoder(given, dropout=dropout, **options)
             set_dropout(text_config, dropout)
             return model_class(model_class.config_class(text_config=text_config, **options))

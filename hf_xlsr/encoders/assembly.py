@@ -1,0 +1,385 @@
+"""`SentenceTransformer` objects: loaded with a check of their weights, or assembled around modules in memory."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize, Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.util import load_file_path
+from torch import nn
+
+from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.encoders.stock import add_pooler, check_tokenizer_files, max_positions, missing_weights, set_pad_token
+from hf_xlsr.utils.auto_classes import quiet_loading
+from hf_xlsr.utils.errors import XlsrError, require_choice
+
+logger = logging.getLogger(__name__)
+
+MODULES_FILE, ROUTER_FILE = "modules.json", "router_config.json"
+TEXT_MODALITIES = ("text", "message")
+
+
+@dataclass
+class EncoderSettings:
+    """What sentence-transformers stores of a model besides its modules.
+
+    Attributes:
+        prompts: Texts that stand before sentences, by name.
+        default_prompt_name: The prompt of sentences where nothing else is said.
+        similarity_fn_name: How embeddings are compared.
+        truncate_dim: Number of leading dimensions that embeddings are truncated to.
+        default_route: The route of a `Router` for texts without a task.
+        task_routes: The route of a `Router` for the tasks `query` and `document`; by default the first.
+    """
+
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity_fn_name: Any = None
+    truncate_dim: int | None = None
+    default_route: str | None = None
+    task_routes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: SentenceTransformer) -> EncoderSettings:
+        """The settings of a model."""
+        router = next((module for module in model if isinstance(module, Router)), None)
+        mappings = router.route_mappings if router else {}
+        return cls(
+            prompts=dict(PromptTable.of(model).texts),
+            default_prompt_name=model.default_prompt_name,
+            similarity_fn_name=model.similarity_fn_name,
+            truncate_dim=model.truncate_dim,
+            default_route=router.default_route if router else None,
+            task_routes={task: route for (task, modality), route in mappings.items() if task and modality is None},
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None) -> EncoderSettings:
+        """The settings that a configuration stores."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in (values or {}).items() if name in known})
+
+    def arguments(self) -> dict[str, Any]:
+        """The settings as arguments of `SentenceTransformer`; those of a router belong to its module."""
+        return {
+            "prompts": dict(self.prompts),
+            "default_prompt_name": self.default_prompt_name,
+            "similarity_fn_name": self.similarity_fn_name,
+            "truncate_dim": self.truncate_dim,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as values of a configuration; those with a default are left out."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+@dataclass(eq=False)
+class EncoderPart:
+    """One encoder with everything that turns a text into its embedding.
+
+    Attributes:
+        encoder: A stock Hugging Face encoder, without the pooler of its architecture.
+        tokenizer: Its tokenizer; None for an encoder that was given without any.
+        head: The modules of sentence-transformers behind the encoder; None for an encoder that was given without any.
+        options: What `Transformer` stores: `modality_config`, `module_output_name`, `max_seq_length`, ...
+    """
+
+    encoder: Any
+    tokenizer: Any
+    head: list[nn.Module] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def required_tokenizer(self, place: str = "") -> Any:
+        """The tokenizer; an error if there is none."""
+        if self.tokenizer is None:
+            of = f" of '{place}'" if place else ""
+            raise XlsrError(f"The encoder{of} has no tokenizer next to its weights. Give one (--tokenizer), or a folder with both.")
+        return self.tokenizer
+
+
+@dataclass(eq=False)
+class SentenceEncoder:
+    """An encoder of sentences as this package holds it: its modules, and the settings of sentence-transformers.
+
+    Attributes:
+        parts: One encoder, or several by route; a model without routes has the empty one.
+        settings: Prompts and the rest.
+        origin: Folder or id that it was read from; empty for an object.
+    """
+
+    parts: dict[str, EncoderPart]
+    settings: EncoderSettings = field(default_factory=EncoderSettings)
+    origin: str = ""
+
+    def single(self, place: str = "model") -> EncoderPart:
+        """The only encoder; an error, which names `place`, for several."""
+        if len(self.parts) > 1:
+            raise XlsrError(f"`{place}` must be one encoder, got a model with routes {', '.join(self.parts)}.")
+        return next(iter(self.parts.values()))
+
+    def detached(self) -> SentenceEncoder:
+        """A copy on the CPU in float32, with the poolers that the architectures have; tokenizers are shared."""
+        memo: dict[int, Any] = {}
+        parts = {}
+        for name, part in self.parts.items():
+            encoder, head = copy.deepcopy((part.encoder, list(part.head or ())), memo)
+            add_pooler(encoder)
+            for module in (encoder, *head):
+                module.to("cpu", torch.float32)
+            parts[name] = replace(part, encoder=encoder, head=head)
+        return replace(self, parts=parts)
+
+    def assemble(self, device: torch.device | str = "cpu") -> SentenceTransformer:
+        """A `SentenceTransformer` of stock modules around these encoders and heads, which are not copied.
+
+        Several parts are the routes of a `Router`: `encode(texts, task="zh")`. Without a task `encode` takes the default
+        route of the settings, or raises an error that names the routes; `encode_query` and `encode_document` take the
+        first. Routes with equal objects share one module.
+        """
+        built: dict[tuple[int, int], Transformer] = {}
+        routes: dict[str, list[nn.Module]] = {}
+        for name, part in self.parts.items():
+            key = (id(part.encoder), id(part.tokenizer))
+            if key not in built:
+                built[key] = assemble_transformer(part)
+            routes[name] = [built[key], *(part.head or ())]
+        settings = self.settings
+        return SentenceTransformer(
+            modules=_routed(routes, settings) if len(routes) > 1 else next(iter(routes.values())),
+            device=str(device),
+            **settings.arguments(),
+        )
+
+
+class OpenTransformer(Transformer):
+    """`Transformer` of an encoder in memory, or of a folder, whose weights must be complete.
+
+    The methods below are private to sentence-transformers; nothing else here depends on them. `closed` makes it a stock
+    `Transformer`.
+    """
+
+    def __init__(self, model_name_or_path: str, *, encoder: Any = None, **options: Any) -> None:
+        object.__setattr__(self, "_given", encoder)  # not registered as a submodule, which `__init__` would forget
+        super().__init__(model_name_or_path, **options)
+
+    def _load_config(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._load_config(*args, **kwargs) if self._given is None else (self._given.config, False)
+
+    def _configure_use_cache(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # static there
+        if self._given is None and hasattr(Transformer, "_configure_use_cache"):  # sentence-transformers 6.2
+            Transformer._configure_use_cache(*args, **kwargs)
+
+    def _load_model(self, *args: Any, **kwargs: Any) -> Any:
+        if self._given is not None:
+            return self._given
+        with quiet_loading():
+            loaded: Any = super()._load_model(*args, output_loading_info=True, **kwargs)
+        encoder, info = loaded
+        missing = missing_weights(info)
+        if missing:
+            raise XlsrError(f"weights are missing ({missing[0]}{', ...' if len(missing) > 1 else ''}).")
+        return encoder
+
+    def closed(self) -> Transformer:
+        """This object as a stock `Transformer`, so that `modules.json` names a class that every reader knows."""
+        object.__delattr__(self, "_given")
+        self.__class__ = Transformer
+        return self
+
+
+# --- Loading -------------------------------------------------------------------------------------------------------
+
+
+def load_sentence_transformer(path: str, device: str | None = None, **model_kwargs: Any) -> SentenceTransformer:
+    """Loads a folder or Hub id of sentence-transformers, or a plain Hugging Face encoder as sentence-transformers would.
+
+    Code of the folder is never run. Sentences are truncated to the positions that the encoder has.
+
+    Raises:
+        XlsrError: Weights are missing: sentence-transformers would draw them at random.
+    """
+    modules_file = load_file_path(path, MODULES_FILE)
+    if modules_file is None:
+        model = SentenceTransformer(modules=_plain_modules(path, model_kwargs), device=device)
+    else:
+        model = SentenceTransformer._load_with_module_classes(
+            path,
+            dict.fromkeys(_transformer_names(path, modules_file), OpenTransformer),
+            device=device,
+            trust_remote_code=False,
+            model_kwargs=model_kwargs,
+        )
+    for module in model.modules():
+        if isinstance(module, OpenTransformer):
+            _fit_length_and_padding(module.closed())
+    return model
+
+
+def _plain_modules(path: str, model_kwargs: Mapping[str, Any]) -> list[nn.Module]:
+    """`Transformer` and `Pooling` of an encoder without modules of its own."""
+    without_code: dict[str, Any] = {"trust_remote_code": False}
+    transformer = OpenTransformer(
+        path,
+        model_kwargs={**without_code, **model_kwargs},
+        processor_kwargs=dict(without_code),
+        config_kwargs=dict(without_code),
+    )
+    return [transformer, Pooling(transformer.get_embedding_dimension(), default_pooling(transformer.config))]
+
+
+def default_pooling(config: Any) -> str:
+    """The pooling of an encoder that comes without one: sentence-transformers' choice by its architecture."""
+    architecture = (config.architectures or [""])[0]
+    is_language_model = architecture.endswith("ForCausalLM") and getattr(config, "is_causal", True)
+    return "lasttoken" if is_language_model else "mean"
+
+
+def _transformer_names(path: str, modules_file: str) -> set[str]:
+    """The names of `Transformer`, whose place has changed over time, in a folder's `modules.json` and its routers."""
+    modules = json.loads(Path(modules_file).read_text("utf-8"))
+    names = [entry["type"] for entry in modules]
+    for entry in modules:
+        router_file = load_file_path(path, ROUTER_FILE, subfolder=entry["path"])
+        if entry["type"].endswith(".Router") and router_file is not None:
+            names += json.loads(Path(router_file).read_text("utf-8"))["types"].values()
+    return {name for name in names if name.startswith("sentence_transformers.") and name.endswith(".Transformer")}
+
+
+def _fit_length_and_padding(transformer: Any) -> None:
+    """Truncates to the encoder's positions, and gives a tokenizer without a padding token one."""
+    check_tokenizer_files(transformer.tokenizer)
+    set_pad_token(transformer.tokenizer, transformer.model)
+    positions = max_positions(transformer.model)
+    if positions is not None:
+        transformer.max_seq_length = min(transformer.max_seq_length or positions, positions)
+
+
+# --- Assembling ----------------------------------------------------------------------------------------------------
+
+
+def transformer_options(transformer: Any) -> dict[str, Any]:
+    """What a `Transformer` stores, as options of another one with the same encoder and tokenizer."""
+    options = transformer.get_config_dict()
+    kinds = options["modality_config"]
+    options["modality_config"] = {name: kinds[name] for name in TEXT_MODALITIES if name in kinds}
+    return {**options, "max_seq_length": transformer.max_seq_length}
+
+
+def assemble_transformer(part: EncoderPart) -> Transformer:
+    """A stock `Transformer` around the encoder of a part, which is not copied. Its tokenizer is a copy.
+
+    Under autocast the states are float32, so that the head computes as in training.
+    """
+    tokenizer = part.required_tokenizer()
+    options = dict(part.options)
+    max_length = options.pop("max_seq_length", None) or tokenizer.model_max_length
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        # Arguments are saved with the tokenizer; attributes that are set later are not.
+        arguments = {
+            "model_max_length": max_length,
+            "padding_side": tokenizer.padding_side,
+            "truncation_side": tokenizer.truncation_side,
+            "trust_remote_code": False,
+        }
+        transformer = OpenTransformer(folder, encoder=part.encoder, processor_kwargs=arguments, **options).closed()
+    transformer.register_forward_hook(_keep_exact)
+    return transformer
+
+
+class MessageTokenizer:
+    """The tokenizer of an encoder that reads a text as the message of a chat, as `Transformer.preprocess` does.
+
+    Everything but `message_ids` is that of the stock tokenizer.
+    """
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer = transformer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["transformer"].tokenizer, name)
+
+    def message_ids(self, texts: Sequence[str], prompt: str, max_length: int | None) -> list[list[int]]:
+        """Token ids of texts; None as `max_length` does not truncate them."""
+        truncation = {"truncation": False} if max_length is None else {"max_length": max_length}
+        features = self.transformer.preprocess(
+            list(texts), prompt=prompt or None, processing_kwargs={"text": truncation}
+        )
+        rows = zip(features["input_ids"], features["attention_mask"].bool(), strict=True)
+        return [ids[mask].tolist() for ids, mask in rows]
+
+
+def text_tokenizer(part: EncoderPart) -> Any:
+    """What makes the token ids of a part's texts: its tokenizer, or a `MessageTokenizer`."""
+    reads_messages = "message" in part.options.get("modality_config", ())
+    return MessageTokenizer(assemble_transformer(part)) if reads_messages else part.required_tokenizer()
+
+
+def _keep_exact(module: nn.Module, inputs: Any, features: dict[str, Any]) -> dict[str, Any]:
+    states = features.get("token_embeddings")
+    if states is not None and states.dtype != torch.float64 and torch.is_autocast_enabled(states.device.type):
+        features["token_embeddings"] = states.float()
+    return features
+
+
+def _routed(routes: dict[str, list[Any]], settings: EncoderSettings) -> list[nn.Module]:
+    """A `Router`, and behind it the `Normalize` with which all routes end."""
+    normalized = all(isinstance(modules[-1], Normalize) for modules in routes.values())
+    if normalized:
+        routes = {name: modules[:-1] for name, modules in routes.items()}
+    tasks = {task: route for task, route in settings.task_routes.items() if route in routes}
+    return router_modules(
+        routes, next(iter(routes)), normalize=normalized, default=settings.default_route, tasks=tasks
+    )
+
+
+def router_modules(
+    routes: Mapping[str, Sequence[Any]],
+    first: str,
+    *,
+    normalize: bool,
+    default: str | None = None,
+    tasks: Mapping[str, str] | None = None,
+) -> list[nn.Module]:
+    """`Router (+ Normalize)`; queries and documents without a language take the route `first`, or that of `tasks`."""
+    named = {"query": first, "document": first, **(tasks or {})}
+    without_language: Any = {(task, None): route for task, route in named.items()}
+    router = Router(
+        {name: list(modules) for name, modules in routes.items()},
+        default_route=default,
+        allow_empty_key=False,
+        route_mappings=without_language,
+    )
+    return [router, *([Normalize()] if normalize else [])]
+
+
+def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
+    """The encoder of one route of a model with a `Router` as a model without routes, which shares its weights."""
+    routes = modules_by_route(model)
+    require_choice("route", route, [name for name in routes if name])
+    return with_modules(model, routes[route])
+
+
+def with_modules(model: SentenceTransformer, modules: Sequence[nn.Module]) -> SentenceTransformer:
+    """A model of some modules with the settings of another model, on its device."""
+    arguments = EncoderSettings.of(model).arguments()
+    return SentenceTransformer(modules=list(modules), device=str(model.device), **arguments)
+
+
+def modules_by_route(model: Iterable[Any]) -> dict[str, list[Any]]:
+    """The modules that texts pass, by route; a model without routes has the empty one."""
+    first, *others = model
+    if not isinstance(first, Router):
+        return {"": [first, *others]}
+    routes: Any = first.sub_modules
+    return {name: [*modules, *others] for name, modules in routes.items()}

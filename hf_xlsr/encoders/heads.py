@@ -1,0 +1,189 @@
+"""The head of a sentence encoder: the modules of sentence-transformers that turn token states into an embedding."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import CNN, Dropout, LayerNorm, Pooling, WordWeights
+from torch import nn
+
+from hf_xlsr.utils.errors import XlsrError
+
+KINDS: dict[str, type[Module]] = {
+    kind.__name__: kind for kind in (Pooling, Dense, LayerNorm, Normalize, Dropout, WordWeights, CNN)
+}
+"""The modules that a head may have, by the name of their class."""
+
+HeadConfig = list[dict[str, Any]]
+"""A head as plain values: the `kind` and the options of each module."""
+
+
+def head_config(head: Sequence[nn.Module]) -> HeadConfig:
+    """The configuration of a head, for a model's `config.json`.
+
+    Examples:
+        >>> head_config([Pooling(8, pooling_mode="cls"), Normalize()])[0]
+        {'kind': 'Pooling', 'embedding_dimension': 8, 'pooling_mode': 'cls', 'include_prompt': True}
+    """
+    return [{"kind": type(module).__name__, **_options_of(module)} for module in head]
+
+
+def _options_of(module: Any) -> dict[str, Any]:
+    if type(module) not in KINDS.values():
+        raise XlsrError(
+            f"A head must have modules of {', '.join(KINDS)}, got {type(module).__module__}.{type(module).__name__}."
+        )
+    options = module.get_config_dict()
+    # Lists, as JSON gives them back: a configuration must equal itself after saving and loading.
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
+def build_head(config: Sequence[Mapping[str, Any]]) -> nn.ModuleList:
+    """A head with new weights, of a configuration that `head_config` made."""
+    return nn.ModuleList(_build_module(**entry) for entry in config)
+
+
+def _build_module(kind: str, **options: Any) -> Module:
+    if kind not in KINDS:
+        raise XlsrError(f"A head must have modules of {', '.join(KINDS)}, got '{kind}'.")
+    if kind == Dense.__name__:
+        options["activation_function"] = _activation(options["activation_function"])
+    return KINDS[kind](**options)
+
+
+def _activation(name: str) -> nn.Module:
+    """A function of torch by the path of its class. Any other path would import code that a configuration names."""
+    path, _, class_name = name.rpartition(".")
+    found = getattr(importlib.import_module(path), class_name, None) if path.startswith("torch.") else None
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise XlsrError(f"The activation of a Dense must be a class of torch.nn, got '{name}'.")
+    return found()
+
+
+def new_head(
+    width: int, pooling: Any = "mean", *, dimension: int = 0, bias: bool = False, normalize: bool = True
+) -> HeadConfig:
+    """The configuration of a head for an encoder without one.
+
+    Args:
+        width: Width of the encoder's states.
+        pooling: A mode of sentence-transformers' `Pooling`, or several, whose embeddings are concatenated.
+        dimension: Width of a linear layer behind the pooling; 0 for none.
+        bias: Whether the linear layer has one.
+        normalize: Whether embeddings have length 1.
+
+    Examples:
+        >>> [module["kind"] for module in new_head(8, dimension=4)]
+        ['Pooling', 'Dense', 'Normalize']
+    """
+    try:
+        pool = Pooling(width, pooling_mode=pooling)
+    except (TypeError, ValueError) as error:
+        raise XlsrError(f"`pooling` must be among {', '.join(Pooling.POOLING_MODES)}, got {pooling!r}.") from error
+    modules: list[nn.Module] = [pool]
+    if dimension:
+        with torch.device("meta"):  # a configuration needs no weights, and must not draw random numbers
+            modules.append(_linear(pool.get_embedding_dimension(), dimension, bias=bias))
+    if normalize:
+        modules.append(Normalize())
+    return head_config(modules)
+
+
+def check_pooling(pooling: Any) -> None:
+    """Raises for a pooling that sentence-transformers does not have; None is no pooling."""
+    if pooling is not None:
+        new_head(1, pooling)
+
+
+def with_pooling(config: HeadConfig, pooling: Any) -> HeadConfig:
+    """A head's configuration with another pooling; weights behind it need embeddings of the same width."""
+    changed = []
+    for entry in config:
+        if entry["kind"] == Pooling.__name__:
+            (own,) = new_head(entry["embedding_dimension"], pooling, normalize=False)
+            entry = {**entry, "pooling_mode": own["pooling_mode"]}
+        changed.append(entry)
+    pooled, before = ([one for one in head if one["kind"] == Pooling.__name__] for head in (changed, config))
+    if len(config) > 2 and embedding_width(pooled) != embedding_width(before):
+        raise XlsrError(f"`pooling` {pooling!r} changes the width of embeddings, which modules behind it do not take.")
+    return changed
+
+
+def with_projection(config: HeadConfig, dimension: int) -> HeadConfig:
+    """A head's configuration with a linear layer, without bias, in front of a last `Normalize`.
+
+    A head that has a linear layer of this width there stays as it is.
+    """
+    last = config[-1:] if config[-1]["kind"] == Normalize.__name__ else []
+    inner = config[: len(config) - len(last)]
+    with torch.device("meta"):
+        inputs = inner[-1].get("in_features", embedding_width(inner))
+        if inner[-1:] == head_config([_linear(inputs, dimension)]):
+            return config
+        added = head_config([_linear(embedding_width(inner), dimension)])
+    return [*inner, *added, *last]
+
+
+def _linear(inputs: int, outputs: int, *, bias: bool = False) -> Dense:
+    return Dense(inputs, outputs, bias=bias, activation_function=nn.Identity())
+
+
+def with_normalize(config: HeadConfig, normalize: bool) -> HeadConfig:
+    """A head's configuration with or without a last module that makes embeddings unit vectors."""
+    last = bool(config) and config[-1]["kind"] == Normalize.__name__
+    if normalize == last:
+        return config
+    return [*config, *head_config([Normalize()])] if normalize else config[:-1]
+
+
+def embedding_width(config: Sequence[Mapping[str, Any]]) -> int:
+    """Width of the embeddings that a head makes."""
+    with torch.device("meta"):
+        head = build_head(config)
+    modules: Any = head
+    widths = [module.get_embedding_dimension() for module in modules if hasattr(module, "get_embedding_dimension")]
+    return int(widths[-1])
+
+
+def pooling_name(config: Sequence[Mapping[str, Any]]) -> str:
+    """The pooling of a head in words, such as `mean` or `cls+mean`."""
+    modes = [entry["pooling_mode"] for entry in config if entry["kind"] == Pooling.__name__]
+    return ", ".join(mode if isinstance(mode, str) else "+".join(mode) for mode in modes)
+
+
+def leaves_out_prompt(config: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the tokens of the prompt do not count in the pooling."""
+    return any(not entry.get("include_prompt", True) for entry in config)
+
+
+def run_head(head: Sequence[nn.Module], features: dict[str, Any], *, normalize: bool = False) -> torch.Tensor:
+    """Sentence embeddings, `(batch, width)`, float32 (float64 for float64 states).
+
+    The states are pooled in float32 also under autocast, where sentence-transformers would round the mean.
+
+    Args:
+        head: The modules, in order.
+        features: `token_embeddings`, `(batch, length, width)`, and `attention_mask`; for some modules `input_ids`, and
+            `prompt_length`, the tokens that a pooling with `include_prompt: false` leaves out.
+        normalize: Run a last `Normalize` too. Losses compare embeddings in their own way.
+    """
+    modules = list(head)
+    if not normalize and isinstance(modules[-1], Normalize):
+        modules.pop()
+    features = {**features, "token_embeddings": _exact(features["token_embeddings"])}
+    for module in modules:
+        name = getattr(module, "module_input_name", "sentence_embedding")
+        weight = next(module.parameters(), None)
+        if weight is not None and name in features:
+            features[name] = features[name].to(weight.dtype)
+        features = module(features)
+    return _exact(features["sentence_embedding"])
+
+
+def _exact(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype == torch.float64 else values.float()

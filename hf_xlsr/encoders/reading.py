@@ -1,0 +1,261 @@
+"""Reading what users give as an encoder: folders, Hub ids, stock objects, models of this package."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.util import load_file_path
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+
+from hf_xlsr.data.sources import expand
+from hf_xlsr.encoders.assembly import (
+    MODULES_FILE,
+    EncoderPart,
+    EncoderSettings,
+    SentenceEncoder,
+    load_sentence_transformer,
+    modules_by_route,
+    transformer_options,
+)
+from hf_xlsr.encoders.heads import head_config
+from hf_xlsr.encoders.stock import (
+    check_tokenizer_files,
+    encoder_from_pretrained,
+    max_positions,
+    no_pooler,
+    set_pad_token,
+)
+from hf_xlsr.utils.auto_classes import OWN_MODEL_TYPES, load_auto
+from hf_xlsr.utils.errors import XlsrError, error_line
+
+TOKENIZERS = "tokenizers"
+"""Folder of a saved model with the tokenizer of each of its encoders."""
+
+ADAPTERS = "adapter_model.safetensors"
+
+Given = Any
+"""An encoder as a user gives it: path, id or object; or several, by language."""
+
+
+def read_encoder(given: Given, place: str = "model") -> SentenceEncoder:
+    """Reads an encoder in any form; what is given is never changed.
+
+    - A folder or Hub id: of sentence-transformers, with all modules behind the encoder; of a plain Hugging Face encoder;
+      of a model of this package, a run or a checkpoint.
+    - A `SentenceTransformer`, or a Hugging Face encoder, whose tokenizer is in the place that it was loaded from. They
+      are copied.
+    - A mapping from language to any of these.
+
+    Weights are float32. `place` names the value in errors.
+
+    Raises:
+        XlsrError: Nothing loads; weights or tokenizer files are missing; a module is unsupported; there are adapters.
+
+    Examples:
+        >>> from transformers import BertConfig, BertModel
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> tokenizer = train_tokenizer(["the red house"] * 20, vocab_size=30, algorithm="bpe", max_length=16)
+        >>> size = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+        >>> BertModel(size).save_pretrained("encoder")
+        >>> tokenizer.save_pretrained("encoder")[:0]
+        ()
+        >>> part = read_encoder("encoder").single()
+        >>> type(part.encoder).__name__, part.head is None
+        ('BertModel', True)
+    """
+    if isinstance(given, SentenceEncoder):
+        return given
+    if isinstance(given, Mapping):
+        return _join({str(name): read_encoder(one, f"{place}['{name}']") for name, one in given.items()}, place)
+    if isinstance(given, str | os.PathLike):
+        return _read_path(os.fspath(given), place)
+    if isinstance(given, SentenceTransformer):
+        return _read_modules(_copy(given), EncoderSettings.of(given), place)
+    if isinstance(given, PreTrainedModel):
+        return _read_model(given, place)
+    raise XlsrError(
+        f"`{place}` must be a folder, a Hub id, a SentenceTransformer or a Hugging Face encoder, got "
+        f"{type(given).__name__}."
+    )
+
+
+def _read_path(given: str, place: str) -> SentenceEncoder:
+    found = find_model(given)
+    if found.model_type:
+        return read_saved(found)
+    if load_file_path(found.path, MODULES_FILE) is None:
+        encoder = encoder_from_pretrained(found.path, place=place)
+        return SentenceEncoder({"": _part(encoder, optional_tokenizer(found.path))}, origin=found.path)
+    try:
+        model = load_sentence_transformer(found.path, "cpu")
+    except Exception as error:  # a damaged folder raises errors of many types
+        raise XlsrError(f"`{place}` '{given}' cannot be loaded: {error_line(error, 200)}") from error
+    read = _read_modules(model, EncoderSettings.of(model), place)
+    read.origin = found.path
+    return read
+
+
+def _read_modules(model: SentenceTransformer, settings: EncoderSettings, place: str) -> SentenceEncoder:
+    parts: dict[str, EncoderPart] = {}
+    for route, (first, *head) in modules_by_route(model).items():
+        if not isinstance(first, Transformer) or first.module_output_name != "token_embeddings" or not head:
+            names = ", ".join(type(module).__name__ for module in (first, *head))
+            raise XlsrError(f"`{place}` must be a Transformer with a pooling behind it, got {names}.")
+        head_config(head)  # raises for a module that a model cannot store
+        parts[route] = _part(first.model, first.tokenizer, head, transformer_options(first))
+    return SentenceEncoder(parts, settings)
+
+
+def _read_model(given: PreTrainedModel, place: str) -> SentenceEncoder:
+    origin = given.name_or_path or ""
+    if given.config.model_type in OWN_MODEL_TYPES:
+        raise XlsrError(f"`{place}` is a {type(given).__name__}. Give its folder, which has the tokenizers too.")
+    return SentenceEncoder({"": _part(_copy(given), optional_tokenizer(origin))}, origin=origin)
+
+
+def _part(encoder: Any, tokenizer: Any, head: Any = None, options: Any = None) -> EncoderPart:
+    if getattr(encoder, "_hf_peft_config_loaded", False):  # a saved model would lose the weights below them
+        raise XlsrError("The encoder has adapters. Merge them, or train without them and call `add_adapters`.")
+    if no_pooler(encoder.config):
+        encoder.pooler = None  # DDP would wait for its gradient
+    set_pad_token(tokenizer, encoder)
+    chosen = dict(options or {})
+    own = [chosen.get("max_seq_length"), tokenizer and tokenizer.model_max_length, max_positions(encoder)]
+    known = [length for length in own if length]
+    return EncoderPart(encoder.float(), tokenizer, head, {**chosen, "max_seq_length": min(known)} if known else chosen)
+
+
+def _copy(model: Any) -> Any:
+    """A copy of a model; the card of sentence-transformers, which refers to trainers, is shared."""
+    shared = {id(model.model_card_data): model.model_card_data} if hasattr(model, "model_card_data") else {}
+    return copy.deepcopy(model, shared)
+
+
+def _join(read: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
+    """Encoders by language as one; a prompt that its own default prompt was becomes that of the language."""
+    parts = {language: one.single(f"{place}['{language}']") for language, one in read.items()}
+    first = next(iter(read.values())).settings
+    prompts: dict[str, str] = {}
+    for language, one in read.items():
+        prompts = {**one.settings.prompts, **prompts}
+        prompts[language] = one.settings.prompts.get(one.settings.default_prompt_name or "", "")
+    if not any(prompts[language] for language in read):
+        prompts = {name: text for name, text in prompts.items() if name not in read}
+    return SentenceEncoder(parts, EncoderSettings(prompts, None, first.similarity_fn_name, first.truncate_dim))
+
+
+def read_tokenizer(path: str, place: str = "tokenizer") -> Any:
+    """The tokenizer of a folder or Hub id."""
+    try:
+        tokenizer = load_auto(AutoTokenizer, path)
+        check_tokenizer_files(tokenizer)
+    except (OSError, ValueError, KeyError) as error:
+        raise XlsrError(f"`{place}`: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
+    return tokenizer
+
+
+def optional_tokenizer(path: str) -> Any:
+    """The tokenizer of a folder or Hub id; None if there is none, as a user may have another."""
+    try:
+        return read_tokenizer(path) if path else None
+    except XlsrError:
+        return None
+
+
+# --- Models of this package ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelPlace:
+    """A model that a user named.
+
+    Attributes:
+        path: Its folder, or its id on the Hub.
+        model_type: That of a saved model of this package; empty for what sentence-transformers loads.
+    """
+
+    path: str
+    model_type: str = ""
+
+
+def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
+    """Finds a model by the folder of a run, a checkpoint, a saved model or an export, or by its id on the Hub.
+
+    Environment variables are expanded. Of a run it is the export, or the weights before that is written; with
+    `trained`, the weights, unless only the export is left.
+    """
+    home = Path(expand(name)).expanduser()
+    of_run = (home / "training" / "recipe.json").is_file()
+    if not (trained and of_run):
+        for export in (home, home / "model"):
+            if (export / MODULES_FILE).is_file():
+                return ModelPlace(str(export))
+    folder = weights_folder(home) if of_run or (home / ADAPTERS).is_file() else home
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        model_type = str(config["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ModelPlace(str(folder) if home.is_dir() else str(name))
+    return ModelPlace(str(folder), model_type if model_type in OWN_MODEL_TYPES else "")
+
+
+def encoder_folder(name: str | Path) -> str:
+    """The folder, or Hub id, of the encoder and tokenizer that `find_model` finds: of modules that of the first."""
+    path = find_model(name).path
+    modules = Path(path) / MODULES_FILE
+    return str(Path(path) / json.loads(modules.read_text("utf-8"))[0]["path"]) if modules.is_file() else path
+
+
+def weights_folder(path: str | Path) -> Path:
+    """The folder that holds the weights of a finished run, with adapters merged, or of a saved model."""
+    home = Path(expand(path))
+    folders = (home / "training" / "merged", home / "training" / "final", home)
+    for folder in folders:
+        if any(folder.glob("model*.safetensors")):
+            return folder
+    adapters = any((folder / ADAPTERS).is_file() for folder in folders)
+    found = "only adapters, without the encoder" if adapters else "no weights"
+    raise XlsrError(f"'{home}' holds {found}; expected a finished run, one of its checkpoints, or a saved model.")
+
+
+def read_saved(place: ModelPlace, tokenizers: Any = None) -> SentenceEncoder:
+    """A saved model of this package as an encoder; its tokenizers are in its folder, unless they are given."""
+    model = load_saved(place.path)
+    if not hasattr(model, "sentence_encoder"):
+        raise XlsrError(f"'{place.path}' holds a {type(model).__name__}, which is not a sentence encoder.")
+    given = model.sentence_encoder(tokenizers or saved_tokenizers(place.path, model))
+    given.origin = place.path
+    return given
+
+
+def load_saved(path: str) -> Any:
+    """A saved model of this package, by its model type, in float32."""
+    config = load_auto(AutoConfig, path)
+    architecture = (config.architectures or [""])[0]
+    try:
+        loaded: Any = load_auto(AutoModel, path, dtype="float32", use_safetensors=True, output_loading_info=True)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise XlsrError(f"The model in '{path}' cannot be loaded ({error_line(error, 200)}).") from error
+    model, info = loaded
+    if architecture != type(model).__name__:
+        raise XlsrError(f"'{path}' holds a {architecture}, which is not a sentence encoder.")
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(model.derived_weights))
+    if missing:
+        raise XlsrError(f"The model in '{path}' lacks weights: {missing[0]}, ...")
+    return model
+
+
+def saved_tokenizers(path: str, model: Any) -> Any:
+    """The tokenizer in a saved model's folder, or those of its encoders by name."""
+    if not hasattr(model, "encoders"):
+        return optional_tokenizer(path)
+    return {name: optional_tokenizer(str(Path(path) / TOKENIZERS / name)) for name in model.encoders}

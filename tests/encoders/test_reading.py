@@ -1,0 +1,237 @@
+"""`read_encoder`: what is given is read whole, and stays as it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from given_encoders import GIVEN, SENTENCES, build, named, tiny_tokenizer, vectors
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import BertConfig, BertModel
+
+from hf_xlsr import DistillationModel
+from hf_xlsr.encoders.assembly import EncoderSettings
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.loading import load_encoder
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.utils.errors import XlsrError
+
+UNSUPPORTED = {"static"}  # an encoder without a Transformer
+SERVED = sorted(set(GIVEN) - UNSUPPORTED)
+
+
+def facts(model: Any) -> dict[str, Any]:
+    """Everything that must not change of a model that is given."""
+    return {
+        "modules": [(name, type(module).__name__, module.training) for name, module in model.named_modules()],
+        "weights": {name: (value.dtype, value.clone()) for name, value in model.state_dict().items()},
+        "gradients": [weight.requires_grad for weight in model.parameters()],
+        "settings": EncoderSettings.of(model) if isinstance(model, SentenceTransformer) else None,
+        "length": getattr(model, "max_seq_length", None),
+    }
+
+
+def assert_unchanged(model: Any, before: dict[str, Any]) -> None:
+    after = facts(model)
+    for name, (dtype, value) in before.pop("weights").items():
+        assert after["weights"][name][0] == dtype
+        assert torch.equal(after["weights"][name][1], value)
+    after.pop("weights")
+    assert after == before
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_folder_is_read_whole(name: str, tmp_path: Path) -> None:
+    given = build(name, tmp_path / "raw")
+    given.save(str(tmp_path / "given"))
+    read = read_encoder(str(tmp_path / "given"))
+    assert torch.equal(vectors(read.assemble()), vectors(given))
+
+
+@pytest.mark.parametrize("name", named(SERVED))
+def test_an_object_is_read_whole_and_stays_as_it_was(name: str, tmp_path: Path) -> None:
+    given = build(name, tmp_path / "raw")
+    before, expected = facts(given), vectors(given)
+    read = read_encoder(given)
+    encoder = read.assemble()
+    for weight in encoder.parameters():
+        weight.data.zero_()
+    assert_unchanged(given, before)
+    assert torch.equal(vectors(given), expected)
+
+
+@pytest.mark.parametrize("name", named(SERVED))
+def test_settings_are_read(name: str, tmp_path: Path) -> None:
+    given = build(name, tmp_path / "raw")
+    encoder = read_encoder(given).assemble()
+    assert EncoderSettings.of(encoder) == EncoderSettings.of(given)
+    for query in (True, False):
+        encode = [model.encode_query if query else model.encode_document for model in (given, encoder)]
+        assert torch.equal(*(torch.as_tensor(one(SENTENCES)) for one in encode))
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_what_cannot_be_trained_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="StaticEmbedding"):
+        read_encoder(build(name, tmp_path / "raw"))
+
+
+@pytest.mark.parametrize("name", named(sorted(GIVEN)))
+def test_every_encoder_is_loaded_for_encoding(name: str, tmp_path: Path) -> None:
+    given = build(name, tmp_path / "raw")
+    given.save(str(tmp_path / "given"))
+    assert torch.equal(vectors(load_encoder(str(tmp_path / "given"), "cpu")), vectors(given))
+
+
+@pytest.mark.parametrize("name", ["roberta_no_limit", "xlmr_no_limit"])
+def test_long_texts_are_truncated_to_the_positions_after_the_padding_index(name: str, tmp_path: Path) -> None:
+    given = build(name, tmp_path / "raw")
+    given.save(str(tmp_path / "given"))
+    long = ["red house " * 200]
+    encoder = load_encoder(str(tmp_path / "given"), "cpu")
+    # The first position is behind the padding index.
+    assert encoder.max_seq_length == 42 - (given[0].model.config.pad_token_id + 1)
+    assert torch.equal(*(torch.as_tensor(one.encode(long)) for one in (encoder, read_encoder(given).assemble())))
+
+
+def test_a_missing_pad_token_is_replaced(tmp_path: Path) -> None:
+    given = build("qwen", tmp_path / "raw")
+    given.save(str(tmp_path / "given"))
+    config = json.loads((tmp_path / "given" / "tokenizer_config.json").read_text("utf-8"))
+    del config["pad_token"]
+    (tmp_path / "given" / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    encoder = load_encoder(str(tmp_path / "given"), "cpu")
+    assert encoder.tokenizer.pad_token == encoder.tokenizer.eos_token
+    assert encoder.encode(SENTENCES).shape == (len(SENTENCES), 16)
+
+
+def test_a_plain_encoder_is_read_with_its_tokenizer(tmp_path: Path) -> None:
+    given = build("bert_mean", tmp_path / "raw")
+    loaded = BertModel.from_pretrained(tmp_path / "raw")
+    before = facts(loaded)
+    part = read_encoder(loaded).single()
+    assert part.head is None
+    assert part.tokenizer("one two")["input_ids"] == given.tokenizer("one two")["input_ids"]
+    part.encoder.embeddings.word_embeddings.weight.data.zero_()
+    assert_unchanged(loaded, before)
+
+
+def test_an_encoder_without_a_tokenizer_can_be_trained_with_another_one() -> None:
+    size = BertConfig(hidden_size=8, num_attention_heads=1, num_hidden_layers=1, vocab_size=99)
+    read = read_encoder(BertModel(size))
+    with pytest.raises(XlsrError, match="tokenizer"):
+        read.single().required_tokenizer()
+    model = DistillationModel.from_encoder(read, generative_weight=0.0)
+    assert model.to_sentence_transformer(tiny_tokenizer()).encode("red").shape == (8,)
+
+
+def test_languages_get_their_own_copies(tmp_path: Path) -> None:
+    given = build("bert_cls", tmp_path / "raw")
+    read = read_encoder({"en": given, "de": given})
+    encoders = [part.encoder for part in read.parts.values()]
+    assert list(read.parts) == ["en", "de"]
+    assert encoders[0] is not encoders[1]
+
+
+def test_default_prompts_become_those_of_the_languages(tmp_path: Path) -> None:
+    with_prompt = build("bert_prompts", tmp_path / "a")
+    without = build("bert_cls", tmp_path / "b")
+    settings = read_encoder({"en": without, "de": with_prompt}).settings
+    assert (settings.prompts["en"], settings.prompts["de"]) == ("", "one two: ")
+    assert settings.default_prompt_name is None
+
+
+# --- Damaged folders -----------------------------------------------------------------------------------------------
+
+
+def damage(folder: Path, kind: str) -> None:
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    name = "encoder.layer.0.attention.self.query.weight"
+    if kind == "missing":
+        del weights[name]
+    elif kind == "renamed":
+        weights["encoder.layer.0.attention.self.renamed.weight"] = weights.pop(name)
+    elif kind == "misshapen":
+        weights[name] = torch.zeros(3, 3)
+    elif kind == "no weights":
+        file.unlink()
+        return
+    elif kind == "no tokenizer":
+        for one in folder.glob("tokenizer*"):
+            one.unlink()
+        return
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+KINDS = ("missing", "renamed", "misshapen", "no weights", "no tokenizer")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("plain", [False, True])
+def test_damaged_folders_are_refused_in_one_sentence(kind: str, plain: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "raw"
+    given = build("bert_cls", folder)
+    if not plain:
+        given.save(str(tmp_path / "given"))
+        folder = tmp_path / "given"
+    damage(folder, kind)
+    for read in (lambda path: read_encoder(path).assemble(), load_encoder):
+        with pytest.raises(XlsrError) as raised:
+            read(str(folder))
+        assert str(folder) in str(raised.value) or "no tokenizer" in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_weights_of_a_dense_layer_must_be_there(tmp_path: Path) -> None:
+    build("labse", tmp_path / "raw").save(str(tmp_path / "given"))
+    (tmp_path / "given" / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(XlsrError, match="given"):
+        load_encoder(str(tmp_path / "given"), "cpu")
+
+
+def test_weights_behind_a_router_must_be_there(tmp_path: Path) -> None:
+    build("routed", tmp_path / "raw").save(str(tmp_path / "given"))
+    (place,) = (tmp_path / "given").glob("fr_0_Transformer")
+    damage(place, "missing")
+    with pytest.raises(XlsrError, match="query.weight"):
+        load_encoder(str(tmp_path / "given"), "cpu")
+
+
+def test_a_missing_pooler_is_no_damage(tmp_path: Path) -> None:
+    given = build("bert_cls", tmp_path / "raw")
+    given.save(str(tmp_path / "given"))
+    file = tmp_path / "given" / "model.safetensors"
+    weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
+    save_file(weights, file, metadata={"format": "pt"})
+    assert torch.equal(vectors(load_encoder(str(tmp_path / "given"), "cpu")), vectors(given))
+
+
+@pytest.mark.parametrize("given", [None, 3, ["a", "b"]])
+def test_other_values_are_refused(given: Any) -> None:
+    with pytest.raises(XlsrError, match=type(given).__name__):
+        read_encoder(given)
+
+
+def test_embeddings_by_language_of_a_mapping(tmp_path: Path) -> None:
+    given = build("routed", tmp_path / "raw")
+    read = read_encoder(given).assemble()
+    assert torch.equal(*(torch.as_tensor(embed(model, SENTENCES, language="fr")) for model in (given, read)))
+
+
+def test_copies_share_no_tokenizer_state(tmp_path: Path) -> None:
+    given = build("bert_cls", tmp_path / "raw")
+    before = copy.deepcopy(given.tokenizer.backend_tokenizer.to_str())
+    encoder = read_encoder(given).assemble()
+    encoder.max_seq_length = 5
+    encoder.encode(SENTENCES)
+    assert given.max_seq_length == 32
+    assert given.tokenizer.backend_tokenizer.to_str() == before
+    assert tiny_tokenizer().model_max_length == 32
+    shutil.rmtree(tmp_path / "raw")

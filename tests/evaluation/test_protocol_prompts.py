@@ -1,0 +1,319 @@
+"""Which prompts protocols use: the model's own by role and language, and those that a user gives."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_pairs
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.debias import DebiasedEncoder, fit_debias
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.evaluation import (
+    BuccData,
+    bucc,
+    language_bias,
+    mining,
+    nli,
+    pair_classification,
+    search,
+    search_documents,
+    sts,
+    tatoeba,
+    tatoeba_laser,
+    tatoeba_mteb,
+    tatoeba_xtreme,
+    xsim,
+    xsim_pp,
+    xsr_both_directions,
+    zero_shot,
+)
+from hf_xlsr.evaluation import classifiers as classifiers_module
+from hf_xlsr.evaluation.classifiers import fine_tune
+from hf_xlsr.evaluation.protocols.senteval import senteval
+from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.sentence_transformers import TatoebaEvaluator
+
+COUNT = 12
+ENGLISH = [f"en {number}" for number in range(COUNT)]
+GERMAN = [f"de {number}" for number in range(COUNT)]
+PAIR: dict[str, Any] = {"languages": ("en", "de"), "name": "data"}
+LABELS = [number % 2 for number in range(COUNT)]
+
+
+class Prompted:
+    """An encoder with prompts, which remembers the prompt of each text; its vectors depend on the text only."""
+
+    def __init__(self, prompts: dict[str, str], default: str | None = None) -> None:
+        self.prompts = {"query": "", "document": "", **prompts}  # as sentence-transformers
+        self.default_prompt_name = default
+        self.used: dict[str, set[str]] = {}
+
+    def encode(self, texts: list[str], *, prompt: str | None = None, **options: Any) -> np.ndarray:
+        own = self.prompts[self.default_prompt_name] if self.default_prompt_name else ""
+        for text in texts:
+            self.used.setdefault(text, set()).add(own if prompt is None else prompt)
+        return np.stack([self._vector(text) for text in texts])
+
+    @staticmethod
+    def _vector(text: str) -> np.ndarray:
+        return np.random.default_rng(zlib.crc32(text.encode())).normal(size=8)
+
+    def prompts_of(self, language: str) -> set[str]:
+        """The prompts of texts that begin with the language's code."""
+        return set().union(*(used for text, used in self.used.items() if text.startswith(language)))
+
+
+def _bitext(start: int) -> BuccData:
+    sources, targets = ([f"{code} {number}" for number in range(start, start + 8)] for code in ("en", "de"))
+    ids = [str(number) for number in range(8)]
+    return BuccData(ids, sources, ids, targets, frozenset({("0", "0"), ("1", "1")}))
+
+
+def _rows(*columns: str, **values: list[Any]) -> list[dict[str, Any]]:
+    names = [*columns, *values]
+    return [dict(zip(names, row, strict=True)) for row in zip(ENGLISH, GERMAN, *values.values(), strict=False)]
+
+
+def _texts(language: str, **values: list[Any]) -> list[dict[str, Any]]:
+    columns = {"text": [f"{language} {number}" for number in range(COUNT)], "label": LABELS, **values}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _premises(language: str) -> list[dict[str, Any]]:
+    return [
+        {"premise": f"{language} {number}", "hypothesis": f"{language} b{number}", "label": number % 3}
+        for number in range(COUNT)
+    ]
+
+
+def _relatedness(language: str) -> list[dict[str, Any]]:
+    splits = [("train", "dev", "test")[number % 3] for number in range(COUNT)]
+    return [
+        {"sentence1": f"{language} {n}", "sentence2": f"{language} b{n}", "score": n % 6, "split": split}
+        for n, split in enumerate(splits)
+    ]
+
+
+Call = Callable[..., Any]
+SIDES = {"en": {"S: "}, "de": {"T: "}}
+# Protocols of translation pairs, whose English side is the source.
+OF_PAIRS: dict[str, Call] = {
+    "tatoeba": lambda encoder, **more: tatoeba(encoder, ENGLISH, GERMAN, **PAIR, **more),
+    "tatoeba-laser": lambda encoder, **more: tatoeba_laser(encoder, ENGLISH, GERMAN, **PAIR, **more),
+    "tatoeba-mteb": lambda encoder, **more: tatoeba_mteb(encoder, ENGLISH, GERMAN, **PAIR, **more),
+    "tatoeba-xtreme": lambda encoder, **more: tatoeba_xtreme(encoder, ENGLISH, GERMAN, **PAIR, **more),
+    "xsim": lambda encoder, **more: xsim(encoder, ENGLISH, GERMAN, **PAIR, **more),
+    "xsim-pp": lambda encoder, **more: xsim_pp(encoder, ENGLISH, GERMAN, **PAIR, **more),
+    "xsr": lambda encoder, **more: xsr_both_directions(encoder, ENGLISH, GERMAN, ENGLISH, GERMAN, **PAIR, **more),
+    "bucc": lambda encoder, **more: bucc(encoder, _bitext(0), _bitext(8), **PAIR, k=2, **more),
+    "mining": lambda encoder, **more: mining(encoder, ENGLISH, GERMAN, **PAIR, hide_pairs=0.5, k=2, **more),
+    "evaluator": lambda encoder, **more: _Evaluated(encoder, **more),
+}
+# The others, in both languages.
+OF_TEXTS: dict[str, Call] = {
+    "sts": lambda encoder, **more: sts(
+        encoder, {"x": _rows("sentence1", "sentence2", score=LABELS)}, language="en-de", **more
+    ),
+    "pair-classification": lambda encoder, **more: pair_classification(
+        encoder, _rows("sentence1", "sentence2", label=LABELS), language="en-de", name="x", **more
+    ),
+    "zero-shot": lambda encoder, **more: zero_shot(
+        encoder, _texts("en"), _texts("en"), {"de": _texts("de")}, train_language="en", name="x", **more
+    ),
+    "nli": lambda encoder, **more: nli(
+        encoder,
+        _premises("en"),
+        _premises("en"),
+        {"de": _premises("de")},
+        train_language="en",
+        name="x",
+        head="linear",
+        **more,
+    ),
+    "senteval": lambda encoder, **more: [
+        senteval(encoder, {"STS-B": _relatedness(language)}, language=language, device="cpu", **more)
+        for language in ("en", "de")
+    ],
+    "language-bias": lambda encoder, **more: language_bias(encoder, {"en": ENGLISH, "de": GERMAN}, name="x", **more),
+    "debias": lambda encoder, **more: fit_debias(encoder, {"en": ENGLISH, "de": GERMAN}, **more),
+}
+SEARCHES: dict[str, Call] = {
+    "search": lambda encoder, **more: search(encoder, {"en": ENGLISH, "de": GERMAN}, name="x", **more),
+    "search of documents": lambda encoder, **more: search_documents(
+        encoder,
+        {"q": "en 1"},
+        {"d": "de 1", "e": "de 2"},
+        {"q": {"d": 1}},
+        name="x",
+        query_languages={"q": "en"},
+        document_languages={"d": "de", "e": "de"},
+        **more,
+    ),
+}
+ALL = OF_PAIRS | OF_TEXTS | SEARCHES
+
+
+class _Evaluated:
+    """The evaluator of sentence-transformers on the same pairs."""
+
+    def __init__(self, encoder: Any, **more: Any) -> None:
+        TatoebaEvaluator(ENGLISH, GERMAN, languages=("en", "de"), **more).measure(encoder)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_own_prompts_by_language(name: str):
+    encoder = Prompted({"en": "E: ", "de": "D: "})
+    ALL[name](encoder)
+    assert {language: encoder.prompts_of(language) for language in ("en", "de")} == {"en": {"E: "}, "de": {"D: "}}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_given_prompts_by_language(name: str):
+    encoder = Prompted({"deu": "D: ", "x": "X: "}, "x")
+    ALL[name](encoder, prompt={"eng": "E: ", "deu": "F: "})
+    assert {language: encoder.prompts_of(language) for language in ("en", "de")} == {"en": {"E: "}, "de": {"F: "}}
+
+
+@pytest.mark.parametrize("name", OF_PAIRS | OF_TEXTS)
+def test_default_prompt(name: str):
+    encoder = Prompted({"x": "X: "}, "x")
+    ALL[name](encoder)
+    assert encoder.prompts_of("") == {"X: "}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("prompt", ["", "P: "])
+def test_one_prompt_replaces_all(name: str, prompt: str):
+    encoder = Prompted({"x": "X: ", "query": "Q: ", "passage": "Y: ", "de": "D: "}, "x")
+    ALL[name](encoder, prompt=prompt)
+    assert encoder.prompts_of("") == {prompt}
+
+
+@pytest.mark.parametrize("name", OF_PAIRS | OF_TEXTS)
+def test_prompts_of_roles_are_for_searches_only(name: str):
+    encoder = Prompted({"query": "Q: ", "passage": "P: "})
+    ALL[name](encoder)
+    assert encoder.prompts_of("") == {""}
+
+
+def test_roles_of_documents():
+    encoder = Prompted({"query": "Q: ", "passage": "P: "})
+    SEARCHES["search of documents"](encoder)
+    assert (encoder.prompts_of("en"), encoder.prompts_of("de")) == ({"Q: "}, {"P: "})
+
+
+def test_roles_of_parallel_texts():
+    encoder = Prompted({"query": "Q: ", "passage": "P: "})
+    SEARCHES["search"](encoder)
+    assert all(used == {"Q: ", "P: "} for used in encoder.used.values())
+
+
+@pytest.mark.parametrize("given", [{"source": "S: ", "target": "T: "}, {"query": "S: ", "document": "T: "}])
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_given_prompts_by_side(name: str, given: dict[str, str]):
+    encoder = Prompted({})
+    OF_PAIRS[name](encoder, prompt=given)
+    assert {language: encoder.prompts_of(language) for language in ("en", "de")} == SIDES
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_texts_without_prompts_are_encoded_as_they_are(name: str):
+    class Plain(Prompted):
+        def encode(self, texts: list[str], **options: Any) -> np.ndarray:
+            assert "prompt" not in options
+            return super().encode(texts, **options)
+
+    ALL[name](Plain({}))
+
+
+def test_sides_of_one_language_with_two_prompts():
+    encoder = Prompted({})
+    tatoeba(
+        encoder, ["en 1", "en 2"], ["en 2", "en 3"], languages=("en", "en"), prompt={"source": "S: ", "target": ""}
+    )
+    assert encoder.used == {"en 1": {"S: "}, "en 2": {"S: ", ""}, "en 3": {""}}
+
+
+def test_encoder_without_prompts_gets_texts_with_them():
+    class Plain:
+        texts: list[str] = []
+
+        def encode(self, texts: list[str], **options: Any) -> np.ndarray:
+            self.texts += texts
+            return np.stack([Prompted._vector(text) for text in texts])
+
+    encoder = Plain()
+    tatoeba(encoder, ["one", "two"], ["eins", "zwei"], languages=("en", "de"), prompt={"de": "D: "})
+    assert encoder.texts == ["one", "two", "D: eins", "D: zwei"]
+
+
+@pytest.mark.parametrize("wrap", [CachedEncoder, lambda encoder: _debiased(encoder)], ids=["cached", "debiased"])
+def test_wrappers_pass_prompts_on(wrap: Callable[[Any], Any]):
+    encoder = Prompted({"en": "E: ", "de": "D: "})
+    OF_PAIRS["tatoeba"](wrap(encoder))
+    assert (encoder.prompts_of("en"), encoder.prompts_of("de")) == ({"E: "}, {"D: "})
+
+
+def _debiased(encoder: Any) -> DebiasedEncoder:
+    return DebiasedEncoder(encoder, fit_debias(encoder, {"en": ENGLISH, "de": GERMAN}))
+
+
+def test_search_takes_vectors_of_both_roles(tiny_export: str):
+    """The same as a search written out with `encode_query` and `encode_document`."""
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red red ", "document": "blue "})
+    pairs = make_pairs(20, seed=5)
+    texts = {"en": [pair["source"] for pair in pairs], "fr": [pair["target"] for pair in pairs]}
+    queries = {language: model.encode_query(rows) for language, rows in texts.items()}
+    pool = np.concatenate([model.encode_document(rows) for rows in texts.values()])
+    found = search(model, texts, name="x")
+    for side, (language, other) in enumerate((("en", "fr"), ("fr", "en"))):
+        scores = queries[language] @ pool.T
+        ranks = []
+        for row in range(20):
+            translation = row + 20 * (1 - side)
+            others = [column for column in range(40) if column % 20 != row]
+            ranks.append(1 + (scores[row, others] > scores[row, translation] - 1e-9).sum())
+        assert found[f"x-search/{language}-{other}/test/mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
+
+
+@pytest.fixture
+def without_prompts_in_the_pooling(tiny_export: str) -> SentenceTransformer:
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"en": "red blue ", "fr": "rouge "})
+    model.set_pooling_include_prompt(False)
+    return model
+
+
+@pytest.mark.parametrize("prompt", [None, "stone tree ", {"fr": "bleu roi "}], ids=str)
+def test_pooling_without_prompts(without_prompts_in_the_pooling: SentenceTransformer, prompt: Any):
+    model = without_prompts_in_the_pooling
+    pairs = make_pairs(30, seed=6)
+    sides = [pair["source"] for pair in pairs], [pair["target"] for pair in pairs]
+    own = model.prompts | (prompt if isinstance(prompt, dict) else {})
+    texts = [prompt, prompt] if isinstance(prompt, str) else [own["en"], own["fr"]]
+    u, v = (model.encode(side, prompt=text) for side, text in zip(sides, texts, strict=True))
+    expected = ((u @ v.T).argmax(1) == np.arange(30)).mean()
+    found = tatoeba(model, *sides, languages=("en", "fr"), prompt=prompt)
+    assert found["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(expected)
+
+
+def test_head_is_trained_with_the_prompt_of_its_language(
+    without_prompts_in_the_pooling: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+):
+    """The vectors of training are those of `encode`: the prompt is read, and left out of the mean."""
+    monkeypatch.setattr(classifiers_module, "choose_precision", lambda **_: "float32")
+    model = without_prompts_in_the_pooling
+    texts = ["one two", "house tree", "red"]
+    rows = LabelledTexts((texts,), np.array([0, 1, 0]))
+    student: Any = fine_tune(copy.deepcopy(model), rows, rows, language="fra", classes=2, epochs=1).encoder
+    student.eval()
+    trained = student._vectors(texts).detach().numpy()
+    np.testing.assert_allclose(trained, student.network.encode(texts, prompt="rouge "), atol=1e-6)
+    np.testing.assert_allclose(trained, embed(student, texts, language="fr"), atol=1e-6)
+    assert np.abs(trained - student.network.encode(["rouge " + text for text in texts])).max() > 1e-3

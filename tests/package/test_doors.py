@@ -1,0 +1,49 @@
+"""Encoders are read in one place: nothing else loads models or tokenizers that a user names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADERS = {"AutoModel", "AutoTokenizer", "AutoConfig", "AutoModelForMaskedLM", "AutoModelForTextEncoding"}
+# What else loads, and why.
+ALLOWED = {
+    "hf_xlsr/encoders/assembly.py": "loads and assembles models of sentence-transformers",
+    "hf_xlsr/encoders/reading.py": "reads what users give",
+    "hf_xlsr/encoders/stock.py": "loads plain encoders",
+    "hf_xlsr/encoders/onnx.py": "reads the tokenizers beside ONNX files",
+    "hf_xlsr/data/pairs.py": "reads tokenizers that recipes name, and those of prepared data",
+    "hf_xlsr/data/running_text.py": "reads the tokenizer of prepared data",
+    "hf_xlsr/runs/methods/sentence_encoder.py": "compares values of a recipe with those of its encoder",
+    "modeling/heads.py": "reads the masked-LM head of an encoder's place",
+}
+
+
+def loads(tree: ast.AST) -> Iterator[str]:
+    """Calls that load a model, a tokenizer or a configuration from a place."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        arguments = [ast.unparse(argument) for argument in node.args]
+        if called == "load_auto" or called.split(".")[0] in LOADERS and called.endswith("from_pretrained"):
+            yield called
+        elif called == "SentenceTransformer" and arguments:  # `modules=` alone loads nothing
+            yield called
+
+
+def test_only_the_readers_load() -> None:
+    found = set()
+    for folder in ("hf_xlsr", "modeling", "trainers"):
+        for file in (ROOT / folder).rglob("*.py"):
+            if any(loads(ast.parse(file.read_text("utf-8")))):
+                found.add(str(file.relative_to(ROOT)))
+    assert found <= set(ALLOWED), found - set(ALLOWED)
+
+
+def test_the_scan_sees_a_door() -> None:
+    for line in ("AutoModel.from_pretrained(path)", "SentenceTransformer(path)", "load_auto(AutoModel, path)"):
+        assert list(loads(ast.parse(line)))
+    assert not list(loads(ast.parse("SentenceTransformer(modules=[a])")))
