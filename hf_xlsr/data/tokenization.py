@@ -263,8 +263,9 @@ def trim_vocabulary(
     small = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
         model_max_length=tokenizer.model_max_length,
-        padding_side="right",
-        truncation_side="right",
+        padding_side=tokenizer.padding_side,
+        truncation_side=tokenizer.truncation_side,
+        chat_template=getattr(tokenizer, "chat_template", None),
         **tokenizer.special_tokens_map,
     )
     return small, rows

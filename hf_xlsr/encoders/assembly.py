@@ -103,7 +103,9 @@ class EncoderPart:
         """The tokenizer; an error if there is none."""
         if self.tokenizer is None:
             of = f" of '{place}'" if place else ""
-            raise XlsrError(f"The encoder{of} has no tokenizer next to its weights. Give one (--tokenizer), or a folder with both.")
+            raise XlsrError(
+                f"The encoder{of} has no tokenizer next to its weights. Give one (--tokenizer), or a folder with both."
+            )
         return self.tokenizer
 
 

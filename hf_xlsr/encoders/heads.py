@@ -109,7 +109,8 @@ def with_pooling(config: HeadConfig, pooling: Any) -> HeadConfig:
             entry = {**entry, "pooling_mode": own["pooling_mode"]}
         changed.append(entry)
     pooled, before = ([one for one in head if one["kind"] == Pooling.__name__] for head in (changed, config))
-    if len(config) > 2 and embedding_width(pooled) != embedding_width(before):
+    reads_width = any(one["kind"] not in (Pooling.__name__, Normalize.__name__) for one in config)
+    if reads_width and embedding_width(pooled) != embedding_width(before):
         raise XlsrError(f"`pooling` {pooling!r} changes the width of embeddings, which modules behind it do not take.")
     return changed
 
@@ -176,6 +177,7 @@ def run_head(head: Sequence[nn.Module], features: dict[str, Any], *, normalize: 
     if not normalize and isinstance(modules[-1], Normalize):
         modules.pop()
     features = {**features, "token_embeddings": _exact(features["token_embeddings"])}
+    features |= _with_zeros(features["token_embeddings"], features.get("attention_mask"))
     for module in modules:
         name = getattr(module, "module_input_name", "sentence_embedding")
         weight = next(module.parameters(), None)
@@ -183,6 +185,18 @@ def run_head(head: Sequence[nn.Module], features: dict[str, Any], *, normalize: 
             features[name] = features[name].to(weight.dtype)
         features = module(features)
     return _exact(features["sentence_embedding"])
+
+
+def _with_zeros(states: torch.Tensor, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """States with zeros for padding; a sentence without tokens is pooled from zeros.
+
+    Attention over an empty sentence may give NaN, which a mask of 0 would not remove.
+    """
+    if mask is None or mask.shape != states.shape[:-1]:
+        return {}
+    empty = mask.sum(-1, keepdim=True) == 0
+    states = states.masked_fill(mask.unsqueeze(-1) == 0, 0.0)
+    return {"token_embeddings": states, "attention_mask": mask.masked_fill(empty, 1)}
 
 
 def _exact(values: torch.Tensor) -> torch.Tensor:

@@ -55,6 +55,8 @@ def _part(home: Path, modules: list[tuple[str, str]]) -> EncoderPart:
         raise XlsrError(f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(names)}.")
     folder = modules[0][1]
     settings = _json(home / folder / "sentence_bert_config.json")
+    if "message" in settings.get("modality_config", {}):
+        raise XlsrError(f"'{home}' reads texts as messages of a chat, which ONNX files do not.")
     if settings.get("do_lower_case") or not _json(home / modules[1][1] / "config.json").get("include_prompt", True):
         raise XlsrError(
             f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."

@@ -16,6 +16,7 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.util import load_file_path
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.assembly import (
     MODULES_FILE,
@@ -147,7 +148,7 @@ def _join(read: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
     prompts: dict[str, str] = {}
     for language, one in read.items():
         prompts = {**one.settings.prompts, **prompts}
-        prompts[language] = one.settings.prompts.get(one.settings.default_prompt_name or "", "")
+        prompts[language] = PromptTable.of(one.settings).text(language=language)
     if not any(prompts[language] for language in read):
         prompts = {name: text for name, text in prompts.items() if name not in read}
     return SentenceEncoder(parts, EncoderSettings(prompts, None, first.similarity_fn_name, first.truncate_dim))
@@ -255,7 +256,8 @@ def load_saved(path: str) -> Any:
 
 
 def saved_tokenizers(path: str, model: Any) -> Any:
-    """The tokenizer in a saved model's folder, or those of its encoders by name."""
+    """The tokenizer in a saved model's folder, or those of its encoders by name; one in the folder is for all."""
+    tokenizer = optional_tokenizer(path)
     if not hasattr(model, "encoders"):
-        return optional_tokenizer(path)
-    return {name: optional_tokenizer(str(Path(path) / TOKENIZERS / name)) for name in model.encoders}
+        return tokenizer
+    return {name: optional_tokenizer(str(Path(path) / TOKENIZERS / name)) or tokenizer for name in model.encoders}

@@ -14,6 +14,7 @@ import torch
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
+from torch.onnx import OnnxExporterError
 
 from hf_xlsr.encoders.heads import run_head
 from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, EncoderPart, export_parts, onnx_session
@@ -74,8 +75,12 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         batches = _batches(graph.encoder)
         with torch.no_grad():
             expected = torch.cat([graph(*batch)[1] for batch in batches])
-        with _quiet():
-            _write_graph(graph, folder / FLOAT_FILE)
+        try:
+            with _quiet():
+                _write_graph(graph, folder / FLOAT_FILE)
+        except (RuntimeError, OnnxExporterError) as error:
+            kind = graph.encoder.config.model_type
+            raise XlsrError(f"torch has no ONNX graph for '{home}': architecture '{kind}' is unsupported.") from error
         difference = float((expected - _run(folder / FLOAT_FILE, batches)).abs().max())
         if not difference <= TOLERANCE:
             raise XlsrError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import WordWeights
 from torch import nn
 
 from hf_xlsr.data.tokenization import trim_vocabulary
@@ -54,7 +55,8 @@ def prune(
     small, kept = trim_vocabulary(part.tokenizer, _without(texts, held), **options)
     prompt = model.prompts.get(model.default_prompt_name or "") or ""
     before = transformer.model
-    smaller = replace(part, encoder=_smaller_copy(part.encoder, kept, layers), tokenizer=small)
+    head = [_for_tokens(module, kept) for module in part.head or ()]
+    smaller = replace(part, encoder=_smaller_copy(part.encoder, kept, layers), tokenizer=small, head=head)
     pruned = SentenceEncoder({"": smaller}, read.settings).detached().assemble()
     after: Any = pruned[0]
     return pruned, {
@@ -106,15 +108,24 @@ def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | Non
     for number, layer in enumerate(chosen):
         moved |= {f"{name}.{number}.{key}": value for key, value in stack[layer].state_dict().items()}
     state = encoder.state_dict() | moved
-    table = encoder.get_input_embeddings()
-    place = next(key for key, module in encoder.named_modules() if module is table)
-    state[f"{place}.weight"] = table.weight.detach()[torch.tensor(kept)]
+    table = encoder.get_input_embeddings().weight
+    for key, weight in encoder.state_dict(keep_vars=True).items():
+        if weight is table:  # T5 has it twice
+            state[key] = table.detach()[torch.tensor(kept)]
     smaller = encoder_from_config(config)
     wanted = smaller.state_dict()
     if not set(moved) <= set(wanted):
         raise XlsrError(f"layer {chosen[0]} of {type(encoder).__name__} cannot be the first; keep layer 0.")
     smaller.load_state_dict({key: state[key] for key in wanted})
     return smaller.float().eval()
+
+
+def _for_tokens(module: nn.Module, kept: Sequence[int]) -> nn.Module:
+    """A module of the head for the tokens that are kept; only `WordWeights` knows tokens."""
+    if not isinstance(module, WordWeights):
+        return module
+    options = module.get_config_dict()
+    return WordWeights(**{**options, "vocab": [options["vocab"][token] for token in kept]})
 
 
 def _compared(before: Any, after: Any, texts: Sequence[str]) -> dict[str, Any]:

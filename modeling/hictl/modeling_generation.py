@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.reading import encoder_folder, read_tokenizer
+from hf_xlsr.encoders.reading import encoder_folder, read_encoder, read_tokenizer
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
 from hf_xlsr.losses.in_batch import row_lengths
 from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
@@ -128,7 +129,8 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if random_weights:
             started = encoder_from_config(started.config)
         if tokenizer is None:
-            tokenizer = read_tokenizer(encoder_folder(encoder))
+            named = isinstance(encoder, str | Path)
+            tokenizer = read_tokenizer(encoder_folder(encoder)) if named else read_encoder(encoder).single().tokenizer
         check_token_ids(tokenizer, started.config.vocab_size if tokens is None else len(tokens))
         for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
             setattr(started.config, name, token)

@@ -147,6 +147,30 @@ def test_default_prompts_become_those_of_the_languages(tmp_path: Path) -> None:
     assert settings.default_prompt_name is None
 
 
+def test_joined_encoders_keep_the_prompt_of_each_language(tmp_path: Path) -> None:
+    given = build("bert_prompts", tmp_path / "raw")
+    given.prompts = {"query": "one two: ", "fr": "quatre: "}
+    settings = read_encoder({"en": given, "fr": given}).settings
+    assert (settings.prompts["en"], settings.prompts["fr"]) == ("one two: ", "quatre: ")
+
+
+def test_a_wider_pooling_is_refused_before_a_dense_layer(tmp_path: Path) -> None:
+    given = build("labse", tmp_path / "raw")
+    del given[-1]  # no normalisation at the end
+    with pytest.raises(XlsrError, match="width"):
+        DistillationModel.from_encoder(given, pooling=["cls", "mean"])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "weightedmean", "lasttoken"])
+def test_a_text_without_tokens_is_a_vector_of_zeros(pooling: str, tmp_path: Path) -> None:
+    given = build("bert_cls", tmp_path / "raw")
+    model = DistillationModel.from_encoder(given, pooling=pooling).eval()
+    ids = torch.tensor([[5, 6, 7], [0, 0, 0]])
+    embeddings = model.encode_sentences(ids, (ids != 0).long())
+    assert torch.equal(embeddings[1], torch.zeros_like(embeddings[1]))
+    assert embeddings[0].isfinite().all()
+
+
 # --- Damaged folders -----------------------------------------------------------------------------------------------
 
 

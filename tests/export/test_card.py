@@ -70,9 +70,9 @@ def test_length_and_prompt_are_those_of_the_trained_model() -> None:
     text = render_card(run, METRICS, {**SETTINGS, "prompt": "query: "})
     assert "max_length=77" in text
     assert "truncated to 77 tokens" in text
-    assert 'Every text starts with the prompt "query: "' in text
+    assert '`encode` puts the prompt "query: " before every text.' in text
     assert "query: The weather" in code_with_transformers(prompt="query: ")
-    assert "Every text starts" not in render_card(run, METRICS, SETTINGS)
+    assert "puts the prompt" not in render_card(run, METRICS, SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
 from translation_helpers import (
     ENCODERS,
     START,
@@ -94,6 +96,15 @@ def test_from_encoder(folder: str) -> None:
     assert model.encoder.config.hidden_dropout_prob == model.decoder.config.hidden_dropout_prob == 0.2
     assert len(model.decoder.encoder.layer) == 1 and (model.output_bias.bias == 0).all()
     assert model.encoder.config._attn_implementation == model.decoder.config._attn_implementation == "sdpa"
+
+
+def test_from_an_object(folder: str, tmp_path: Path) -> None:
+    SentenceTransformer(folder, device="cpu").save(str(tmp_path / "given"))
+    of_object = HictlForConditionalGeneration.from_encoder(SentenceTransformer(str(tmp_path / "given"), device="cpu"))
+    of_path = HictlForConditionalGeneration.from_encoder(str(tmp_path / "given"))
+    for name, value in of_path.encoder.state_dict().items():
+        assert torch.equal(of_object.encoder.state_dict()[name], value), name
+    assert of_object.generation_config.eos_token_id == of_path.generation_config.eos_token_id
 
 
 def test_smaller_vocabulary(folder: str) -> None:
