@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -202,7 +203,9 @@ class TokenCounts:
         for (tokenizer, prompt), places in self._batches(languages, prompts or {}):
             batch = [texts[place] for place in places]
             ids = token_ids(tokenizer, batch, prompt, self.max_length)
-            self.counts["truncated"][""] += _num_truncated(tokenizer, batch, prompt, ids, self.max_length)
+            self.counts["truncated"][""] += num_longer(
+                ids, self.max_length, partial(_whole_rows, tokenizer, batch, prompt)
+            )
             self._count(tokenizer, ids, [languages[place] for place in places])
             for place, row in zip(places, ids, strict=True):
                 result[place] = row
@@ -263,20 +266,19 @@ def token_ids(tokenizer: Any, texts: Sequence[str], prompt: str, max_length: int
     return [list(row) for row in ids]
 
 
-def _num_truncated(
-    tokenizer: Any, texts: Sequence[str], prompt: str, ids: Sequence[Sequence[int]], max_length: int
+def num_longer(
+    ids: Sequence[Sequence[int]], max_length: int, whole_rows: Callable[[list[int]], Sequence[Sequence[int]]]
 ) -> int:
-    """How many of the rows `ids` were longer than `max_length`, which tokenizers do not report."""
-    # Only rows that fill the limit can be longer.
-    full = [text for text, row in zip(texts, ids, strict=True) if len(row) == max_length]
-    return sum(len(row) > max_length for row in token_ids(tokenizer, full, prompt, None)) if full else 0
+    """How many of the truncated rows `ids` were longer than `max_length`, which tokenizers do not report.
 
-
-def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
-    """How many of the truncated rows `ids` were longer than `max_length`, which tokenizers do not report."""
+    `whole_rows` tokenises the rows of some numbers without truncation.
+    """
     # Only rows that fill the limit can be longer.
-    full = [place for place, row in enumerate(ids) if len(row) == max_length]
+    full = [number for number, row in enumerate(ids) if len(row) == max_length]
     if not full:
         return 0
-    whole = tokenizer(*([side[place] for place in full] for side in sides), truncation=False, **_ENCODING)["input_ids"]
-    return sum(len(row) > max_length for row in whole)
+    return sum(len(row) > max_length for row in whole_rows(full))
+
+
+def _whole_rows(tokenizer: Any, texts: Sequence[str], prompt: str, numbers: Sequence[int]) -> list[list[int]]:
+    return token_ids(tokenizer, [texts[number] for number in numbers], prompt, None)

@@ -308,7 +308,12 @@ def encode_texts(
     columns = _id_columns(tokenizer)
     options = {"return_attention_mask": False, "return_token_type_ids": len(columns) == 2, "verbose": False}
     encoded = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
-    return {name: encoded[name] for name in columns}, num_longer(tokenizer, sides, encoded["input_ids"], max_length)
+
+    def whole_rows(numbers: list[int]) -> Any:
+        chosen = [[side[number] for number in numbers] for side in sides]
+        return tokenizer(*chosen, truncation=False, **options)["input_ids"]
+
+    return {name: encoded[name] for name in columns}, num_longer(encoded["input_ids"], max_length, whole_rows)
 
 
 def _id_columns(tokenizer: Any) -> list[str]:

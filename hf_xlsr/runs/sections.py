@@ -167,6 +167,8 @@ ELSEWHERE: dict[str, str] = {
     "hub_token": "it would be stored in the run's folder; log in with `hf auth login`, or set HF_TOKEN",
     "resume_from_checkpoint": "a run resumes from its last checkpoint by itself; remove it",
 }
+# Fields of configurations that an encoder fills in; recipes set `export.normalize`.
+OF_THE_ENCODER = {"text_config", "head", "heads", "transformer_options", "encoder_settings", "normalize"}
 PROTOCOL_BATCH = {"per_device_eval_batch_size": "protocols evaluate; set evaluation.batch_size instead"}
 
 
@@ -176,8 +178,9 @@ def section_of(
     """A section whose keys are the fields of a dataclass, each optional, and `more` as `(type, Field(...))`."""
     hints, texts = typing.get_type_hints(owner, localns={"torch": torch}), argument_help(owner)
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    hidden = {*common, *OF_THE_ENCODER, *without}
     keys: dict[str, Any] = {}
-    fields = [field for field in dataclasses.fields(owner) if field.init and field.name not in {*common, *without}]
+    fields = [field for field in dataclasses.fields(owner) if field.init and field.name not in hidden]
     for field in sorted(fields, key=lambda field: field.name not in texts):
         if only and field.name not in only:
             continue

@@ -122,6 +122,8 @@ def test_override_refusals(words: list[str], key: str) -> None:
         ("modle: {}", "unknown key 'modle'; did you mean 'model'"),
         ("model: {poling: mean}", "unknown key 'model.poling'; did you mean 'pooling'"),
         ("model: {encoder: {hiden_size: 8}}", "'model.encoder.hiden_size'; did you mean 'hidden_size'"),
+        ("model: {normalize: false}", "unknown key 'model.normalize'"),  # `export.normalize` is the one key
+        ("model: {encoder_settings: {}}", "unknown key 'model.encoder_settings'"),
         ("data: {train: {pth: x}}", "data.train: unknown key 'pth'; did you mean 'path'"),
         ("training: {hub_token: hf_secret}", "training.hub_token"),
         ("method: lightwight", "did you mean 'lightweight'"),

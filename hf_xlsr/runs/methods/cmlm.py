@@ -56,7 +56,7 @@ class CmlmMethod(OneEncoderMethod):
     )
     citation = citations.CMLM
     recipe_class = CmlmRecipe
-    model_section = section_of(CmlmConfig, without=("text_config", "nli_labels"), dropout=DROPOUT, encoder=ENCODER)
+    model_section = section_of(CmlmConfig, without=("nli_labels",), dropout=DROPOUT, encoder=ENCODER)
     config_class = CmlmConfig
     model_class = CmlmModel
     arguments_class = CmlmTrainingArguments

@@ -41,7 +41,7 @@ class LightweightMethod(OneEncoderMethod):
     paper = "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"
     citation = citations.LIGHTWEIGHT
     recipe_class: ClassVar[Any] = LightweightRecipe
-    model_section = section_of(LightweightConfig, without=("text_config",), encoder=ENCODER)
+    model_section = section_of(LightweightConfig, encoder=ENCODER)
     config_class = LightweightConfig
     arguments_class = LightweightTrainingArguments
     trainer_class: ClassVar[Any] = LightweightTrainer
@@ -92,7 +92,7 @@ class DistillationMethod(LightweightMethod):
     )
     citation = citations.DISTILLATION
     recipe_class = DistillationRecipe
-    model_section = section_of(DistillationConfig, without=("text_config", "teacher_dim"), encoder=ENCODER)
+    model_section = section_of(DistillationConfig, without=("teacher_dim",), encoder=ENCODER)
     config_class = DistillationConfig
     model_class = DistillationModel
     trainer_class = DistillationTrainer
