@@ -21,7 +21,7 @@ LONGEST = 2**20  # tokens; a greater `model_max_length` means that the tokenizer
 
 
 @dataclass(frozen=True)
-class EncoderPart:
+class ExportPart:
     """One encoder of an export, in `folder` (empty for the export itself), and the modules after it.
 
     `layers` are their classes and folders, in order; `max_length` is None if only the tokenizer has a limit.
@@ -32,7 +32,7 @@ class EncoderPart:
     max_length: int | None = None
 
 
-def export_parts(export: str | Path) -> dict[str, EncoderPart]:
+def export_parts(export: str | Path) -> dict[str, ExportPart]:
     """The encoders of a folder of sentence-transformers by route, which is empty for a model without routes."""
     home = Path(export)
     if not (home / "modules.json").is_file():
@@ -49,7 +49,7 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
     return parts
 
 
-def _part(home: Path, modules: list[tuple[str, str]]) -> EncoderPart:
+def _part(home: Path, modules: list[tuple[str, str]]) -> ExportPart:
     names = [name for name, _ in modules]
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= {"Dense", "Normalize"}:
         raise XlsrError(f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(names)}.")
@@ -61,7 +61,7 @@ def _part(home: Path, modules: list[tuple[str, str]]) -> EncoderPart:
         raise XlsrError(
             f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."
         )
-    return EncoderPart(folder, tuple(modules[1:]), settings.get("max_seq_length"))
+    return ExportPart(folder, tuple(modules[1:]), settings.get("max_seq_length"))
 
 
 def _name(module_type: str) -> str:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.onnx import OnnxExporterError
 
 from hf_xlsr.encoders.heads import run_head
-from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, EncoderPart, export_parts, onnx_session
+from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, ExportPart, export_parts, onnx_session
 from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
@@ -33,7 +33,7 @@ class SentenceGraph(nn.Module):
     pools and normalises `last_hidden_state`. Behind max pooling only `sentence_embedding` is right.
     """
 
-    def __init__(self, export: Path, part: EncoderPart) -> None:
+    def __init__(self, export: Path, part: ExportPart) -> None:
         super().__init__()
         self.encoder = encoder_from_pretrained(str(export / part.folder), place="the encoder of the export")
         (_, pooling), *layers = part.layers
