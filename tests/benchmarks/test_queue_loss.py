@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.queue_loss import DEFAULTS, QUICK, SIDES, prepare
 
 
+@pytest.mark.slow
 def test_losses_train_for_equal_time_and_only_once(tmp_path: Path) -> None:
     job = {**DEFAULTS, **QUICK, "seeds": [1, 2], "budget": 0.2, "folder": str(tmp_path)}
     step = prepare(job, list(SIDES))

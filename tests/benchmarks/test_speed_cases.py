@@ -36,6 +36,7 @@ def test_searches_find_the_translations() -> None:
     assert measured("mining", kind="memory")["ours"]["true_pairs"] == 1.0
 
 
+@pytest.mark.slow
 def test_exports_have_the_embeddings_of_torch() -> None:
     found = measured("onnx_files")
     assert min(side["lowest_cosine"] for side in found.values()) > 0.99
@@ -47,6 +48,7 @@ def gpu_report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return gpu.main()
 
 
+@pytest.mark.slow
 def test_gpu_script_measures_every_slice_and_skips_what_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

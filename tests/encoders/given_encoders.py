@@ -179,7 +179,7 @@ GIVEN: dict[str, Callable[[Path], SentenceTransformer]] = {
 }
 
 
-FAST = {"bert_prompts", "prompt_left_out", "labse", "qwen", "routed", "xlmr_no_limit"}
+FAST = {"bert_prompts", "prompt_left_out", "qwen", "routed"}
 """Those that differ most; the others are tried by `make test-all`."""
 
 

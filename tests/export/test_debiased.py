@@ -105,6 +105,7 @@ AutoModel.from_pretrained(f"{home}/debiased/en_0_Transformer")
 """
 
 
+@pytest.mark.slow
 def test_every_export_loads_without_this_package(tokenizer: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     models = {name: make(tokenizer) for name, make in EXPORTS.items()}

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 sys.path.append(str(Path(__file__).parents[1] / "encoders"))
-from given_encoders import GIVEN, SENTENCES, build, named  # noqa: E402
+from given_encoders import GIVEN, SENTENCES, build  # noqa: E402
 
 from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.export import save_export, to_sentence_transformer
@@ -110,7 +110,8 @@ def test_routes(exports: Path, reports: dict[str, Any]) -> None:
         embed(encoder, ENGLISH)
 
 
-@pytest.mark.parametrize("name", named(GIVEN))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GIVEN)
 def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
     model = save_export(build(name, tmp_path / "raw"), tmp_path / "export")
     try:

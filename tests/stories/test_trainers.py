@@ -44,7 +44,9 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["files", "stream"])
+@pytest.mark.parametrize(
+    "streamed", [pytest.param(False, id="files", marks=pytest.mark.slow), pytest.param(True, id="stream")]
+)
 def test_momentum_contrast_survives_a_kill(streamed: bool, tmp_path: Path) -> None:
     script = SCRIPT.replace(*FROM_STREAM).replace(*WORKER) if streamed else SCRIPT
     for name in ("whole", "killed"):

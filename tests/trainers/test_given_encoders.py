@@ -120,7 +120,7 @@ REFUSED["cmlm"] = {**REFUSED["hictl"], **dict.fromkeys(OTHER_WIDTH, "width")}
 def cases(names: dict[str, list[str]], fast: Collection[str] = FAST) -> list[Any]:
     """Trainers with encoders as parameters; those with encoders that are not in `fast` are slow."""
     marks: dict[bool, Any] = {True: (), False: pytest.mark.slow}
-    return [pytest.param(kind, name, marks=marks[name in fast]) for kind, own in names.items() for name in own]
+    return [pytest.param(kind, name, marks=marks[name in fast]) for kind, own in names.items() for name in sorted(own)]
 
 
 SERVED = cases({kind: [name for name in GIVEN if name not in REFUSED[kind]] for kind in TRAINERS})
