@@ -181,7 +181,8 @@ def parse_prompts(values: Sequence[str] | None) -> Prompts:
         return named or None
     if len(for_all) > 1 or named:
         raise XlsrError(
-            f"`--prompt '{for_all[0]}'` is for all texts; beside other prompts write default={for_all[0]}."
+            f"`--prompt '{for_all[0]}'` applies to all texts. "
+            f"To combine it with other prompts, write default={for_all[0]}."
         )
     return for_all[0]
 

@@ -95,7 +95,7 @@ def new_head(
 
 
 def check_pooling(pooling: Any) -> None:
-    """Raises for a pooling that sentence-transformers does not have; None is no pooling."""
+    """Raises for a pooling mode that sentence-transformers does not have; None is allowed."""
     if pooling is not None:
         new_head(1, pooling)
 

@@ -78,7 +78,7 @@ CASES = [
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_encode(words: list[str], expected: dict[str, str], folder: Path):
     texts = [f"{language}={folder / language}.txt" for language in expected]
-    # The model follows the prompt: it is no second prompt.
+    # What follows the prompt is the model, not another prompt.
     assert main(["encode", "--texts", *texts, "--output", str(folder / "out"), *words, str(folder / "model")]) == 0
     model = SentenceTransformer(str(folder / "model"), device="cpu")
     for language, prompt in expected.items():

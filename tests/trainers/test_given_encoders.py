@@ -96,7 +96,7 @@ CAUSAL = {"qwen", "gemma", "chat"}
 NO_MASK = {"t5"}
 OTHER_WIDTH = {"labse", "two_dense", "bert_two_modes"}
 STATIC, ROUTED = {"static"}, {"routed"}
-# What each trainer refuses, and a word of the reason.
+# The encoders that each trainer refuses, with a word that the error must contain.
 REFUSED: dict[str, dict[str, str]] = {
     "dual": dict.fromkeys(STATIC, "StaticEmbedding"),
     "distillation": {**dict.fromkeys(STATIC, "StaticEmbedding"), **dict.fromkeys(ROUTED, "routes")},
