@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks.harness import Job, Step
 from hf_xlsr.data.corpora.bible import bible_pairs
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.onnx import OnnxEncoder
@@ -56,7 +56,7 @@ def sides(job: Job) -> list[str]:
 
 def prepare(job: Job, chosen: list[str]) -> Step:
     source = {"path": job["pairs"], "columns": job["columns"] or None} if job["pairs"] else {"corpus": "bible"}
-    rows = list(islice(open_source(source, languages=job["languages"], split="test"), job["limit"]))
+    rows = list(islice(open_source(Source.parse(source), languages=job["languages"], split="test"), job["limit"]))
     texts = [[row[side] for row in rows] for side in ("source", "target")]
     scratch = tempfile.TemporaryDirectory()
     folder = Path(job["export"] or Path(scratch.name) / "model")

@@ -26,7 +26,7 @@ from transformers import TrainerCallback
 from benchmarks import training
 from benchmarks.harness import Job, Step
 from benchmarks.papers.controls import encoder_modules, training_pairs
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
 from hf_xlsr.utils.devices import choose_precision
 from hf_xlsr.utils.files import write_json
@@ -56,7 +56,8 @@ class Budget(TrainerCallback):
 
 def sentences(source: str, languages: list[str]) -> Dataset:
     options = yaml.safe_load(os.path.expandvars(source))
-    return Dataset.from_list(list(open_source(options, languages=languages))).select_columns(["source", "target"])
+    rows = list(open_source(Source.parse(options), languages=languages))
+    return Dataset.from_list(rows).select_columns(["source", "target"])
 
 
 def train(side: str, job: Job, seed: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from benchmarks.harness import Job, Step
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import run_mining
 from hf_xlsr.mining.stages import job_folder
@@ -32,7 +32,7 @@ def texts(job: Job) -> list[list[tuple[str, str]]]:
     """Gold pairs, sources and targets of other pairs, and known pairs; no sentence occurs twice."""
     if job["pairs"]:
         options = yaml.safe_load(os.path.expandvars(job["pairs"]))
-        rows = open_source(options, languages=job["languages"])
+        rows = open_source(Source.parse(options), languages=job["languages"])
         pairs = [(" ".join(row["source"].split()), " ".join(row["target"].split())) for row in rows]
     else:
         pairs = [(f"en {n}", f"de {n}") for n in range(4 * job["size"])]

@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
-from hf_xlsr.data.plain import DataConverter  # noqa: E402
+from hf_xlsr.data.conversion import DataConverter  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
 from hf_xlsr.encoders.stock import encoder_from_config  # noqa: E402

@@ -10,7 +10,7 @@ import torch
 from conftest import make_pairs
 from transformers import AutoConfig
 
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
-from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
@@ -56,23 +57,6 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     return None
 
 
-def converter_of(args: Any, text: TextSettings, **options: Any) -> DataConverter:
-    """A converter of plain data with the tokenizers, prompts and length of a trainer."""
-    return DataConverter(
-        text.tokenizers, max_length=text.max_length, prompts=text.prompts, num_proc=args.num_proc, **options
-    )
-
-
-def languages_of(pairs: Any) -> list[str]:
-    """The languages of prepared pairs, sorted; of a stream, those of its first thousand rows."""
-    if isinstance(pairs, StreamedRows):
-        rows = chain.from_iterable(islice(stream.read(stream.data.iter(100)), 1000) for stream in pairs.streams)
-        named = {row[side] for row in rows for side in ("source_lang", "target_lang")}
-    else:
-        named = {language for pair in pairs.language_pairs for language in pair}
-    return sorted(named)
-
-
 def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
     """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
 
@@ -85,8 +69,8 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
 class XlsrTrainer(DataFlow, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
-    - Data are what `hf_xlsr.data.plain.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts of
-      these, or prepared data. Batches have sentences of similar length.
+    - Data are what `hf_xlsr.data.conversion.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts
+      of these, or converted data. Batches have sentences of similar length.
     - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes, as are the model's
       `statistics` under their own names.
     - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and
@@ -94,15 +78,25 @@ class XlsrTrainer(DataFlow, SlimPushes):
     - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
     - Ctrl-C saves a checkpoint; `stopped_early` says so.
 
+    A trainer is made in steps, of which a trainer of another method overrides some: `read_rows`, `make_model`,
+    `make_converter`, `make_features`, `make_collator`. Rows come first, because a model may depend on them: on their
+    languages, or on their labels.
+
     Args:
         model: Any of this package's models, with or without adapters.
         args: Training arguments of the trainer's own class.
-        evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
-        evaluator: One evaluator of sentence-transformers or a list of them, likewise.
+        train_dataset: Rows of text, or converted rows.
+        processing_class: The tokenizer; by default that of the model's place.
         eval_dataset: Translation pairs in any form of `train_dataset`, or a dict of them, each measured under its name:
             `eval_loss` (of batches of `per_device_eval_batch_size` rows) and `eval_accuracy` (see
             `hf_xlsr.trainers.live_encoder.translation_accuracy`).
-        **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
+        evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
+        evaluator: One evaluator of sentence-transformers or a list of them, likewise.
+        data_collator: Replaces the trainer's own.
+        compute_metrics: As for `Trainer`, of trainers that evaluate rows.
+        callbacks: As for `Trainer`.
+        optimizers: As for `Trainer`.
+        optimizer_cls_and_kwargs: As for `Trainer`.
     """
 
     # Why weights cannot be sharded over processes; empty if they can.
@@ -112,7 +106,9 @@ class XlsrTrainer(DataFlow, SlimPushes):
     # Wider types in Trainer.
     model: Any
     processing_class: Any
-    max_length: int  # set by each trainer
+    tokenizers: Any  # of all texts, or by language
+    max_length: int
+    features: dict[str, Any]  # what the trainer reads, by task
     _live: Any = None  # the encoder of the last evaluation
 
     def __init__(
@@ -120,29 +116,44 @@ class XlsrTrainer(DataFlow, SlimPushes):
         model: Any,
         args: Any,
         *,
+        train_dataset: Any = None,
+        processing_class: Any = None,
+        eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
-        eval_dataset: Any = None,
-        **kwargs: Any,
+        data_collator: Any = None,
+        compute_metrics: Callable[[Any], dict[str, float]] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type, dict[str, Any]] | None = None,
     ) -> None:
-        self.args, self.evaluations = args, list(evaluations)
-        if evaluator is not None:
-            self.evaluations.append(self._evaluation_by(evaluator, model))
-        for name in ("compute_loss_func", "model_init", *(() if args.evaluates_rows else ("compute_metrics",))):
-            if kwargs.get(name) is not None:
-                raise XlsrError(
-                    f"`{name}` is not supported: the model computes its own loss. For metrics use evaluations=[...]."
-                )
-        for name, value in NEEDS_STORED.items():
-            if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
-                raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")
+        if compute_metrics is not None and not args.evaluates_rows:
+            raise XlsrError("`compute_metrics` is not supported by this trainer. For metrics use evaluations=[...].")
+        self.args = args
+        rows = self.read_rows(train_dataset)
+        model, self.tokenizers = self.make_model(model, rows, processing_class)
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+        self.converter = self.make_converter(base_model(model), rows)
+        self.features = self.make_features(rows)
         self.eval_sets = self.converted_sets(eval_dataset)
         if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
             raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
-        # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
-        kwargs["eval_dataset"] = self.eval_sets or self.evaluations or None
-        super().__init__(model, args, **kwargs)
+        self.evaluations = list(evaluations)
+        if evaluator is not None:
+            self.evaluations.append(self._evaluation_by(evaluator, model))
+        super().__init__(
+            model,
+            args,
+            data_collator=data_collator or self.make_collator(base_model(model)),
+            train_dataset=next(iter(self.features.values()), None),
+            # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
+            eval_dataset=self.eval_sets or self.evaluations or None,
+            processing_class=None if isinstance(self.tokenizers, Mapping) else self.tokenizers,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+        )
         if self.is_fsdp_enabled:
             set_up_sharding(self)
         self._choose_attention()
@@ -153,6 +164,50 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self._graceful_stop = GracefulStopCallback()
         self.add_callback(SamplerEpochCallback())
         self.add_callback(self._graceful_stop)
+
+    def read_rows(self, data: Any) -> dict[str, Any]:
+        """The training rows by task, the main task first: what users give, of one task or of several by name."""
+        rows = {} if data is None else {MAIN: data}
+        check_stored(self.args, rows)
+        return rows
+
+    def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
+        """The model, and the tokenizer of all texts or one for each language."""
+        raise NotImplementedError
+
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """What converts rows, with the tokenizers, prompts and length of the model; sets `max_length`."""
+        raise NotImplementedError
+
+    def make_features(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """The converted rows by task. The main process is the first, and fills the cache for the others."""
+        with self.args.main_process_first(desc="tokenising"):
+            return {task: self.convert(task, data) for task, data in rows.items()}
+
+    def make_collator(self, model: Any) -> Any:
+        """What makes batches of features."""
+        raise NotImplementedError
+
+    def text_converter(self, text: TextSettings, languages: Sequence[str] | None = None) -> DataConverter:
+        """A converter with the tokenizers, prompts and length of a sentence encoder."""
+        self.max_length = text.max_length
+        return DataConverter(
+            text.tokenizers,
+            languages=languages,
+            max_length=text.max_length,
+            prompts=text.prompts,
+            num_proc=self.args.num_proc,
+        )
+
+    @property
+    def token_counts(self) -> dict[str, int]:
+        """Tokens of all training rows, of these unknown ones, and rows that were truncated; empty for streams."""
+        counts = Counter[str]()
+        for data in self.features.values():
+            for rows in getattr(data, "parts", [data]):
+                report = getattr(getattr(rows, "text", rows), "report", {})
+                counts.update({name: report[name] for name in TOKEN_COUNTS if name in report})
+        return dict(counts)
 
     def _evaluation_by(self, evaluator: Any, model: Any) -> Evaluation:
         """Calls evaluators of sentence-transformers."""
@@ -272,7 +327,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
     def text_tokenizers(self) -> Any:
         """The tokenizer of the model, or one for each language."""
-        return self.processing_class
+        return self.tokenizers
 
     def save_tokenizers(self, folder: Path) -> None:
         """Writes the tokenizers to the folder of a saved model, where `read_encoder` finds them."""
@@ -330,26 +385,30 @@ class PairTrainer(XlsrTrainer):
     """`XlsrTrainer` for a model with one encoder, by default made from what users give."""
 
     model_class: Any
-    collator: Any  # a method that makes the collator from tokenizer, configuration of the model, and options
 
-    def __init__(
-        self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
-    ) -> None:
-        model, tokenizer = model_and_tokenizer(
-            self.model_class, model, processing_class, seed=args.seed, **self.new_model_options()
-        )
-        ours = base_model(model)
-        text = TextSettings(ours, tokenizer, args)
-        ours.prompt_length = text.prompt_lengths[""]
-        self.max_length = text.max_length
-        self.converter = converter_of(args, text)
-        train_dataset = self.converted(train_dataset, args)
-        if kwargs.get("data_collator") is None:
-            config = ours.config
-            options = {"seed": args.seed_of_data, "mlm_probability": config.mlm_probability}
-            kwargs["data_collator"] = self.collator(tokenizer, config, **self.padding(args), **options)
-        super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
+    def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
+        """See `model_and_tokenizer`."""
+        options = self.new_model_options(rows)
+        return model_and_tokenizer(self.model_class, model, processing_class, seed=self.args.seed, **options)
 
-    def new_model_options(self) -> dict[str, Any]:
+    def new_model_options(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the configuration of a model that is made from an encoder."""
         return {}
+
+    def room(self, model: Any, rows: Mapping[str, Any]) -> Callable[[int], int] | None:
+        """Positions of a sentence in an input that has so many; None if a sentence may fill it."""
+        return None
+
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """With the settings of the encoder and those of the arguments."""
+        text = TextSettings(model, self.tokenizers, self.args, room=self.room(model, rows))
+        model.prompt_length = text.prompt_lengths[""]
+        return self.text_converter(text)
+
+
+def check_stored(args: Any, rows: Mapping[str, Any]) -> None:
+    """Raises an error for streams where a training argument needs stored rows."""
+    for name, value in NEEDS_STORED.items():
+        is_set = getattr(args, name, None) == value
+        if is_set and any(has_stream(data) for data in rows.values()):
+            raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from transformers import TrainerCallback
+
 from hf_xlsr.data.collators import CmlmCollator, NliCollator, PairCollator
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
 from hf_xlsr.data.sampling import MAIN, MultiTaskCollator
 from hf_xlsr.modeling.cmlm import CmlmModel
-from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of
+from hf_xlsr.trainers.base import Evaluation, PairTrainer
 from hf_xlsr.trainers.data_flow import inputs_by_task
-from hf_xlsr.trainers.pretrained import NLI_LABELS, TextSettings, check_classifier, model_and_tokenizer
+from hf_xlsr.trainers.pretrained import NLI_LABELS, check_classifier
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -44,7 +47,7 @@ def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | N
     return UnclampedLamb, {**options, "weight_decouple": False, "adam_debias": True}
 
 
-class CmlmTrainer(XlsrTrainer):
+class CmlmTrainer(PairTrainer):
     """`XlsrTrainer` for `CmlmModel`: a batch of every task in each step.
 
     Tasks need data and, in the model, a weight. The first of running text, translations and inference defines an epoch;
@@ -60,89 +63,120 @@ class CmlmTrainer(XlsrTrainer):
         nli_dataset: Inference pairs, see `DataConverter.inference`; the model needs `nli_labels`.
     """
 
+    model_class = CmlmModel
+
     def __init__(
         self,
         model: Any,
         args: Any,
         *,
-        processing_class: Any = None,
         train_dataset: Any = None,
         retrieval_dataset: Any = None,
         nli_dataset: Any = None,
-        **kwargs: Any,
+        processing_class: Any = None,
+        eval_dataset: Any = None,
+        evaluations: Sequence[Evaluation] = (),
+        evaluator: Any = None,
+        data_collator: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type, dict[str, Any]] | None = None,
     ) -> None:
-        labels = 0 if nli_dataset is None else NLI_LABELS
-        model, processing_class = model_and_tokenizer(
-            CmlmModel, model, processing_class, seed=args.seed, nli_labels=labels
+        if args.optimizer == "lamb" and optimizer_cls_and_kwargs is None:
+            optimizer_cls_and_kwargs = lamb_options(args)
+        super().__init__(
+            model,
+            args,
+            train_dataset={TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset},
+            processing_class=processing_class,
+            eval_dataset=eval_dataset,
+            evaluations=evaluations,
+            evaluator=evaluator,
+            data_collator=data_collator,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
-        ours = base_model(model)
-        config = ours.config
-        conditions = train_dataset is not None and config.cmlm_weight > 0
-        text = TextSettings(ours, processing_class, args, room=config.room if conditions else None)
-        ours.prompt_length = text.prompt_lengths[""]
-        self.max_length = text.max_length
-        self.converter = converter_of(args, text)
-        converts = {TEXT: self.converter.running_text, RETRIEVAL: self.converter.pairs, NLI: self.converter.inference}
-        given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
-        with args.main_process_first(desc="tokenising"):
-            self.datasets = {
-                task: converts[task](data, "train_dataset" if task == TEXT else f"{task}_dataset")
-                for task, data in given.items()
-                if data is not None and getattr(config, WEIGHTS[task])
-            }
-        if args.pack_sentences and TEXT in self.datasets:
-            if not isinstance(self.datasets[TEXT], PreparedRunningText):
-                raise XlsrError("`pack_sentences` needs a stored `train_dataset` of running text, not a stream.")
-            self.datasets[TEXT] = PackedRunningText(self.datasets[TEXT], processing_class, self.max_length)
-        if not self.datasets:
-            raise XlsrError("No task has both data and a weight (cmlm_weight, retrieval_weight, nli_weight) above 0.")
-        check_classifier(config, self.datasets.get(NLI))
-        if args.ddp_find_unused_parameters is None:
-            whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}
-            args.ddp_find_unused_parameters = set(self.datasets) != whole or not config.conditioned
-        if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = self._collator(processing_class, config, args)
-        if args.optimizer == "lamb" and (options := lamb_options(args)):
-            kwargs["optimizer_cls_and_kwargs"] = options
-        self.token_labels = "labels" if TEXT in self.datasets else ""  # those of inference are classes
-        main = next(iter(self.datasets.values()))
-        super().__init__(model, args, processing_class=processing_class, train_dataset=main, **kwargs)
 
-    def _collator(self, tokenizer: Any, config: Any, args: Any) -> MultiTaskCollator:
+    def read_rows(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The rows of the tasks that have data."""
+        return {task: rows for task, rows in data.items() if rows is not None}
+
+    def new_model_options(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """A classifier if there are inference rows."""
+        return {"nli_labels": NLI_LABELS if NLI in rows else 0}
+
+    def room(self, model: Any, rows: Mapping[str, Any]) -> Callable[[int], int] | None:
+        """A masked sentence shares its positions with the vectors of its neighbour."""
+        return model.config.room if TEXT in rows and model.config.cmlm_weight > 0 else None
+
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """As the base, and sets what depends on the tasks."""
+        config = model.config
+        self.active_tasks = [task for task in rows if getattr(config, WEIGHTS[task])]
+        if not self.active_tasks:
+            raise XlsrError("No task has both data and a weight (cmlm_weight, retrieval_weight, nli_weight) above 0.")
+        check_classifier(config, rows.get(NLI) if NLI in self.active_tasks else None)
+        if self.args.ddp_find_unused_parameters is None:
+            all_tasks = {TEXT, RETRIEVAL, NLI} if config.nli_labels else {TEXT, RETRIEVAL}
+            self.args.ddp_find_unused_parameters = set(self.active_tasks) != all_tasks or not config.conditioned
+        self.token_labels = "labels" if TEXT in self.active_tasks else ""  # those of inference are classes
+        return super().make_converter(model, rows)
+
+    def make_features(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """The converted rows of the tasks that have a weight; running text may be packed."""
+        features = super().make_features({task: rows[task] for task in self.active_tasks})
+        if self.args.pack_sentences and TEXT in features:
+            if not isinstance(features[TEXT], PreparedRunningText):
+                raise XlsrError("`pack_sentences` needs a stored `train_dataset` of running text, not a stream.")
+            features[TEXT] = PackedRunningText(features[TEXT], self.tokenizers, self.max_length)
+        return features
+
+    def convert(self, task: str, rows: Any) -> Any:
+        """The features of the rows of a task."""
+        converter = self.converter
+        converts = {TEXT: converter.running_text, RETRIEVAL: converter.pairs, NLI: converter.inference}
+        name = "train_dataset" if task == TEXT else f"{task}_dataset"
+        return converts[task](rows, name)
+
+    def make_collator(self, model: Any) -> MultiTaskCollator:
+        """A collator of each task."""
+        tokenizer = self.tokenizers
+        padding = self.padding(self.args)
         collators: dict[str, Any] = {}
-        if TEXT in self.datasets:
-            options = {"mlm_probability": config.mlm_probability, "seed": args.seed_of_data}
-            collators[TEXT] = CmlmCollator(tokenizer, **options, **self.padding(args))
-        if NLI in self.datasets:
-            collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **self.padding(args))
+        if TEXT in self.features:
+            masking = {"mlm_probability": model.config.mlm_probability, "seed": self.args.seed_of_data}
+            collators[TEXT] = CmlmCollator(tokenizer, **masking, **padding)
+        if NLI in self.features:
+            collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **padding)
         # Also for evaluation.
-        collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **self.padding(args))
-        return MultiTaskCollator({task: collators[task] for task in (*self.datasets, RETRIEVAL)})
+        collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **padding)
+        return MultiTaskCollator({task: collators[task] for task in (*self.features, RETRIEVAL)})
 
     def train_batches(self) -> tuple[Any, Any]:
         """Batches of the first task, each with a batch of every other task."""
         batches: dict[str, Any] = {}
-        for number, (task, data) in enumerate(self.datasets.items()):
+        for number, (task, data) in enumerate(self.features.items()):
             name = f"{task}_batch_size"
             size = getattr(self.args, name, None)
             options: dict[str, Any] = {} if size is None else {"batch_option": name}
             size = None if size is None else share_of_step(name, size, self.args)
             options |= {"seed": self.args.seed_of_data + number, "contrast": task == RETRIEVAL}
             batches[task] = self.batches(data, size, **options)
-        return self.join_tasks(self.datasets, batches)
+        return self.join_tasks(self.features, batches)
 
-    def convert_eval(self, data: Any) -> Any:
+    def convert_eval(self, rows: Any) -> Any:
         """Translation pairs, or documents if they are trained on."""
-        convert = self.converter.pairs_or_running_text if TEXT in self.datasets else self.converter.pairs
-        return convert(data, "eval_dataset")
+        convert = self.converter.pairs_or_running_text if TEXT in self.features else self.converter.pairs
+        return convert(rows, "eval_dataset")
 
     def eval_task(self, data: Any) -> str:
         task = RETRIEVAL if isinstance(data, PreparedPairs) else TEXT
-        return MAIN if task == next(iter(self.datasets)) else task
+        return MAIN if task == next(iter(self.features)) else task
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Splits the batch by task."""
-        main = next(iter(self.datasets))
+        main = next(iter(self.features))
         batch, others = inputs_by_task(inputs, [task for task in WEIGHTS if task != main])
         if main != TEXT and batch:
             batch = {main: batch}

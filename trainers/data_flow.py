@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, MultiTaskBatchSampler, MultiTaskDataset
 from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches, StreamedRows
 from hf_xlsr.trainers.callbacks import GracefulStopCallback
@@ -48,27 +48,24 @@ class DataFlow(Trainer):
     train_dataset: Any
     converter: DataConverter
 
-    def convert(self, data: Any, name: str) -> Any:
-        """What the trainer reads, from the training data that users give. Trainers of other data override it."""
-        return self.converter.pairs(data, name)
+    def convert(self, task: str, rows: Any) -> Any:
+        """The features of the rows of a task, by the methods of `DataConverter`."""
+        return self.converter.pairs(rows)
 
-    def convert_eval(self, data: Any) -> Any:
-        """Likewise for evaluation data."""
-        return self.converter.pairs(data, "eval_dataset")
-
-    def converted(self, data: Any, args: Any, name: str = "train_dataset") -> Any:
-        """`convert`, first on the main process, which fills the cache of `datasets`."""
-        with args.main_process_first(desc="tokenising"):
-            return None if data is None else self.convert(data, name)
+    def convert_eval(self, rows: Any) -> Any:
+        """The features of evaluation rows."""
+        return self.converter.pairs(rows, "eval_dataset")
 
     def converted_sets(self, data: Any) -> dict[str, Any]:
         """Evaluation data by name, converted; the name of a single dataset is empty."""
-        named = data if isinstance(data, Mapping) else {} if data is None else {"": data}
+        if data is None:
+            return {}
         sets: dict[str, Any] = {}
-        for name, one in named.items():
-            rows = Dataset.from_list(list(one)) if isinstance(one, IterableDataset | list) else one
-            # The name of a dataset may name the languages of its rows.
-            rows = DatasetDict({name: rows}) if name and isinstance(rows, Dataset) else rows
+        for name, rows in data.items() if isinstance(data, Mapping) else [("", data)]:
+            if isinstance(rows, IterableDataset | list):
+                rows = Dataset.from_list(list(rows))
+            if name and isinstance(rows, Dataset):
+                rows = DatasetDict({name: rows})  # the name may name the languages of the rows
             with self.args.main_process_first(desc="tokenising"):
                 sets[name] = self.convert_eval(rows)
         return sets

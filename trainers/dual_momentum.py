@@ -7,7 +7,8 @@ forward pass, which may run twice (gradient checkpointing, evaluation).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,16 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from hf_xlsr.data.collators import DualCollator, NliCollator, pad_rows, truncate_row
-from hf_xlsr.data.plain import DataConverter
-from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.raw_rows import pair_languages
 from hf_xlsr.data.sampling import MultiTaskCollator
-from hf_xlsr.encoders.assembly import SentenceEncoder, text_tokenizer
 from hf_xlsr.encoders.reading import TOKENIZERS
-from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
 from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepCallback, StepKeys
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
-from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of
+from hf_xlsr.trainers.base import Evaluation, XlsrTrainer, check_stored
 from hf_xlsr.trainers.data_flow import inputs_by_task
 from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.trainers.pretrained import NLI_LABELS, TextSettings, check_classifier, dual_model_and_tokenizers
@@ -172,75 +171,95 @@ class DualMomentumTrainer(XlsrTrainer):
         tokenizers: Mapping[str, Any] | None = None,
         train_dataset: Any = None,
         nli_dataset: Any = None,
-        **kwargs: Any,
+        eval_dataset: Any = None,
+        evaluations: Sequence[Evaluation] = (),
+        evaluator: Any = None,
+        data_collator: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type, dict[str, Any]] | None = None,
     ) -> None:
-        def languages(encoder: SentenceEncoder, tokenizer: Any) -> list[str]:
-            nonlocal train_dataset
-            part = encoder.single()
-            own = part.options["max_seq_length"]
-            converter = DataConverter(
-                text_tokenizer(part) if tokenizer is part.tokenizer else tokenizer,
-                max_length=usable_length([part.encoder], own, args.max_length),
-                prompts=PromptTable.of(encoder.settings).given(args.prompts),
-                num_proc=args.num_proc,
-            )
-            self.converter = converter
-            train_dataset = self.converted(train_dataset, args)
-            return languages_of(train_dataset)
-
-        labels = 0 if nli_dataset is None else NLI_LABELS
-        model, self.tokenizers = dual_model_and_tokenizers(
-            model, tokenizers, languages, seed=args.seed, nli_labels=labels
-        )
-        ours = base_model(model)
-        config: DualMomentumConfig = ours.config
-        text = TextSettings(ours, self.tokenizers, args)
-        ours.prompt_lengths = {
-            config.encoder_of(name) if name else SHARED: n for name, n in text.prompt_lengths.items()
-        }
-        self.max_length = text.max_length
-        if not isinstance(text.tokenizers, Mapping):  # a mapping refuses data in other languages
-            text.tokenizers = dict.fromkeys(config.languages or (), text.tokenizers)
-        self.converter = converter_of(args, text, languages=config.languages)
-        train_dataset = self.converted(train_dataset, args)
-        with args.main_process_first(desc="tokenising"):
-            self.nli_dataset = None if nli_dataset is None else self.converter.inference(nli_dataset)
-        check_classifier(config, nli_dataset)
-        if nli_dataset is not None:
-            self.nli_rows = share_of_step("nli_batch_size", args.nli_batch_size, args)
-        if config.use_momentum:
-            list(ours.momentum_pairs())  # raises for adapters without a counterpart
-        if ours is not model:
-            ours.reset_momentum()  # each adapter was initialised at random
-            ours.freeze_momentum()
-        if args.ddp_find_unused_parameters is None:
-            # A batch of one language pair leaves the encoders of the other languages without gradient.
-            unused_head = nli_dataset is None and config.nli_labels > 0
-            args.ddp_find_unused_parameters = len(ours.encoders) > 2 or unused_head
-        kwargs["data_collator"] = kwargs.get("data_collator") or self._collator(args)
         self.step_keys = StepKeys()
-        super().__init__(model, args, train_dataset=train_dataset, **kwargs)
+        super().__init__(
+            model,
+            args,
+            train_dataset={PAIRS: train_dataset, NLI: nli_dataset},
+            processing_class=tokenizers,
+            eval_dataset=eval_dataset,
+            evaluations=evaluations,
+            evaluator=evaluator,
+            data_collator=data_collator,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+        )
         self.add_callback(SoundStepCallback(self.step_keys))
         self.add_callback(MomentumCallback(self.step_keys))
         self.add_callback(MemoryQueueCallback(self.step_keys))
         if args.queue_prefill:
             self.add_callback(QueuePrefillCallback(self))
 
-    def _collator(self, args: Any) -> Any:
-        pads = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
-        pairs = DualCollator(pads, **self.padding(args))
-        if self.nli_dataset is None:
-            return pairs
-        return MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **self.padding(args))})
+    def read_rows(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The rows of the tasks that have data."""
+        rows = {task: rows for task, rows in data.items() if rows is not None}
+        check_stored(self.args, {PAIRS: rows.get(PAIRS)})
+        return rows
+
+    def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, dict[str, Any]]:
+        """See `dual_model_and_tokenizers`; one encoder of all languages is for those of the pairs."""
+        model, tokenizers = dual_model_and_tokenizers(
+            model,
+            processing_class,
+            partial(pair_languages, rows.get(PAIRS)),
+            seed=self.args.seed,
+            nli_labels=NLI_LABELS if NLI in rows else 0,
+        )
+        ours = base_model(model)
+        check_classifier(ours.config, rows.get(NLI))
+        if ours.config.use_momentum:
+            list(ours.momentum_pairs())  # raises for adapters without a counterpart
+        if ours is not model:
+            ours.reset_momentum()  # each adapter was initialised at random
+            ours.freeze_momentum()
+        if self.args.ddp_find_unused_parameters is None:
+            # A batch of one language pair leaves the encoders of the other languages without gradient.
+            unused_classifier = NLI not in rows and ours.config.nli_labels > 0
+            self.args.ddp_find_unused_parameters = len(ours.encoders) > 2 or unused_classifier
+        return model, tokenizers
+
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """With the settings of the encoders and those of the arguments."""
+        config: DualMomentumConfig = model.config
+        text = TextSettings(model, self.tokenizers, self.args)
+        model.prompt_lengths = {
+            config.encoder_of(language) if language else SHARED: length
+            for language, length in text.prompt_lengths.items()
+        }
+        if not isinstance(text.tokenizers, Mapping):  # a mapping refuses data in other languages
+            text.tokenizers = dict.fromkeys(config.languages or (), text.tokenizers)
+        return self.text_converter(text, config.languages)
+
+    def convert(self, task: str, rows: Any) -> Any:
+        """Pairs, or inference rows."""
+        return self.converter.inference(rows) if task == NLI else self.converter.pairs(rows)
+
+    def make_collator(self, model: Any) -> Any:
+        """Pads each side with the token of its language; with inference, a collator of each task."""
+        padding = self.padding(self.args)
+        pad_ids = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
+        pair_collator = DualCollator(pad_ids, **padding)
+        if NLI not in self.features:
+            return pair_collator
+        return MultiTaskCollator({PAIRS: pair_collator, NLI: NliCollator(pad_ids, **padding)})
 
     def train_batches(self) -> tuple[Any, Any]:
-        if self.nli_dataset is None:
+        if NLI not in self.features:
             return super().train_batches()
         options: dict[str, Any] = {"seed": self.args.seed_of_data + 1, "batch_option": "nli_batch_size"}
         options |= {"homogeneous": True, "mixing": "proportional"}  # a language has its own encoder
-        nli = self.batches(self.nli_dataset, self.nli_rows, **options)
-        data = {PAIRS: self.train_dataset, NLI: self.nli_dataset}
-        return self.join_tasks(data, {PAIRS: self.batches(self.train_dataset), NLI: nli})
+        size = share_of_step("nli_batch_size", self.args.nli_batch_size, self.args)
+        batches = {PAIRS: self.batches(self.train_dataset), NLI: self.batches(self.features[NLI], size, **options)}
+        return self.join_tasks(self.features, batches)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
@@ -253,9 +272,6 @@ class DualMomentumTrainer(XlsrTrainer):
                 parts = getattr(outputs, f"{side}_keys"), batch[f"{side}_texts"], batch["examples"]
                 self.step_keys.waiting.append((batch[f"{side}_lang"], *parts))
         return (loss, outputs) if return_outputs else loss
-
-    def text_tokenizers(self) -> Any:
-        return self.tokenizers
 
     def save_tokenizers(self, folder: Path) -> None:
         config = base_model(self.accelerator.unwrap_model(self.model)).config

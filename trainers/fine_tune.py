@@ -14,8 +14,10 @@ from tqdm.auto import tqdm
 from transformers import set_seed
 
 from hf_xlsr.data.collators import LabelledCollator
-from hf_xlsr.data.labelled import LabelledSet
-from hf_xlsr.data.plain import convert_labelled
+from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.label_tasks import LabelledSet
+from hf_xlsr.data.raw_rows import class_names
+from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, usable_length, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
@@ -113,7 +115,7 @@ class FineTuneTrainer(XlsrTrainer):
         model: The classifier, or one in a PEFT wrapper; or, for a new output layer that fits the labels, an encoder in
             any form that `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `FineTuneTrainingArguments`.
-        train_dataset: Labelled rows: `PreparedRows` of `prepare_labelled`; or datasets of `datasets` (streams are read
+        train_dataset: Labelled rows: those of `DataConverter.labelled`; or datasets of `datasets` (streams are read
             into memory), lists of dicts, or a dict of these by language, with the columns `text`, `text` and `text_pair`,
             `premise` and `hypothesis`, or `sentence1` and `sentence2`, and `label`.
         eval_dataset: Likewise, or a `LabelledSet`; `compute_metrics` gets its outputs.
@@ -124,46 +126,60 @@ class FineTuneTrainer(XlsrTrainer):
 
     contrast = False
 
-    def __init__(
-        self, model: Any, args: Any, *, processing_class: Any = None, train_dataset: Any = None, **kwargs: Any
-    ) -> None:
-        read = None if is_own(model) else read_encoder(model)
-        if processing_class is None:
-            processing_class = own_tokenizer(model) if read is None else read.single().required_tokenizer()
-        encoder = base_model(model).encoder if read is None else read.single().encoder
-        check_token_ids(processing_class, vocab_size_of(encoder))
-        self.processing_class, self.num_proc = processing_class, args.num_proc
-        self.max_length = usable_length([encoder], processing_class.model_max_length, args.max_length)
-        train_dataset = self.converted(train_dataset, args)
-        labels: Mapping[str, int] = getattr(train_dataset, "report", {}).get("labels", {})
-        outputs = len(labels) or 1
-        if read is not None:
-            set_seed(args.seed)
-            model = HictlForSequenceClassification.from_encoder(read, num_labels=outputs)
-        given = base_model(model).config.num_labels
-        if train_dataset is not None and (given < outputs or (given > 1) != bool(labels)):
+    def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
+        """The model, or a new output layer for the labels of the rows on a given encoder."""
+        labels = class_names(rows[MAIN]) if rows else []
+        num_outputs = len(labels) or 1
+        if is_own(model):
+            tokenizer = processing_class or own_tokenizer(model)
+            check_token_ids(tokenizer, vocab_size_of(base_model(model).encoder))
+        else:
+            read = read_encoder(model)
+            tokenizer = processing_class or read.single().required_tokenizer()
+            check_token_ids(tokenizer, vocab_size_of(read.single().encoder))
+            set_seed(self.args.seed)
+            names: dict[str, Any] = {}
+            if not all(label.isdigit() for label in labels):
+                numbers = {label: number for number, label in enumerate(labels)}
+                names = {"id2label": dict(enumerate(labels)), "label2id": numbers}
+            model = HictlForSequenceClassification.from_encoder(read, num_labels=num_outputs, **names)
+
+        num_labels = base_model(model).config.num_labels
+        if rows and (num_labels < num_outputs or (num_labels > 1) != bool(labels)):
             kind = "classes (integers)" if labels else "scores (floats)"
-            raise XlsrError(f"`num_labels` must be {outputs} for these {kind}, got {given}.")
-        if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = LabelledCollator(processing_class.pad_token_id, **self.padding(args))
-        super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
+            raise XlsrError(f"`num_labels` must be {num_outputs} for these {kind}, got {num_labels}.")
+        return model, tokenizer
 
-    def convert(self, data: Any, name: str, unlabelled: bool = False) -> Any:
-        if hasattr(data, "lengths"):
-            return data
-        options: dict[str, Any] = {"num_proc": self.num_proc, "unlabelled": unlabelled}
-        return convert_labelled(data, self.processing_class, self.max_length, name, **options)
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """Without prompts, which a classifier does not have."""
+        self.max_length = usable_length([model.encoder], self.tokenizers.model_max_length, self.args.max_length)
+        return DataConverter(self.tokenizers, max_length=self.max_length, num_proc=self.args.num_proc)
 
-    def convert_eval(self, data: Any, unlabelled: bool = False) -> Any:
+    def convert(self, task: str, rows: Any) -> Any:
+        """Labelled rows."""
+        return rows if hasattr(rows, "lengths") else self.converter.labelled(rows)
+
+    def convert_eval(self, rows: Any, keep_unlabelled: bool = False) -> Any:
         """The rows of labelled data for `LabelledCollator`."""
-        if isinstance(data, LabelledSet):
-            return data.features(self.processing_class, self.max_length)
-        if isinstance(data, list) and data and "input_ids" in data[0]:
-            return data
-        return self.convert(data, "eval_dataset", unlabelled).rows
+        if isinstance(rows, LabelledSet):
+            return rows.features(self.tokenizers, self.max_length)
+        if isinstance(rows, list) and rows and "input_ids" in rows[0]:
+            return rows
+        if not hasattr(rows, "lengths"):
+            rows = self.converter.labelled(rows, "eval_dataset", keep_unlabelled=keep_unlabelled)
+        return rows.rows
+
+    def make_collator(self, model: Any) -> LabelledCollator:
+        """Pads rows."""
+        return LabelledCollator(self.tokenizers.pad_token_id, **self.padding(self.args))
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
-        loader = DataLoader(data, batch_size=self.args.eval_batch_size, collate_fn=self.data_collator)
+        loader = DataLoader(
+            data,
+            batch_size=self.args.eval_batch_size,
+            collate_fn=self.data_collator,
+            generator=torch.Generator(),  # without one, a loader draws from the random numbers of training
+        )
         options: dict[str, Any] = {"ignore_keys": ignore_keys, "metric_key_prefix": prefix}
         alone = None if self.compute_metrics else True
         outputs = self.evaluation_loop(self.accelerator.prepare(loader), "Evaluation", alone, **options)
@@ -171,7 +187,7 @@ class FineTuneTrainer(XlsrTrainer):
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """As Trainer, for every row. Metrics need a label in every row."""
-        return super().predict(self.convert_eval(test_dataset, unlabelled=True), *args, **kwargs)
+        return super().predict(self.convert_eval(test_dataset, keep_unlabelled=True), *args, **kwargs)
 
     def live_encoder(self) -> Any:
         """The model as a classifier."""

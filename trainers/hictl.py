@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,20 +35,34 @@ class HictlTrainer(PairTrainer):
 
     model_class = HictlForPreTraining
 
-    def __init__(self, model: Any, args: Any, **kwargs: Any) -> None:
-        super().__init__(model, args, **kwargs)
-        self._step_losses: list[float] = []
-        tokenizer, rows = self.processing_class, vocab_size_of(base_model(self.model).encoder) or 0
-        spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
-        self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
+    def make_collator(self, model: Any) -> HictlCollator:
+        """Masks and joins sentences."""
+        return HictlCollator(
+            self.tokenizers,
+            mlm_probability=model.config.mlm_probability,
+            seed=self.args.seed_of_data,
+            **self.padding(self.args),
+        )
 
-    def collator(self, tokenizer: Any, config: Any, **options: Any) -> HictlCollator:
-        return HictlCollator(tokenizer, **options)
-
-    def convert(self, data: Any, name: str) -> Any:
+    def convert(self, task: str, rows: Any) -> Any:
         """Pairs and sentences, grouped by language instead of language pair."""
-        rows = self.converter.pairs_and_texts(data, name)
-        return ConcatenatedRows([rows]) if rows is not data and isinstance(rows, PreparedRows) else rows
+        features = self.converter.pairs_and_texts(rows)
+        if features is rows or not isinstance(features, PreparedRows):
+            return features
+        return ConcatenatedRows([features])
+
+    @cached_property
+    def _special_ids(self) -> torch.Tensor:
+        """Rows of the embedding table that are not words."""
+        tokenizer = self.processing_class
+        rows = vocab_size_of(base_model(self.model).encoder) or 0
+        spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
+        return torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
+
+    @cached_property
+    def _step_losses(self) -> list[float]:
+        """Losses of the sentences in the micro-batches of this step."""
+        return []
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any

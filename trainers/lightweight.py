@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
 
 from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.data.streaming import StreamedRows
@@ -16,7 +17,7 @@ from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys
 from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
 from hf_xlsr.trainers.adapters import base_model
-from hf_xlsr.trainers.base import PairTrainer
+from hf_xlsr.trainers.base import Evaluation, PairTrainer
 from hf_xlsr.trainers.dual_momentum import MemoryQueueCallback
 from hf_xlsr.utils.errors import XlsrError
 
@@ -45,13 +46,17 @@ class LightweightTrainer(PairTrainer):
     token_labels = "mlm_labels"
     model_class: Any = LightweightDualTransformer
 
-    def collator(self, tokenizer: Any, config: Any, **options: Any) -> PairCollator:
+    def make_collator(self, model: Any) -> PairCollator:
+        """Masks as the generative task of the model needs."""
+        config = model.config
         return PairCollator(
-            tokenizer,
+            self.tokenizers,
             masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
+            mlm_probability=config.mlm_probability,
             mask_punctuation=config.mask_punctuation,
             identities=config.alignment_mask_duplicates or getattr(config, "queue_size", 0) > 0,
-            **options,
+            seed=self.args.seed_of_data,
+            **self.padding(self.args),
         )
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -101,31 +106,72 @@ class DistillationTrainer(LightweightTrainer):
 
     model_class = DistillationModel
 
-    def __init__(self, model: Any, args: Any, *, teacher: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        args: Any,
+        *,
+        teacher: Any,
+        train_dataset: Any = None,
+        processing_class: Any = None,
+        eval_dataset: Any = None,
+        evaluations: Sequence[Evaluation] = (),
+        evaluator: Any = None,
+        data_collator: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type, dict[str, Any]] | None = None,
+    ) -> None:
         self.teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
         self.step_keys = StepKeys()
-        super().__init__(model, args, **kwargs)
+        super().__init__(
+            model,
+            args,
+            train_dataset=train_dataset,
+            processing_class=processing_class,
+            eval_dataset=eval_dataset,
+            evaluations=evaluations,
+            evaluator=evaluator,
+            data_collator=data_collator,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+        )
         if base_model(self.model).config.queue_size:
             if base_model(self.model) is not self.model:
                 raise XlsrError("`queue_size` must be 0 with adapters, whose checkpoints do not contain the queue.")
             self.add_callback(SoundStepCallback(self.step_keys))
             self.add_callback(MemoryQueueCallback(self.step_keys))
-        with args.main_process_first(desc="teacher"):
-            self.teacher.prepare(_sources(self.train_dataset))
 
-    def new_model_options(self) -> dict[str, Any]:
+    def new_model_options(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """The width of the teacher, and no dropout, which only keeps a student from its teacher."""
         return {"teacher_dim": self.teacher.dim, "dropout": 0.0}
 
-    def convert(self, data: Any, name: str) -> Any:
-        return self.converter.taught_pairs(data, name)
+    def convert(self, task: str, rows: Any) -> Any:
+        """Pairs with the text of the source."""
+        return self.converter.taught_pairs(rows)
 
-    def convert_eval(self, data: Any) -> Any:
-        return self.converter.taught_pairs(data, "eval_dataset")
+    def convert_eval(self, rows: Any) -> Any:
+        """Pairs with the text of the source."""
+        return self.converter.taught_pairs(rows, "eval_dataset")
+
+    @cached_property
+    def prepared_teacher(self) -> Teacher:
+        """The teacher, which knows the embeddings of stored training data, or the centre of streams."""
+        with self.args.main_process_first(desc="teacher"):
+            self.teacher.prepare(_sources(self.train_dataset))
+        return self.teacher
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As `XlsrTrainer.train`, after the teacher has embedded the training data."""
+        _ = self.prepared_teacher
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the teacher's embeddings of the sources."""
         inputs = {**inputs}
-        keys = inputs["teacher_embeds"] = self.teacher(inputs.pop("source_texts")).to(self.args.device)
+        keys = self.prepared_teacher(inputs.pop("source_texts")).to(self.args.device)
+        inputs["teacher_embeds"] = keys
         if model.training and base_model(self.model).config.queue_size:
             texts = inputs["identities"][0]
             self.step_keys.waiting.append(("source", keys, texts, texts))

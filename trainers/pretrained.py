@@ -70,7 +70,7 @@ def model_and_tokenizer(
 def dual_model_and_tokenizers(
     model: Any,
     tokenizers: Mapping[str, Any] | None,
-    languages: Callable[[SentenceEncoder, Any], list[str]],
+    languages: Callable[[], list[str]],
     *,
     seed: int,
     **options: Any,
@@ -78,7 +78,7 @@ def dual_model_and_tokenizers(
     """A `DualMomentumModel`, and a tokenizer for each language.
 
     `model` may also be its folder, a mapping from language to encoder, a model with routes by language, or one encoder
-    of all languages, which come from `languages(encoder, tokenizer)`. Encoders have any form that `read_encoder` takes.
+    of all languages, which come from `languages`. Encoders have any form that `read_encoder` takes.
     """
     if is_own(model):
         ours = base_model(model)
@@ -92,14 +92,13 @@ def dual_model_and_tokenizers(
     read = read_encoder(model)
     shared = read.parts.get("")
     if shared is not None:
-        named = languages(read, tokenizers or shared.required_tokenizer())
-        own = dict.fromkeys(named, shared.tokenizer)
+        tokenizer = shared.required_tokenizer() if tokenizers is None else shared.tokenizer
+        own_tokenizers = dict.fromkeys(languages(), tokenizer)
     else:
-        named = list(read.parts)
-        own = {language: part.tokenizer for language, part in read.parts.items()}
+        own_tokenizers = {language: part.tokenizer for language, part in read.parts.items()}
     set_seed(seed)
-    made = DualMomentumModel.from_encoders(read, languages=named, **options)
-    return made, {**own, **(tokenizers or {})}
+    new_model = DualMomentumModel.from_encoders(read, languages=list(own_tokenizers), **options)
+    return new_model, {**own_tokenizers, **(tokenizers or {})}
 
 
 def by_language(model: Any, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class TextSettings:
         settings = encoder.settings.to_dict()
         settings |= {"prompts": dict(self.prompts.texts), "default_prompt_name": self.prompts.default}
         config.encoder_settings = settings
-        if args.max_length is not None or any("max_seq_length" not in part.options for part in parts.values()):
+        if any(part.options.get("max_seq_length") != self.max_length for part in parts.values()):
             set_option(config, "max_seq_length", self.max_length)
 
     def _prompt_length(self, part: Any, language: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from transformers import set_seed
 
 from hf_xlsr.data.collators import TranslationCollator, pad_rows
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, usable_length
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
@@ -89,32 +89,29 @@ class TranslationTrainer(XlsrTrainer):
 
     contrast = False
 
-    def __init__(
-        self,
-        model: Any,
-        args: TranslationTrainingArguments,
-        *,
-        processing_class: Any = None,
-        train_dataset: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        if not is_own(model):
+    def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
+        """The model, or a new decoder on a given encoder."""
+        if is_own(model):
+            tokenizer = processing_class or own_tokenizer(model)
+        else:
             read = read_encoder(model)
-            processing_class = processing_class or read.single().required_tokenizer()
-            set_seed(args.seed)
-            model = HictlForConditionalGeneration.from_encoder(read, tokenizer=processing_class)
-        processing_class = processing_class or own_tokenizer(model)
-        ours = base_model(model)
-        _check_tokenizer(ours, processing_class)
-        own = processing_class.model_max_length
-        self.max_length = usable_length([ours.encoder, ours.decoder], own, args.max_length)
-        self.converter = DataConverter(processing_class, max_length=self.max_length, num_proc=args.num_proc)
-        train_dataset = self.converted(train_dataset, args)
-        if args.freeze_encoder:
-            ours.freeze_encoder()
-        if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = TranslationCollator(processing_class.pad_token_id, **self.padding(args))
-        super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
+            tokenizer = processing_class or read.single().required_tokenizer()
+            set_seed(self.args.seed)
+            model = HictlForConditionalGeneration.from_encoder(read, tokenizer=tokenizer)
+        _check_tokenizer(base_model(model), tokenizer)
+        if self.args.freeze_encoder:
+            base_model(model).freeze_encoder()
+        return model, tokenizer
+
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """Without prompts, which a translation does not have."""
+        own_length = self.tokenizers.model_max_length
+        self.max_length = usable_length([model.encoder, model.decoder], own_length, self.args.max_length)
+        return DataConverter(self.tokenizers, max_length=self.max_length, num_proc=self.args.num_proc)
+
+    def make_collator(self, model: Any) -> TranslationCollator:
+        """Pads sources and targets."""
+        return TranslationCollator(self.tokenizers.pad_token_id, **self.padding(self.args))
 
     def compute_loss(
         self,

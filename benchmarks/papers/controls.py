@@ -26,8 +26,8 @@ from transformers import AutoModel
 
 from benchmarks.harness import DEVICE
 from benchmarks.training import NO_DROPOUT, both_directions, peer_arguments
-from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
-from hf_xlsr.data.sources import as_list, open_source
+from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, build_steps
+from hf_xlsr.data.sources import open_source
 from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import held_out_texts
@@ -41,10 +41,10 @@ def training_pairs(run: Path, count: int, seed: int) -> Dataset:
     """Pairs of a run's recipe, read and cleaned as the run does, shuffled, repeated when there are fewer than `count`."""
     method = read_run(RunFolder(run))
     recipe, data = method.recipe, method.recipe.data
-    held_out = held_out_texts(as_list(data.held_out), languages=recipe.languages)
-    cleaner = build_cleaner(data.cleaning or [], languages=recipe.languages)
-    cleaner.steps.append(RemoveEvaluation(chain(method.evaluation_texts(method.evaluation_sets()), held_out)))
-    sources = (open_source(one, languages=recipe.languages, seed=recipe.seed) for one in as_list(data.train))
+    held_out = held_out_texts(method.sources("held_out"), languages=recipe.languages)
+    removal = RemoveEvaluation(chain(method.evaluation_texts(method.evaluation_sets()), held_out))
+    cleaner = Cleaner([*build_steps(data.cleaning, languages=recipe.languages), removal])
+    sources = (open_source(one, languages=recipe.languages, seed=recipe.seed) for one in method.sources("train"))
     rows = [{side: row[side] for side in ("source", "target")} for row in cleaner(chain.from_iterable(sources))]
     pairs = Dataset.from_list(rows[: data.limit]).shuffle(seed=seed)
     return pairs.select([index % len(pairs) for index in range(count)])

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from benchmarks.papers.tables import ROOT
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.evaluation.protocols.bucc import hide_pairs
 
 UNITS: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/papers/evaluations.yaml").read_text("utf-8"))
@@ -34,7 +34,7 @@ MADE = ROOT / "outputs" / "papers" / "made"
 def read(path: str, columns: str, **options: Any) -> list[dict[str, Any]]:
     names = [part.split("=")[0] for part in columns.split(",")]
     source = {"path": f"${{HF_XLSR_DATA}}/{path}.parquet", "columns": columns, **options}
-    return list(open_source(source, languages=("en", "fr"), required=names))
+    return list(open_source(Source.parse(source), languages=("en", "fr"), required=names))
 
 
 def make_bucc(language: str, folder: Path) -> None:

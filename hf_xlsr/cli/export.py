@@ -159,12 +159,12 @@ def prune(
 
 def _training_texts(run: Any) -> Iterator[str]:
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.data.sources import as_list, open_source
+    from hf_xlsr.data.sources import open_source, parse_sources
     from hf_xlsr.runs.inputs import check_inputs
 
     check_inputs([run])
     content = run.recipe
-    for source in as_list(content.data.train):
+    for source in parse_sources(content.data.train):
         for row in open_source(source, languages=content.languages, quarantine=Quarantine(), seed=content.seed):
             yield from (row["source"], row["target"])
 

@@ -277,9 +277,10 @@ def _pairs(
     paths: list[str], languages: Sequence[str] | None, sides: Sequence[Any], cleaning: list[str]
 ) -> list[tuple[str, str]]:
     """Translations, with each text in the form in which its side is read."""
-    from hf_xlsr.data.cleaning import build_cleaner
+    from hf_xlsr.data.cleaning import Cleaner, build_steps
 
-    rows = build_cleaner([step for step in cleaning if step == "normalize"])(_rows(paths, languages))
+    normalization = build_steps([step for step in cleaning if step == "normalize"])
+    rows = Cleaner(normalization)(_rows(paths, languages))
     forms: list[Any] = [str if isinstance(side, str) else lambda text: " ".join(text.split()) for side in sides]
     return [(forms[0](row["source"]), forms[1](row["target"])) for row in rows]
 

@@ -214,7 +214,7 @@ def read_texts(
     model: str, texts: list[str], given: dict[str, Any], quarantine: Quarantine
 ) -> dict[str, Iterable[str]]:
     """Language -> texts of `--texts`, read as they are asked for; the model and the files are looked for first."""
-    from hf_xlsr.data.sources import open_source
+    from hf_xlsr.data.sources import Source, open_source
     from hf_xlsr.evaluation.table import parse_where
     from hf_xlsr.runs.inputs import check_named
 
@@ -228,8 +228,8 @@ def read_texts(
     def stream(language: str, path: str) -> Iterator[str]:
         source = filled({"path": path, "columns": columns, "config": given["config"]}, language)
         source |= {"where": where, "split": given["split"]}
-        source = {name: value for name, value in source.items() if value}
-        rows = open_source(source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
+        given_source = Source.parse({name: value for name, value in source.items() if value})
+        rows = open_source(given_source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
         return (row["text"] for row in rows)
 
     paths: dict[str, list[str]] = {}

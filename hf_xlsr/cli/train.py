@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hf_xlsr.utils.processes import import_ahead
+from hf_xlsr.utils.tasks import import_ahead
 
 WIDTH, SHOWN_LANGUAGES = 80, 15
 Word = Annotated[str | None, typer.Argument(help="Only entries that contain this text.")]
@@ -62,18 +60,16 @@ def prepare(
     They go to the cache, where runs find them. A killed call resumes. Any key of the recipe may follow as --key value.
     """
     if num_proc > 1:
-        import_ahead("transformers", "hf_xlsr.data.preparation")
+        import_ahead("transformers", "hf_xlsr.data.conversion", "hf_xlsr.data.preparation")
     from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.recipe import load_runs
-    from hf_xlsr.runs.train import prepare_data
+    from hf_xlsr.runs.train import prepare_recipe
 
     runs = load_runs(recipe, [*context.args, "--data.num_proc", str(num_proc)], only=only)
     check_inputs(runs)
     for run in runs:
         run.check_complete()
-        with tempfile.TemporaryDirectory() as scratch:
-            data = prepare_data(run, Path(scratch), run.evaluation_sets())
-        print(f"{run.recipe.name}: {run.describe_data(data.report)}")
+        print(f"{run.recipe.name}: {run.describe_data(prepare_recipe(run))}")
 
 
 def recipes(word: Word = None) -> None:

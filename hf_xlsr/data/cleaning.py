@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import unicodedata
 from collections import Counter
@@ -10,12 +11,13 @@ from itertools import chain, islice
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hf_xlsr.data.languages import foreign_letters, identifier_labels, language_code, language_identifier
 from hf_xlsr.data.normalization import match_key, normalize_text, width
-from hf_xlsr.data.seen import SeenHashes, hash64
+from hf_xlsr.data.seen import SeenHashes, hash64, hash_keys
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 Row = dict[str, Any]
@@ -38,16 +40,27 @@ def evaluation_keys(rows: Iterable[Mapping[str, Any]]) -> SeenHashes:
 
 
 class Step:
-    """One step of cleaning; most keep or remove one row at a time."""
+    """One step of cleaning, which keeps, changes or drops each row by itself."""
 
     name: ClassVar[str]
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
-        """For each row of a batch the row itself, a changed copy, or None to remove it."""
+        """For each row of a batch the row itself, a changed copy, or None to drop it."""
         return [row if self.keeps(row) else None for row in rows]
 
     def keeps(self, row: Row) -> bool:
+        """Whether the row stays, for steps that change none."""
         return True
+
+
+class ComparingStep:
+    """A step of cleaning that keeps the first of all rows with one key."""
+
+    name: ClassVar[str]
+
+    def key(self, row: Row) -> str:
+        """What equal rows have in common."""
+        raise NotImplementedError
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -68,8 +81,8 @@ class Normalize(Step):
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class Deduplicate(Step):
-    """Keeps the first of all rows seen that are equal by `match_key`, on all text columns (`pair`) or on one.
+class Deduplicate(ComparingStep):
+    """Keeps the first of all rows that are equal by `match_key`, on all text columns (`pair`) or on one.
 
     Rows in different languages (`source_lang`, `target_lang`, `lang`) are never equal, so a source sentence with
     translations into several languages keeps them all. Memory: see `SeenHashes`.
@@ -78,17 +91,11 @@ class Deduplicate(Step):
     name: ClassVar[str] = "deduplicate"
     on: Literal["pair", "source", "target", "text", "first", "second", "premise", "hypothesis"] = "pair"
 
-    def __post_init__(self) -> None:
-        self._seen = SeenHashes()
-
-    def apply(self, rows: list[Row]) -> list[Row | None]:
-        new = self._seen.add_many([self._key(row) for row in rows])
-        return [row if is_new else None for row, is_new in zip(rows, new.tolist(), strict=True)]
-
-    def _key(self, row: Row) -> str:
-        texts = [row[column] for column in (text_columns(row) if self.on == "pair" else [self.on])]
+    def key(self, row: Row) -> str:
+        """Languages and match keys, separated by tabs, which match keys do not have."""
+        columns = text_columns(row) if self.on == "pair" else [self.on]
         languages = [row.get(column) or "" for column in ("source_lang", "target_lang", "lang")]
-        return "\t".join(languages + [match_key(text) for text in texts])  # match keys have no tab
+        return "\t".join([*languages, *(match_key(row[column]) for column in columns)])
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -97,10 +104,12 @@ class NearDuplicates(Deduplicate):
 
     name: ClassVar[str] = "near_duplicates"
 
-    def _key(self, row: Row) -> str:
-        letters = unicodedata.normalize("NFD", super()._key(row))
+    def key(self, row: Row) -> str:
+        """The key of `Deduplicate` without accents, and with each number as 0."""
+        letters = unicodedata.normalize("NFD", super().key(row))
         # Accents have classes from 200; vowel signs of Indic and Thai scripts and Japanese voicing have lower ones.
-        return _NUMBER.sub("0", "".join(letter for letter in letters if unicodedata.combining(letter) < 200))
+        plain = "".join(letter for letter in letters if unicodedata.combining(letter) < 200)
+        return _NUMBER.sub("0", plain)
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -236,6 +245,33 @@ class RemoveEvaluation(Step):
         return [None if any(row_hits) else row for row, row_hits in zip(rows, hits, strict=True)]
 
 
+class RemoveEvaluationRows(RemoveEvaluation):
+    """Removes rows whose `row_text` is among the evaluation texts, or one of whose texts is."""
+
+    def apply(self, rows: list[Row]) -> list[Row | None]:
+        """Held-out sources are removed text by text, evaluation sets row by row."""
+        results = super().apply([{**row, "text": row_text(row)} for row in rows])
+        return [None if result is None else row for row, result in zip(rows, results, strict=True)]
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """The texts of a labelled row joined by a tab."""
+    return "\t".join(row[name] for name in ("text", "first", "second") if name in row)
+
+
+class NoLabel(Step):
+    """Removes rows whose label is None."""
+
+    name: ClassVar[str] = "no_label"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def keeps(self, row: Row) -> bool:
+        """Whether the row has a label."""
+        return row["label"] is not None
+
+
 @dataclass(kw_only=True, config=_OPTIONS)
 class Sample(Step):
     """Keeps a share of the rows, chosen by a hash of their text: the same rows whatever their order or number.
@@ -252,8 +288,51 @@ class Sample(Step):
         return hash64(key) < int(self.fraction * 2**64)
 
 
+AnyStep = Step | ComparingStep
+
+
+@dataclasses.dataclass
+class Verdicts:
+    """What each step says of each of some rows, whatever rows come before them.
+
+    Attributes:
+        dropped_by: Number of the step that drops each row by itself, `(rows,)`; the number of steps if none does.
+        changed_by: Whether each step changed each row, `(rows, steps)`.
+        keys: Number of each step that compares rows -> hash of the key of each row that reaches it, `(rows,)`, uint64.
+    """
+
+    dropped_by: np.ndarray
+    changed_by: np.ndarray
+    keys: dict[int, np.ndarray]
+
+
+def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row], Verdicts]:
+    """Rows as steps change them, and the verdicts of the steps, as if every row were new to those that compare rows."""
+    judged_rows = list(rows)
+    dropped_by = np.full(len(rows), len(steps))
+    changed_by = np.zeros((len(rows), len(steps)), dtype=bool)
+    keys: dict[int, np.ndarray] = {}
+    remaining = list(range(len(rows)))
+    for number, step in enumerate(steps):
+        remaining_rows = [judged_rows[row] for row in remaining]
+        if isinstance(step, ComparingStep):
+            keys[number] = np.zeros(len(rows), dtype=np.uint64)
+            keys[number][remaining] = hash_keys([step.key(row) for row in remaining_rows])
+            continue
+
+        results = step.apply(remaining_rows)
+        for row, before, after in zip(remaining, remaining_rows, results, strict=True):
+            if after is None:
+                dropped_by[row] = number
+            elif after is not before:
+                changed_by[row, number] = True
+                judged_rows[row] = after
+        remaining = [row for row in remaining if dropped_by[row] == len(steps)]
+    return judged_rows, Verdicts(dropped_by, changed_by, keys)
+
+
 class Cleaner:
-    """Runs rows through steps in batches of 1024, and counts those yielded so far. A second pass needs a new cleaner.
+    """Runs rows through steps, and counts what each step did. A second pass needs a new cleaner.
 
     Examples:
         >>> cleaner = Cleaner([Normalize(), DropIdentical()])
@@ -263,83 +342,97 @@ class Cleaner:
         {'normalize': {'in': 2, 'out': 2, 'changed': 1}, 'drop_identical': {'in': 2, 'out': 1, 'changed': 0}}
     """
 
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self.steps: list[Step] = list(steps)
-        self._counts: dict[int, dict[str, int]] = {}
+    def __init__(self, steps: Iterable[AnyStep] = ()) -> None:
+        self.steps = list(steps)
+        self._seen = {
+            number: SeenHashes() for number, step in enumerate(self.steps) if isinstance(step, ComparingStep)
+        }
+        self._counts = [{"in": 0, "out": 0, "changed": 0} for _ in self.steps]
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows that are kept, in order."""
+        """Yields the rows that are kept, in order. Rows are read and counted in batches of 1024."""
         stream = iter(rows)
         while batch := list(islice(stream, BATCH_ROWS)):
-            yield from self._clean(batch)
+            judged_rows, verdicts = judge_rows(self.steps, batch)
+            for row in np.flatnonzero(self.keeps(verdicts)).tolist():
+                yield judged_rows[row]
 
-    def _clean(self, batch: list[Row]) -> Iterator[Row]:
-        stages: list[list[Row | None]] = [list(batch)]
-        for step in self.steps:
-            results = iter(step.apply([row for row in stages[-1] if row is not None]))
-            stages.append([None if row is None else next(results) for row in stages[-1]])
-        counts = list(self.counts.values())
-        for row_stages in zip(*stages, strict=True):
-            for count, before, now in zip(counts, row_stages, row_stages[1:], strict=False):
-                if before is None:
-                    break
-                count["in"] += 1
-                count["out"] += now is not None
-                count["changed"] += now is not None and now is not before
-            if row_stages[-1] is not None:
-                yield row_stages[-1]
+    def keeps(self, verdicts: Verdicts, limit: int | None = None) -> np.ndarray:
+        """Whether each row is kept, `(rows,)`, after all rows before it.
+
+        With a limit, rows end with the last one that is kept: `(rows up to it,)`. Later ones are not counted.
+        """
+        last_step = verdicts.dropped_by.copy()
+        for number, seen in self._seen.items():
+            reaches = np.flatnonzero(last_step >= number)
+            is_new = seen.add_hashes(verdicts.keys[number][reaches])
+            last_step[reaches[~is_new]] = number
+        kept = last_step == len(self.steps)
+        if limit is not None and kept.sum() >= limit:
+            end = int(np.flatnonzero(kept)[limit - 1]) + 1
+            last_step = last_step[:end]
+            kept = kept[:end]
+
+        for number, count in enumerate(self._counts):
+            passes = last_step > number
+            count["in"] += int((last_step >= number).sum())
+            count["out"] += int(passes.sum())
+            count["changed"] += int((passes & verdicts.changed_by[: len(passes), number]).sum())
+        return kept
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Step -> rows `in`, `out`, and `changed` of these. The second step of one name is called `length-2`."""
         counts: dict[str, dict[str, int]] = {}
-        names = [step.name for step in self.steps]
-        for place, step in enumerate(self.steps):
-            repeat = names[:place].count(step.name)
-            name = f"{step.name}-{repeat + 1}" if repeat else step.name
-            counts[name] = self._counts.setdefault(id(step), {"in": 0, "out": 0, "changed": 0})
+        repeats = Counter[str]()
+        for step, count in zip(self.steps, self._counts, strict=True):
+            repeats[step.name] += 1
+            suffix = f"-{repeats[step.name]}" if repeats[step.name] > 1 else ""
+            counts[f"{step.name}{suffix}"] = count
         return counts
 
 
 _TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter)
 _PAIR_STEPS = (RatioBounds, NumberMatch, DropIdentical)
-STEPS: Mapping[str, Callable[..., Step]] = {step.name: step for step in (*_TEXT_STEPS, *_PAIR_STEPS)}
+STEPS: Mapping[str, Callable[..., AnyStep]] = {step.name: step for step in (*_TEXT_STEPS, *_PAIR_STEPS)}
 """The steps that a recipe can name."""
 
 
 Config = Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
 
 
-def build_cleaner(config: Config, languages: Sequence[str] | None = None) -> Cleaner:
-    """Builds a cleaner from a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
-    steps: list[tuple[Any, Any]] = []
-    for entry in [config] if isinstance(config, Mapping) else config:
-        steps += entry.items() if isinstance(entry, Mapping) else [(entry, None)]
-    return Cleaner(_build_step(name, options, languages) for name, options in steps)
+def build_steps(config: Config | None, languages: Sequence[str] | None = None) -> list[AnyStep]:
+    """The steps of a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
+    steps: list[AnyStep] = []
+    for entry in [config] if isinstance(config, Mapping) else config or []:
+        named = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
+        steps += [_build_step(name, options, languages) for name, options in named]
+    return steps
 
 
-def build_text_cleaner(config: Config, languages: Sequence[str] | None = None) -> Cleaner:
-    """`build_cleaner` for single sentences, from a section written for pairs.
+def build_text_steps(config: Config | None, languages: Sequence[str] | None = None) -> list[AnyStep]:
+    """`build_steps` for single sentences, from a section written for pairs.
 
     Steps that compare two sides are ignored, and `deduplicate` on one of the sides compares the sentences.
     """
-    cleaner = build_cleaner(config, languages)
-    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, _PAIR_STEPS)]
-    for step in cleaner.steps:
+    steps = [step for step in build_steps(config, languages) if not isinstance(step, _PAIR_STEPS)]
+    for step in steps:
         if isinstance(step, Deduplicate) and step.on in ("source", "target"):
             step.on = "pair"  # all texts of a row
-    return cleaner
+    return steps
 
 
-def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> Step:
+def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> AnyStep:
     if name not in STEPS:
         raise XlsrError(f"cleaning step '{name}' is unknown; {did_you_mean(str(name), STEPS)}")
-    options = {"languages": languages} | (options or {}) if name == LanguageFilter.name else options or {}
+    values = dict(options or {})
+    if name == LanguageFilter.name:
+        values = {"languages": languages, **values}
     try:
-        return STEPS[name](**options)
-    except (TypeError, ValidationError) as error:
-        fault = str(error)
-        if isinstance(error, ValidationError):
-            found = error.errors()[0]
-            fault = f"option '{'.'.join(map(str, found['loc']))}': {found['msg']}"
-        raise XlsrError(f"cleaning step '{name}': {fault}.") from error
+        return STEPS[name](**values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        option = ".".join(map(str, fault["loc"]))
+        raise XlsrError(f"cleaning step '{name}': option '{option}': {fault['msg']}.") from error
+    except TypeError as error:
+        raise XlsrError(f"cleaning step '{name}': {error}.") from error

@@ -49,7 +49,7 @@ class RowKind:
 
     def columns_of(self, names: Collection[str]) -> tuple[str, ...] | None:
         """The first of `texts` and `names` that data with these columns has; None also where one of `kept` is missing."""
-        if not set(self.kept) - {"continues", *self.texts} <= set(names):
+        if not set(self.kept) - {"continues", "place", *self.texts} <= set(names):
             return None
         return next((some for some in (self.texts, *self.names) if set(some) <= set(names)), None)
 
@@ -93,6 +93,8 @@ SENTENCES = RowKind(
     empty="no two consecutive sentences are left: none were read, every document has one sentence, or cleaning and the "
     "evaluation sets removed the neighbours; check the sources and their columns.",
 )
+PLACED_SENTENCES = replace(SENTENCES, kept={"place": "int64"})
+"""Sentences in document order, whose `place` grows by one from a sentence to the next one of its document."""
 CONSECUTIVE = RowKind(("first", "second"))
 """Two consecutive sentences of running text in one row, as streams have them."""
 LABELLED = {
@@ -157,6 +159,48 @@ class RowEncoder:
         return [row if text else [] for row, text in zip(ids, texts, strict=True)]
 
 
+class LabelledEncoder(RowEncoder):
+    """Tokenises the texts of a row as one sequence."""
+
+    @property
+    def features(self) -> Features:
+        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.counts.tokenizers)}
+        return Features(
+            {**ids, "label": Value(self.kind.kept["label"]), "lang": Value("string"), "length": Value("int32")}
+        )
+
+    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
+        texts, counts = [[row[name] for row in rows] for name in self.kind.texts], self.counts
+        columns, truncated = encode_texts(texts, counts.tokenizers, counts.max_length)
+        lengths = [len(ids) for ids in columns["input_ids"]]
+        counts.counts["truncated"][""] += truncated
+        counts.counts["tokens"][""] += sum(lengths)
+        return {**columns, **{name: [row[name] for row in rows] for name in ("label", "lang")}, "length": lengths}
+
+
+def encode_texts(
+    sides: Sequence[Sequence[str]], tokenizer: Any, max_length: int
+) -> tuple[dict[str, list[list[int]]], int]:
+    """Tokenises texts, or pairs of texts as one sequence each; the longer text of a pair is truncated first.
+
+    Returns:
+        `input_ids` and, where the tokenizer has them, `token_type_ids`; and how many rows were truncated.
+    """
+    columns = _id_columns(tokenizer)
+    options = {"return_attention_mask": False, "return_token_type_ids": len(columns) == 2, "verbose": False}
+    encoded = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
+
+    def whole_rows(numbers: list[int]) -> Any:
+        chosen = [[side[number] for number in numbers] for side in sides]
+        return tokenizer(*chosen, truncation=False, **options)["input_ids"]
+
+    return {name: encoded[name] for name in columns}, num_longer(encoded["input_ids"], max_length, whole_rows)
+
+
+def _id_columns(tokenizer: Any) -> list[str]:
+    return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
+
+
 def text_identities(texts: Sequence[str]) -> np.ndarray:
     """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts."""
     return np.array([hash64(text) for text in texts], dtype=np.uint64).view(np.int64)
@@ -169,6 +213,10 @@ def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
             raise XlsrError(
                 f"language '{language}' of the training data has no tokenizer; {did_you_mean(language, tokenizers)}"
             )
+
+
+TOKEN_COUNTS = ("num_truncated", "tokens", "unknown_tokens")
+"""Names of the counts in a report."""
 
 
 class TokenCounts:
@@ -189,7 +237,7 @@ class TokenCounts:
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Adds the `counts` of another object."""
         for name, counter in self.counts.items():
-            counter.update(counts[name])
+            counter.update(counts.get(name, {}))
 
     def tokenize(
         self, texts: Sequence[str], languages: Sequence[str], prompts: Mapping[str, str] | None = None

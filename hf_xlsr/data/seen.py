@@ -49,11 +49,15 @@ class SeenHashes:
 
     def add_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
         """Whether each key is new, `(len(keys),)`, bool; the answers of `add` one by one, several times as fast."""
-        hashes, first = np.unique(_hash_array(keys), return_index=True)
+        return self.add_hashes(hash_keys(keys))
+
+    def add_hashes(self, key_hashes: np.ndarray) -> np.ndarray:
+        """`add_many` for keys of which the `hash_keys` are known, `(keys,)`, uint64."""
+        hashes, first = np.unique(key_hashes, return_index=True)
         fresh = ~self._holds_sorted(hashes)
         self._buffer.update(hashes[fresh].tolist())
         self._flush_when_full()
-        new = np.zeros(len(keys), dtype=bool)
+        new = np.zeros(len(key_hashes), dtype=bool)
         new[first[fresh]] = True
         return new
 
@@ -64,7 +68,7 @@ class SeenHashes:
 
     def contains_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
         """Whether each key was added before, `(len(keys),)`, bool."""
-        hashes, inverse = np.unique(_hash_array(keys), return_inverse=True)
+        hashes, inverse = np.unique(hash_keys(keys), return_inverse=True)
         return self._holds_sorted(hashes)[inverse]
 
     def _holds_sorted(self, hashes: np.ndarray) -> np.ndarray:
@@ -90,5 +94,6 @@ class SeenHashes:
         self._arrays.append(merged)
 
 
-def _hash_array(keys: Sequence[str | bytes]) -> np.ndarray:
+def hash_keys(keys: Sequence[str | bytes]) -> np.ndarray:
+    """The `hash64` of each key, `(len(keys),)`, uint64."""
     return np.frombuffer(b"".join(map(_digest, keys)), dtype="<u8").astype(np.uint64, copy=False)

@@ -1,4 +1,4 @@
-"""The sources of a recipe: a named corpus, or files with a column mapping."""
+"""Where rows come from: a named corpus, or files with a column mapping, parsed once into a frozen `Source`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
 from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
@@ -34,8 +34,18 @@ def as_list(value: Any) -> list[Any]:
 OneOrMore = Annotated[list[str], BeforeValidator(as_list)]
 
 
-class Source(Section):
-    """Where rows come from: a named corpus, or files."""
+class Source(Section, frozen=True):
+    """Where rows come from: a named corpus, or files.
+
+    Examples:
+        >>> source = Source.parse({"path": "news.{en,de}.gz", "limit": 5})
+        >>> source.name, source.limit, Source.parse("tatoeba").corpus
+        ('news', 5, 'tatoeba')
+        >>> Source.parse({"path": "pairs.tsv", "limt": 5})
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: unknown key 'limt'; did you mean 'limit'?
+    """
 
     corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
     path: str | list[str] | None = Field(
@@ -97,22 +107,57 @@ class Source(Section):
             raise ValueError(fault)
         return self
 
+    @classmethod
+    def parse(cls, value: Any) -> Source:
+        """The source that a user writes: a mapping with these keys, the name of a corpus, or a path."""
+        if isinstance(value, Source):
+            return value
+        if not isinstance(value, Mapping):
+            value = {"corpus" if isinstance(value, str) and value in CORPORA else "path": value}
+        try:
+            return cls.model_validate(dict(value))
+        except ValidationError as error:
+            raise XlsrError(explain(error, cls)) from None
 
-def check_source(value: Any) -> dict[str, Any]:
-    """`as_source`, validated.
+    @property
+    def name(self) -> str:
+        """The name in metric keys and cards: the corpus, or the stem of the first file."""
+        first = self.corpus or str(as_list(self.path)[0])
+        return Path(first).name.split(".")[0]
 
-    Examples:
-        >>> check_source({"path": "pairs.tsv", "limt": 5})
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: unknown key 'limt'; did you mean 'limit'?
-    """
-    source = as_source(value)
-    try:
-        Source.model_validate(source)
-    except ValidationError as error:
-        raise XlsrError(explain(error, Source)) from None
-    return source
+    @property
+    def location(self) -> str | list[str]:
+        """`path` with its environment variables expanded."""
+        return expand(self.path)
+
+    @property
+    def paths(self) -> list[str]:
+        """`location` as a list; empty for a corpus."""
+        return [] if self.path is None else as_list(self.location)
+
+    @property
+    def column_map(self) -> dict[str, str]:
+        """Our column -> column of the file."""
+        return parse_columns(self.columns)
+
+    @property
+    def is_template(self) -> bool:
+        """Whether `{lang}` stands for each language in turn, in a path, a column or a configuration."""
+        return PLACEHOLDER in str(self.model_dump(exclude_none=True))
+
+    def languages_or(self, languages: Sequence[str]) -> list[str]:
+        """The languages of the source, or else these."""
+        return list(self.languages or languages)
+
+    def in_language(self, language: str) -> Source:
+        """The source of one language, which also replaces `{lang}`."""
+        content = filled(self.model_dump(exclude_unset=True), language)
+        return Source.parse({**content, "languages": [language]})
+
+
+def parse_sources(value: Any) -> list[Source]:
+    """The sources that a user writes: one, a list of them, or None for none."""
+    return [Source.parse(source) for source in as_list(value)]
 
 
 def variables_of(path: Any) -> list[str]:
@@ -129,44 +174,35 @@ def expand(path: Any) -> Any:
     """Expands environment variables of a path or a list of paths; an error if one is not set."""
     if isinstance(path, (list, tuple)):
         return [expand(part) for part in path]
-    if unset := unset_variables(path):
-        raise XlsrError(f"path '{path}' needs the environment variable {unset[0]}, which is not set.")
+    missing = unset_variables(path)
+    if missing:
+        raise XlsrError(f"path '{path}' needs the environment variable {missing[0]}, which is not set.")
     return os.path.expandvars(str(path))
 
 
-def as_source(value: Any) -> dict[str, Any]:
-    """A source as a mapping; a string is a corpus if one has that name, else a path."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {"corpus": value} if isinstance(value, str) and value in CORPORA else {"path": value}
-
-
-def source_name(value: Any) -> str:
-    """The name of a source in metric keys and cards: its corpus, or the stem of its file."""
-    source = as_source(value)
-    return str(source.get("corpus") or Path(str(as_list(source["path"])[0])).name.split(".")[0])
-
-
 class RowFilter:
-    """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`) of a valid source."""
+    """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`) of a source."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        conditions = (options.get("where") or {}).items()
-        self.conditions = {str(name): set(map(_plain, as_list(value))) for name, value in conditions}
-        self.part, self.modulus = options.get("hash_split"), options.get("hash_modulus", 100)
+    def __init__(self, source: Source) -> None:
+        self.allowed = {str(name): set(map(_plain, as_list(value))) for name, value in (source.where or {}).items()}
+        self.hash_split = source.hash_split
+        self.modulus = source.hash_modulus
         # A column by its position, or by a name like 2017.
-        self.key = None if options.get("hash_key") is None else str(options["hash_key"])
-        self.columns = list(dict.fromkeys([*self.conditions, *([self.key] if self.key else [])]))
+        self.key = None if source.hash_key is None else str(source.hash_key)
+        self.columns = list(self.allowed)
+        if self.key and self.key not in self.allowed:
+            self.columns.append(self.key)
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
         """Whether the row is selected."""
-        for name, allowed in self.conditions.items():
+        for name, allowed in self.allowed.items():
             if _plain(row[name]) not in allowed:
                 return False
-        if not self.part or not self.key:
+        if not self.hash_split or not self.key:
             return True
-        held = row[self.key] not in (None, "") and zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0
-        return held == (self.part == "held")
+        text = row[self.key]
+        is_held = text not in (None, "") and zlib.crc32(str(text).encode()) % self.modulus == 0
+        return is_held == (self.hash_split == "held")
 
     def takes(self, row: dict[str, Any]) -> bool:
         """Whether a row read with `columns` as `selecting` is selected; removes the columns read only for this."""
@@ -179,7 +215,7 @@ def _plain(value: Any) -> str:
 
 
 def open_source(
-    source: Any,
+    source: Source,
     *,
     languages: Sequence[str],
     split: str = "train",
@@ -189,11 +225,12 @@ def open_source(
     seed: int = 1,
     wide: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Streams the rows of one source of a recipe: `source`, `target` and their languages, or those of `required`.
+    r"""Streams the rows of a source: `source`, `target` and their languages, or those of `required`.
 
     With `parallel`, the pairs of a row of the file come one after the other, in the order of its languages there.
 
     Args:
+        languages: Those of a source that names none.
         split: Split of a corpus or dataset when the source names none.
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
         seed: Chooses the rows of `sample`.
@@ -203,57 +240,53 @@ def open_source(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "wide.tsv"
-        ...     _ = file.write_text("en\\tde\\tfr\\nyes\\tja\\toui\\nno\\t\\tnon\\n")
-        ...     source = {"path": str(file), "parallel": {"en": "en", "de": "de", "fr": "fr"}}
+        ...     _ = file.write_text("en\tde\tfr\nyes\tja\toui\nno\t\tnon\n")
+        ...     source = Source(path=str(file), parallel={"en": "en", "de": "de", "fr": "fr"})
         ...     [(row["source"], row["target"]) for row in open_source(source, languages=["en", "de", "fr"])]
         [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
-    options = check_source(source)
-    own = as_list(options.get("languages"))
-    languages = own or list(languages)
-    parallel = {str(name): str(column) for name, column in (options.get("parallel") or {}).items()}
-    if parallel:
-        parallel = {name: column for name, column in parallel.items() if name in (own or parallel)}
-    if "source" in required and not parallel and len(languages) != 2:
-        raise XlsrError(f"data source {options} needs two languages, got {', '.join(languages)}; set its `languages`.")
+    own_languages = source.languages_or(languages)
+    parallel = {str(language): str(column) for language, column in (source.parallel or {}).items()}
+    if source.languages:
+        parallel = {language: column for language, column in parallel.items() if language in source.languages}
+    if "source" in required and not parallel and len(own_languages) != 2:
+        raise XlsrError(
+            f"data source {source.model_dump(exclude_unset=True)} needs two languages, got {', '.join(own_languages)}; "
+            "set its `languages`."
+        )
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
-        more: dict[str, Any] = {"split": split, "quarantine": quarantine}
-        if options.get("corpus"):
-            extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
-            rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
-        elif parallel:
-            rows = _parallel_pairs(_chosen_rows(options, parallel, list(parallel), **more), list(parallel))
-        elif wide is not None:
-            rows = _chosen_rows(options, wide, languages, **more)
-        else:
-            columns = parse_columns(options.get("columns"))
-            rows = _chosen_rows(options, columns, languages, required=required, optional=optional, **more)
-            if "source" in required:
-                rows = _with_languages(rows, languages, source_name(options), quarantine)
-        return without_repeats(rows, required) if options.get("distinct") else rows
+        if source.corpus:
+            versions = {key: getattr(source, key) for key in _VERSIONS if getattr(source, key) is not None}
+            return load_corpus(source.corpus, languages=own_languages, split=source.split or split, **versions)
+        reading: dict[str, Any] = {"split": split, "quarantine": quarantine}
+        if parallel:
+            return _parallel_pairs(_selected_rows(source, parallel, list(parallel), **reading), list(parallel))
+        if wide is not None:
+            return _selected_rows(source, wide, own_languages, **reading)
+        reading |= {"required": required, "optional": optional}
+        rows = _selected_rows(source, source.column_map, own_languages, **reading)
+        return _with_languages(rows, own_languages, source.name, quarantine) if "source" in required else rows
 
-    sample = options.get("sample")
-    rows = read(quarantine) if sample is None else _random_rows(read, sample, seed, quarantine)
-    return islice(rows, options.get("limit"))
+    def read_distinct(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
+        return without_repeats(read(quarantine), required)
+
+    reader = read_distinct if source.distinct else read
+    rows = reader(quarantine) if source.sample is None else _random_rows(reader, source.sample, seed, quarantine)
+    return islice(rows, source.limit)
 
 
 def open_texts(
-    source: Any, columns: Sequence[str], *, languages: Sequence[str], more: Sequence[str] = (), **options: Any
+    source: Source, columns: Sequence[str], *, languages: Sequence[str], more: Sequence[str] = (), **options: Any
 ) -> Iterator[dict[str, Any]]:
     """`open_source` for texts that are not translations, each row with its language in `lang`.
 
     The columns `more` are read where a file has them.
     """
-    default = default_language(source, languages)
+    default = source.languages_or(languages)[0]
     for row in open_source(source, languages=[default], required=columns, optional=(*more, "lang"), **options):
         row["lang"] = row.get("lang") or default
         yield row
-
-
-def default_language(source: Any, languages: Sequence[str]) -> str:
-    """The language of rows that name none: the first of the source, else of the recipe."""
-    return str((as_list(as_source(source).get("languages")) or languages)[0])
 
 
 def without_repeats(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -298,20 +331,20 @@ def _with_languages(
             quarantine.reject(name, 0, f"empty {empty}", row["source"])
 
 
-def _chosen_rows(
-    options: Mapping[str, Any], columns: Mapping[str, str], languages: Sequence[str], *, split: str, **more: Any
+def _selected_rows(
+    source: Source, columns: Mapping[str, str], languages: Sequence[str], *, split: str, **options: Any
 ) -> Iterator[dict[str, Any]]:
     """The rows of a file that `where` and `hash_split` keep; by default no column is required."""
-    chosen = RowFilter(options)
-    more = {"required": (), "languages": languages[:2], "default_split": split, **more}
-    rows = read_file(options, columns, selecting=chosen.columns, **more)
-    yield from (row for row in rows if chosen.takes(row))
+    row_filter = RowFilter(source)
+    options = {"required": (), "languages": languages[:2], "default_split": split, **options}
+    rows = read_file(source, columns, selecting=row_filter.columns, **options)
+    yield from (row for row in rows if row_filter.takes(row))
 
 
-def read_file(options: Mapping[str, Any], columns: Mapping[str, str], **more: Any) -> Iterator[dict[str, Any]]:
+def read_file(source: Source, columns: Mapping[str, str], **options: Any) -> Iterator[dict[str, Any]]:
     """`read_rows` of the file of a source, whatever it selects."""
-    given: dict[str, Any] = {name: options.get(name) for name in ("format", "split", "config")}
-    return read_rows(expand(options["path"]), columns=columns, **given, **more)
+    file_options: dict[str, Any] = {"format": source.format, "split": source.split, "config": source.config}
+    return read_rows(source.location, columns=columns, **file_options, **options)
 
 
 def _parallel_pairs(rows: Iterator[dict[str, Any]], languages: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -109,7 +109,7 @@ class StreamBatches(Batching, FeatureBatches):
     streams start again until the longest has ended.
 
     Examples:
-        >>> from hf_xlsr.data.plain import DataConverter
+        >>> from hf_xlsr.data.conversion import DataConverter
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> tokenizer = train_tokenizer(["the cat sat", "die Katze lag"] * 50, vocab_size=30, algorithm="bpe")
         >>> rows = IterableDataset.from_generator(lambda: ({"en": "the cat", "de": "lag"} for _ in range(9)))

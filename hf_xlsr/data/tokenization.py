@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise, repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from tokenizers import (
     AddedToken,
     Regex,
@@ -23,14 +25,19 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_xlsr.utils.errors import XlsrError, require_choice
-from hf_xlsr.utils.hashing import address_of
+from hf_xlsr.utils.auto_classes import load_auto
+from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
+from hf_xlsr.utils.hashing import address_of, cached
 
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
 FRAME = ("<s>", "</s>")
 ALGORITHMS = ("unigram", "bpe")
+# Options of `train_tokenizer` in a recipe.
+TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
+# Changes with the tokenizer that the same rows and options give.
+TRAINING_VERSION = 1
 # Each mark separately, except ▁, which stands for a space and is a symbol in Unicode.
 PUNCTUATION_SPLIT = Regex(r"(?!▁)[\p{P}\p{S}]")
 # Difference between the scores that the unigram trainer gives to letters of unknown frequency.
@@ -325,3 +332,51 @@ def _tokenizer_state(tokenizer: Any) -> Any:
     backend.no_truncation()  # each call sets these two
     backend.no_padding()
     return options, hashlib.sha256(backend.to_str().encode()).hexdigest()
+
+
+def load_tokenizer(path: str, key: str) -> Any:
+    """Loads the tokenizer of a folder or Hub id; `key` is the name of the option in errors."""
+    try:
+        return load_auto(AutoTokenizer, path)
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
+
+
+def trained_tokenizer(
+    rows: Dataset,
+    options: Mapping[str, Any],
+    *,
+    columns: Sequence[tuple[str, str]] = (("text", "lang"),),
+    max_length: int = 200,
+    seed: int = 1,
+) -> Any:
+    """A tokenizer trained on stored rows, or found in the cache.
+
+    Args:
+        options: Of a recipe's `tokenizer` section, see `smoothed_text` and `train_tokenizer`.
+        columns: Each text column with its language column.
+    """
+
+    def make(folder: Path) -> None:
+        sizes: Counter[str] = Counter()
+        for batch in rows.select_columns([language for _, language in columns]).iter(batch_size=10_000):
+            for languages in batch.values():
+                sizes.update(languages)
+        ordered_sizes = {language: sizes[language] for language in sorted(sizes)}
+
+        texts = _texts_with_languages(rows, columns)
+        tokenizer = train_tokenizer(
+            smoothed_text(texts, ordered_sizes, exponent=options.get("smoothing", 0.3), seed=seed),
+            **{name: options[name] for name in TOKENIZER_OPTIONS if name in options},
+            max_length=max_length,
+        )
+        tokenizer.save_pretrained(str(folder))
+
+    facts = [TRAINING_VERSION, rows._fingerprint, dict(options), columns, max_length, seed]
+    return load_auto(AutoTokenizer, str(cached(address_of(facts), make)))
+
+
+def _texts_with_languages(rows: Dataset, columns: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for batch in rows.iter(batch_size=1_000):
+        for text, language in columns:
+            yield from zip(batch[language], batch[text], strict=True)

@@ -13,7 +13,7 @@ from hf_xlsr.data.columns import PLACEHOLDER, MissingColumn, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
-from hf_xlsr.data.sources import open_source, source_name
+from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.evaluation.languages import UNKNOWN, View, matching_languages, pair_views, sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
@@ -178,7 +178,7 @@ class Table:
         else:
             required = [name for name in reader.required if name not in reader.nullable]
             more: dict[str, Any] = {"optional": reader.optional, "quarantine": reader.quarantine}
-            rows = open_source(options, languages=languages, split=split, required=required, **more)
+            rows = open_source(Source.parse(options), languages=languages, split=split, required=required, **more)
         try:
             for row in rows:
                 if (fault := self._fault(row, languages)) is None:
@@ -260,7 +260,7 @@ def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
 
 def data_name(files: Sequence[str]) -> str:
     """Name of data in metric keys: the corpus, the task of mteb, or the stem of the first file."""
-    return source_name(str(files[0]).removeprefix(MTEB).replace(PLACEHOLDER, "xx"))
+    return Source.parse(str(files[0]).removeprefix(MTEB).replace(PLACEHOLDER, "xx")).name
 
 
 def is_table(files: Sequence[str]) -> bool:

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm import tqdm
 
-from hf_xlsr.data.cleaning import build_cleaner, build_text_cleaner
+from hf_xlsr.data.cleaning import Cleaner, build_steps, build_text_steps
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
 from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
-from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.data.sources import open_texts
+from hf_xlsr.data.sentences import split_sentences
+from hf_xlsr.data.sources import Source, open_texts
 from hf_xlsr.mining.work_folder import disk_errors, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash, file_sha256
@@ -238,8 +238,8 @@ class SourceTexts:
 
     def __iter__(self) -> Iterator[str]:
         language, quarantine = self.language or "und", Quarantine()
-        cleaner = build_text_cleaner(self.cleaning, [language])
-        rows = open_texts(self.source, ("text",), languages=[language], quarantine=quarantine)
+        cleaner = Cleaner(build_text_steps(self.cleaning, [language]))
+        rows = open_texts(Source.parse(self.source), ("text",), languages=[language], quarantine=quarantine)
         if self.split:
             rows = ({**row, "text": text} for row in rows for text in split_sentences(row["text"], row["lang"]))
         for row in cleaner(rows):
@@ -252,6 +252,6 @@ def clean_pairs(
 ) -> Iterator[dict[str, Any]]:
     """Mined pairs that steps such as `ratio` and `length` keep; `counts` gets the rows in and out of each."""
     source, target = languages or ("und", "und")
-    cleaner = build_cleaner(cleaning, [source, target])
+    cleaner = Cleaner(build_steps(cleaning, [source, target]))
     yield from cleaner({**row, "source_lang": source, "target_lang": target} for row in rows)
     counts |= cleaner.counts

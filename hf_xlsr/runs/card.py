@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from langcodes import tag_is_valid
 
 from hf_xlsr.data.corpora.loading import CORPORA
-from hf_xlsr.data.sources import as_list, as_source
+from hf_xlsr.data.sources import Source, as_list, parse_sources
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
 from hf_xlsr.encoders.loading import finite_length, load_encoder
@@ -188,10 +188,10 @@ def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     return {"training data": "; ".join(sources), **{prose(name): prose(value) for name, value in facts.items()}}
 
 
-def _source_text(source: Mapping[str, Any]) -> str:
-    if corpus := source.get("corpus"):
-        return prose(f"{corpus} ({CORPORA[corpus].licence})")
-    return " + ".join(code(public_path(path), cell=True) for path in as_list(source.get("path")))
+def _source_text(source: Source) -> str:
+    if source.corpus:
+        return prose(f"{source.corpus} ({CORPORA[source.corpus].licence})")
+    return " + ".join(code(public_path(path), cell=True) for path in as_list(source.path))
 
 
 def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
@@ -236,21 +236,21 @@ def starting_points(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys(path for key, path in recipe.weights().items() if key != "tokenizer.path"))
 
 
-def training_sources(recipe: Recipe) -> Iterator[dict[str, Any]]:
+def training_sources(recipe: Recipe) -> Iterator[Source]:
     """The sources of all training text, including a second task's."""
     second_task = getattr(recipe, "nli", None)
     places = [getattr(recipe.data, place, None) for place in TRAINING_PLACES]
     for sources in (*places, second_task.train if second_task else None):
-        yield from map(as_source, as_list(sources))
+        yield from parse_sources(sources)
 
 
 def datasets_of(recipe: Recipe) -> list[str]:
     """Hub ids of the datasets that a run was trained on; files have none."""
     found = []
     for source in training_sources(recipe):
-        path = source.get("path")
-        if source.get("corpus"):
-            found.append(CORPORA[source["corpus"]].hub_id)
+        path = source.path
+        if source.corpus:
+            found.append(CORPORA[source.corpus].hub_id)
         elif isinstance(path, str) and _on_hub(path) and is_dataset([Path(path)]):
             found.append(path)
     return [name for name in dict.fromkeys(found) if name]

@@ -8,8 +8,7 @@ from typing import Any
 from rich.table import Column, Table
 from rich.text import Text
 
-from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.sources import as_source, open_source, open_texts, source_name
+from hf_xlsr.data.sources import Source, open_source, open_texts
 from hf_xlsr.evaluation.protocols.pair_similarity import sts
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsim import xsim
@@ -22,16 +21,13 @@ SCORED = ("sentence1", "sentence2", "score")
 COUNTS = ("pairs", "dropped")
 
 
-def guard_rows(source: Any, languages: Sequence[str]) -> tuple[str, Rows]:
+def guard_rows(source: Source, languages: Sequence[str]) -> tuple[str, Rows]:
     """Name and rows of a guard set: scored pairs where its `columns` map `score`, else translation pairs."""
-    options = as_source(source)
-    scored = "score" in parse_columns(options.get("columns"))
-    rows = (
-        open_texts(options, SCORED, languages=languages, split="dev")
-        if scored
-        else open_source(options, languages=languages, split="dev")
-    )
-    return source_name(options), list(rows)
+    if "score" in source.column_map:
+        rows = open_texts(source, SCORED, languages=languages, split="dev")
+    else:
+        rows = open_source(source, languages=languages, split="dev")
+    return source.name, list(rows)
 
 
 def retrieval(encoder: Any, rows: Rows, *, name: str, split: str, batch_size: int) -> Results:

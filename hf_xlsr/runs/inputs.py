@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from hf_xlsr.data.columns import selecting_columns
+from hf_xlsr.data.columns import PLACEHOLDER, selecting_columns
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import (
     RowFilter,
+    Source,
     as_list,
-    as_source,
-    check_source,
     expand,
     open_source,
+    parse_sources,
     unset_variables,
     variables_of,
 )
@@ -30,30 +30,31 @@ from hf_xlsr.runs.sections import Recipe, holds_sources
 from hf_xlsr.utils.errors import XlsrError
 
 
-def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Source]]:
     """Every source of a recipe, in all of its sections, with its key."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, BaseModel):
             yield from data_sources(value, f"{prefix}{name}.")
         elif holds_sources(field):
-            named = isinstance(value, Mapping) and not {"path", "corpus"} & {*value}
-            for part, sources in value.items() if named else [("", value)]:
-                for source in as_list(sources):
-                    yield f"{prefix}{name}.{part}".rstrip("."), as_source(source)
+            is_named = isinstance(value, Mapping) and not {"path", "corpus"} & {*value}
+            sets = value if is_named else {"": value}
+            for set_name, sources in sets.items():
+                key = f"{prefix}{name}.{set_name}".rstrip(".")
+                for source in parse_sources(sources):
+                    yield key, source
 
 
-def missing_files(source: Mapping[str, Any], languages: Sequence[str] = ()) -> list[str]:
+def missing_files(source: Source, languages: Sequence[str] = ()) -> list[str]:
     """Files of a source that do not exist, with `{lang}` for each language; datasets on the Hub are not looked up."""
-    path = expand(source["path"])
-    if "{lang}" in str(path):
-        each = [{**source, "path": str(path).replace("{lang}", language)} for language in languages]
-        return [file for one in each for file in missing_files(one)]
+    path = source.location
+    if PLACEHOLDER in str(path):
+        return [file for language in languages for file in missing_files(source.in_language(language))]
     if isinstance(path, str) and glob.has_magic(path):
         return [] if glob.glob(str(Path(path).expanduser()), recursive=True) else [path]
     files = expand_braces(path)[0]
     missing = [str(file) for file in files if not file.exists()]
-    return [] if missing and is_dataset(files, source.get("format")) else missing
+    return [] if missing and is_dataset(files, source.format) else missing
 
 
 def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
@@ -67,19 +68,19 @@ def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
 def needs(recipe: Recipe) -> list[str]:
     """What a recipe reads, in words: environment variables, corpora, other paths and ids, or own data."""
     sources = [source for _, source in data_sources(recipe)]
-    corpora = [f"corpus {source['corpus']}" for source in sources if source.get("corpus")]
-    paths = [str(path) for source in sources for path in as_list(source.get("path"))]
+    corpora = [f"corpus {source.corpus}" for source in sources if source.corpus]
+    paths = [str(path) for source in sources for path in as_list(source.path)]
     paths += recipe.weights().values() if not recipe.start_from else []
     variables = [f"${name}" for name in variables_of(paths)]
     others = [path for path in paths if not variables_of(path)]
     return list(dict.fromkeys([*([] if sources else ["own data"]), *variables, *corpora, *others]))
 
 
-def missing_data(key: str, source: Mapping[str, Any], languages: Sequence[str] = ()) -> Iterator[str]:
+def missing_data(key: str, source: Source, languages: Sequence[str] = ()) -> Iterator[str]:
     """What a source needs and cannot be found, in words: environment variables, or files."""
-    path = source.get("path")
-    yield from (f"the environment variable {name}" for name in unset_variables(path))
-    if path and not unset_variables(path):
+    unset = unset_variables(source.path)
+    yield from (f"the environment variable {name}" for name in unset)
+    if source.path and not unset:
         yield from (f"'{file}' ({key})" for file in missing_files(source, languages))
 
 
@@ -101,7 +102,7 @@ def check_inputs(runs: Sequence[Method]) -> None:
     earlier, missing = {run.recipe.output_dir for run in runs}, list[str]()
     for recipe in (run.recipe for run in runs):
         for key, source in data_sources(recipe):
-            missing += missing_data(key, source, as_list(source.get("languages")) or recipe.languages)
+            missing += missing_data(key, source, source.languages_or(recipe.languages))
         for key, path in recipe.weights().items():
             missing += missing_model(key, path, local=key == "start_from") if path not in earlier else ()
     _report(missing, f"recipe '{runs[0].recipe.name}'")
@@ -126,7 +127,7 @@ def check_all_named(
         for path in paths:
             label = None if Path(path).exists() else re.match(r"[\w-]+=", path)
             if not path.startswith("mteb:"):
-                missing += missing_data(key, as_source(path[label.end() :] if label else path), languages)
+                missing += missing_data(key, Source.parse(path[label.end() :] if label else path), languages)
     for key, path in models.items():
         missing += missing_model(key, path)
     _report(missing, what)
@@ -135,7 +136,7 @@ def check_all_named(
 EVERY_COLUMN = "*"
 
 
-def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
+def held_out_texts(sources: Sequence[Source], *, languages: Sequence[str]) -> Iterator[str]:
     """Texts of a recipe's `data.held_out`, which are kept out of training.
 
     With `columns: "*"` the path is a pattern of Parquet files, of which all text columns are read; `where` and
@@ -143,37 +144,36 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
     `first` and `second`; a corpus without languages in those of the recipe, of more than two the first with each other.
     """
     for source in sources:
-        if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:
-            yield from _every_text(check_source(source))
-        else:
-            for pair in _language_pairs(source, languages):
-                sides = ("source", "target") if len(pair) > 1 else ("first", "second")
-                for row in open_source(source, languages=pair, split="test", required=sides):
-                    yield from (row[side] for side in sides)
+        if source.columns == EVERY_COLUMN:
+            yield from _every_text(source)
+            continue
+        for pair in _language_pairs(source, languages):
+            sides = ("source", "target") if len(pair) > 1 else ("first", "second")
+            for row in open_source(source, languages=pair, split="test", required=sides):
+                yield from (row[side] for side in sides)
 
 
-def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:
+def _language_pairs(source: Source, languages: Sequence[str]) -> list[Sequence[str]]:
     """The language pairs of a source: of many languages, the first with each other one that a corpus has."""
-    options = as_source(source)
-    if "corpus" not in options or options.get("languages") or len(languages) < 3:
+    if source.corpus is None or source.languages or len(languages) < 3:
         return [languages]
-    known = CORPORA[options["corpus"]].languages or languages
+    known = CORPORA[source.corpus].languages or languages
     return [(languages[0], other) for other in languages[1:] if other in known]
 
 
-def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
-    chosen = RowFilter(source)
-    for pattern in as_list(expand(source["path"])):
-        found = False
+def _every_text(source: Source) -> Iterator[str]:
+    row_filter = RowFilter(source)
+    for pattern in source.paths:
+        has_text = False
         for file in sorted(glob.glob(os.path.expanduser(pattern), recursive=True)):
             table = pq.ParquetFile(file)
-            selecting_columns(chosen.columns, (), [field.name for field in table.schema_arrow], file)
+            selecting_columns(row_filter.columns, (), [field.name for field in table.schema_arrow], file)
             for batch in table.iter_batches(batch_size=4096):
-                for row in filter(chosen.keeps, batch.to_pylist()):
+                for row in filter(row_filter.keeps, batch.to_pylist()):
                     for text in _texts_in(row):
-                        found = True
+                        has_text = True
                         yield text
-        if not found:
+        if not has_text:
             raise XlsrError(f"data.held_out: '{pattern}' selects no text.")
 
 

@@ -17,7 +17,7 @@ from hf_xlsr.data.columns import MissingColumn, parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.languages import language_of_name, nearest_tag
-from hf_xlsr.data.sources import as_list, as_source, expand, source_name, unset_variables
+from hf_xlsr.data.sources import Source, as_list, expand, unset_variables
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import METHODS, Method
@@ -326,7 +326,7 @@ def with_own_data(
             sources = [own_source(value, languages, columns) for value in given[split] if value is not None]
             sets: dict[str, list[Any]] = {}
             for one in sources:
-                sets.setdefault(source_name(one), []).append(one)
+                sets.setdefault(Source.parse(one).name, []).append(one)
             data[split] = sets if holds_named_sources(fields[split]) else sources
     if "train" in given and "dev" not in given and not holds_named_sources(fields["dev"]):
         data["dev"] = [drawn for source in data["train"] if (drawn := drawn_dev(source, len(data["train"])))]
@@ -357,7 +357,7 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
     """
     if isinstance(value, Mapping):
         return dict(value)
-    source = as_source(str(value))
+    source = _written(value)
     if "corpus" in source:
         return source
     if columns:
@@ -373,13 +373,20 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
     return {**source, "parallel": found} if len(found) > 2 else source
 
 
+def _written(value: Any) -> dict[str, Any]:
+    """A corpus or path of the user as a recipe writes a source."""
+    return Source.parse(str(value)).model_dump(exclude_unset=True)
+
+
 def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     """A source of pairs or, where the file has columns `sentence1`, `sentence2` and `score`, of scored pairs.
 
     Pairs are of the languages among `languages`; with fewer than two there, of the file's first two.
     """
-    source = as_source(value)
-    if isinstance(value, Mapping) or "corpus" in source:
+    if isinstance(value, Mapping):
+        return dict(value)
+    source = _written(value)
+    if "corpus" in source:
         return source
     names = column_names(str(value))
     if set(STS_COLUMNS) <= set(names):
@@ -392,7 +399,7 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
 
 def column_names(path: str) -> list[str]:
     """The columns of a table, or the labels of Moses files; empty for formats with fixed columns and missing files."""
-    if unset_variables(path) or missing_files({"path": path}):  # an error of `check_inputs`
+    if unset_variables(path) or missing_files(Source(path=path)):  # an error of `check_inputs`
         return []
     if detect_format(expand_braces(expand(path))[0]) in ("tmx", "po", "mo"):
         return []

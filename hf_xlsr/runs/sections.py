@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, create_m
 from pydantic.fields import FieldInfo
 from transformers import PreTrainedConfig, TrainingArguments
 
-from hf_xlsr.data.sources import OneOrMore, Source, as_list, check_source
+from hf_xlsr.data.sources import OneOrMore, Source, parse_sources
 from hf_xlsr.trainers.arguments import REFUSED
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
@@ -26,8 +26,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def _check_sources(value: Any) -> Any:
-    for source in as_list(value):
-        check_source(source)
+    parse_sources(value)
     return value
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,16 +23,17 @@ from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
-from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.methods.base import Method, TrainingData
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.sharding import gather_model
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_json, write_text
 
@@ -43,10 +47,54 @@ class RunResult:
     stopped: bool = False
 
 
-def prepare_data(method: Method, folder: Path, sets: Mapping[str, Any]) -> Any:
-    """Data and tokenizers of a recipe, from the cache or made there; `folder` gets what a run keeps of them."""
-    held_out = held_out_texts(as_list(method.recipe.data.held_out), languages=method.recipe.languages)
-    return method.prepare(folder, chain(method.evaluation_texts(sets), held_out))
+def read_data(method: Method, sets: Mapping[str, Any]) -> TrainingData:
+    """Clean rows and tokenizers of a recipe, from the cache or made there, without any text that is measured."""
+    held_out = held_out_texts(method.sources("held_out"), languages=method.recipe.languages)
+    texts = chain(method.evaluation_texts(sets), held_out)
+    return method.read_data(evaluation_keys({"text": text} for text in texts))
+
+
+def prepare_recipe(method: Method) -> dict[str, Any]:
+    """Cleans and tokenises the data of a recipe ahead of its training; returns their report."""
+    with TemporaryDirectory() as folder:
+        sets = method.evaluation_sets()
+        arguments = method.arguments(Path(folder), sets)
+        method.check(arguments, sets)
+        data = read_data(method, sets)
+        trainer = method.build_trainer(arguments, data, sets)
+    return data.report(trainer.token_counts)
+
+
+def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = None) -> None:
+    """Writes `prepared.json`, the report and the addresses of the data in the cache, and copies of the bad lines.
+
+    A run that is resumed must have the same data.
+    """
+    record = folder / "prepared.json"
+    addresses = {task or "train": clean.folder.name for task, clean in data.rows.items()}
+    counts: dict[str, int] = {}
+    if trainer is not None:
+        counts = trainer.token_counts
+        addresses |= {f"{task} tokens": fingerprint_of(features) for task, features in trainer.features.items()}
+    stored = json.loads(record.read_text("utf-8"))["cache"] if record.is_file() else {}
+    if not isinstance(stored, Mapping) or any(stored.get(key, value) != value for key, value in addresses.items()):
+        raise XlsrError(
+            f"the data of {folder} were prepared from other files, tokenizers, options or dev and test sets; start again "
+            "with --overwrite true or in another --output_dir."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for task, clean in data.rows.items():
+        bad_lines = clean.folder / "rejected.jsonl"
+        if bad_lines.is_file():
+            shutil.copyfile(bad_lines, folder / f"rejected{'_' if task else ''}{task}.jsonl")
+    write_json(record, {**data.report(counts), "cache": {**stored, **addresses}})
+
+
+def fingerprint_of(features: Any) -> str:
+    """The address of converted rows, of one dataset or several."""
+    if hasattr(features, "parts"):
+        return "-".join(map(fingerprint_of, features.parts))
+    return str(getattr(features, "text", features).rows._fingerprint)
 
 
 def train_recipe(method: Method, console: Console | None = None) -> RunResult:
@@ -79,11 +127,15 @@ def _train(
     method.check(arguments, sets)
     with state.main_process_first():
         place = folder.reserve(settings) if state.is_main_process else folder.training
-        data = prepare_data(method, place, sets)
+        data = read_data(method, sets)
+        if state.is_main_process:
+            record_data(place, data)
         if place == folder.preparing:
             folder.claim(settings)
-    console.print(f"[bold]{method.recipe.name}[/]: {method.describe_data(data.report)}")
     trainer = method.build_trainer(arguments, data, sets)
+    if state.is_main_process:
+        record_data(folder.training, data, trainer)
+    console.print(f"[bold]{method.recipe.name}[/]: {method.describe_data(data.report(trainer.token_counts))}")
     trainer.add_callback(TrainingClockCallback())
     checkpoint = last_whole_checkpoint(folder.training, state.num_processes)
     _print_training(console, trainer, checkpoint)
@@ -164,7 +216,7 @@ def _finish(
     recipe: Mapping[str, Any],
     folder: RunFolder,
     trainer: XlsrTrainer,
-    data: Any,
+    data: TrainingData,
     sets: Mapping[str, Any],
     seconds: dict[str, float],
     console: Console,
@@ -185,7 +237,7 @@ def _finish(
     arguments = trainer.args
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},
-        "data": data.report,
+        "data": {**data.report(trainer.token_counts), **finished.facts},
         "steps": trainer.state.global_step,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "precision": precision_of(arguments),

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data.cleaning import LanguageFilter, build_cleaner
+from hf_xlsr.data.cleaning import LanguageFilter, build_steps
 from hf_xlsr.data.columns import parse_columns, resolve_columns
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.data.labelled import LabelledTask, check_tokenizer, labelled_rows, prepare_nli
-from hf_xlsr.data.pairs import prepare
-from hf_xlsr.data.plain import DataConverter
-from hf_xlsr.data.running_text import prepare_running_text, read_running_text
+from hf_xlsr.data.label_tasks import LabelledTask, check_framing
+from hf_xlsr.data.running_text import read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import Source, open_source, parse_sources
+from hf_xlsr.data.training_rows import clean_inference, clean_running_text, labelled_rows
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two"]
@@ -47,36 +47,28 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clean(*config: Any) -> Any:
-    return build_cleaner(config, languages=["en"])
+    return build_steps(config, languages=["en"])
 
 
 def source(**options: Any) -> Any:
-    return list(open_source(options, languages=["en", "fr"]))
+    return list(open_source(Source.parse(options), languages=["en", "fr"]))
 
 
 def labelled(path: str, task: LabelledTask = CLASSES) -> Any:
-    return list(labelled_rows([path], task, languages=["en"]))
+    return list(labelled_rows(parse_sources(path), task, languages=["en"]))
 
 
 def nli(path: str, tokenizers: Any = None, **options: Any) -> Any:
-    tokenizers = tokenizers or word_tokenizer(WORDS)
-    more: dict[str, Any] = {"folder": "nli", "evaluation_texts": (), "languages": ["en", "de"]}
-    return prepare_nli({"path": path, **options}, tokenizers=tokenizers, **more)
+    clean = clean_inference(parse_sources({"path": path, **options}), languages=["en", "de"])
+    return DataConverter(tokenizers or word_tokenizer(WORDS)).inference(clean.rows)
 
 
 def running(path: str = "a.jsonl", **options: Any) -> Any:
-    return list(read_running_text({"path": path, **options}, languages=["en"]))
+    return list(read_running_text(parse_sources({"path": path, **options}), languages=["en"]))
 
 
 def prepare_text(path: str = "lines.txt", **options: Any) -> Any:
-    given = {"languages": ["en"], "evaluation_texts": [], "tokenizers": word_tokenizer(WORDS), **options}
-    return prepare_running_text(path, folder="text", **given)
-
-
-def pairs(**options: Any) -> Any:
-    data = {"train": "gone.tsv", "cleaning": [], "fraction": 1.0, "limit": None, "max_length": 16}
-    given = {"tokenizer": None, "languages": ["en", "fr"], "evaluation_texts": (), **options}
-    return prepare(data=data, folder="out", seed=1, **given)
+    return clean_running_text(parse_sources(path), languages=["en"], **options)
 
 
 def convert(form: str, data: Any) -> Any:
@@ -115,7 +107,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: LabelledTask(labels=("a", "b"), scores=(0, 1)), "task.scores"),
     (lambda: labelled("pair.jsonl"), "'label'"),
     (lambda: labelled("odd.jsonl"), "7"),
-    (lambda: check_tokenizer(word_tokenizer(WORDS), CLASSES), "special token"),
+    (lambda: check_framing(word_tokenizer(WORDS), 2), "special token"),
     (lambda: nli("nli.jsonl"), "label 3"),
     (lambda: nli("nli-it.jsonl", {"en": word_tokenizer(WORDS), "de": word_tokenizer(WORDS)}), "'it'"),
     # Plain data.

@@ -8,7 +8,7 @@ from formats_helpers import fails, read_with_side_file, write
 
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.formats.source import MAX_LINE
-from hf_xlsr.data.sources import open_texts
+from hf_xlsr.data.sources import Source, open_texts
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -94,7 +94,8 @@ def test_each_bad_line_of_jsonl(tmp_path):
 def test_later_records_of_jsonl_have_columns_of_their_own(tmp_path):
     records = [{"text": "hello"}, {"text": "hallo", "lang": "de"}, {"text": "salut", "lang": "fr"}]
     path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, records)))
-    assert [row["lang"] for row in open_texts(str(path), ["text"], languages=["en", "de"])] == ["en", "de", "fr"]
+    rows = open_texts(Source.parse(str(path)), ["text"], languages=["en", "de"])
+    assert [row["lang"] for row in rows] == ["en", "de", "fr"]
 
 
 def test_each_bad_line_of_moses_keeps_the_alignment(tmp_path):

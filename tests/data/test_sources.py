@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.pairs import evaluation_rows
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import Source, open_source, parse_sources
 from hf_xlsr.runs.inputs import held_out_texts
 
 COLUMNS = {"en": "english", "de": "de", "fr": "fr"}
@@ -39,12 +39,12 @@ def wide(tmp_path: Path) -> Path:
 
 def read(path: Any, seed: int = 1, **options: Any) -> list[int]:
     source = {"path": str(path), "columns": "source=en,target=xx", **options}
-    rows = open_source(source, languages=["en", "fr"], seed=seed)
+    rows = open_source(Source.parse(source), languages=["en", "fr"], seed=seed)
     return [int(row["source"].removeprefix("word ")) for row in rows]
 
 
 def parallel(wide: Path, **options: Any) -> list[str]:
-    rows = open_source({"path": str(wide), "parallel": COLUMNS, **options}, languages=["en", "de", "fr"])
+    rows = open_source(Source(**{"path": str(wide), "parallel": COLUMNS, **options}), languages=["en", "de", "fr"])
     return [f"{row['source']} {row['target']} {row['source_lang']}-{row['target_lang']}" for row in rows]
 
 
@@ -82,7 +82,7 @@ def test_sample_keeps_order_and_follows_the_seed(table: Path) -> None:
 def test_distinct(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("yes\toui\nYes\tsi\nno\tnon\nnope\tNon\nwell\tbien\n", "utf-8")
-    rows = list(open_source({"path": str(file), "distinct": True}, languages=["en", "fr"]))
+    rows = list(open_source(Source(path=str(file), distinct=True), languages=["en", "fr"]))
     assert [(row["source"], row["target"]) for row in rows] == [("yes", "oui"), ("no", "non"), ("well", "bien")]
 
 
@@ -90,19 +90,20 @@ def test_distinct_rows_of_several_languages_and_files(tmp_path: Path) -> None:
     file = tmp_path / "wide.tsv"
     file.write_text("en\tde\tfr\nyes\tja\toui\n\tnein\tnon\n", "utf-8")
     source = {"path": str(file), "parallel": {name: name for name in ("en", "de", "fr")}, "distinct": True}
-    rows = evaluation_rows([source, source], languages=["en", "de", "fr"], split="dev")
+    rows = evaluation_pairs(parse_sources([source, source]), languages=["en", "de", "fr"], split="dev")
     assert [(row["source"], row["target"]) for row in rows] == [
         ("yes", "ja"), ("yes", "oui"), ("ja", "oui"), ("nein", "non"),
     ]  # fmt: skip
     held = {**source, "hash_split": "held", "hash_key": "en", "hash_modulus": 10**9}
-    assert not evaluation_rows([held], languages=["en", "de", "fr"], split="dev")  # an empty cell is not held
+    # An empty cell is not held.
+    assert not evaluation_pairs(parse_sources(held), languages=["en", "de", "fr"], split="dev")
 
 
 def test_languages_come_from_the_file(tmp_path: Path) -> None:
     lines = ["source\ttarget\tsource_lang\ttarget_lang\tkind", "hi\tsalut\ten\tfr\ta", "hi\thallo\ten\tde\ta"]
     (tmp_path / "a.tsv").write_text("\n".join([*lines, "hi\tciao\t\tit\ta"]), "utf-8")
     source, quarantine = {"path": str(tmp_path / "a.tsv"), "where": {"kind": "a"}}, Quarantine()
-    rows = list(open_source(source, languages=["en", "fr"], quarantine=quarantine))
+    rows = list(open_source(Source.parse(source), languages=["en", "fr"], quarantine=quarantine))
     assert [(row["target"], row["target_lang"]) for row in rows] == [("salut", "fr"), ("hallo", "de")]
     assert quarantine.counts == {"empty source_lang": 1}
 
@@ -113,12 +114,13 @@ def test_file_columns_select_rows(tmp_path: Path) -> None:
     chosen = {"path": str(tmp_path / "a.parquet"), "hash_key": "source", "hash_modulus": 5}
     mapped = {**chosen, "columns": {"source": "text", "target": "other"}}
     rest, held = (
-        {row["source"] for row in open_source({**mapped, "hash_split": part}, languages=["en", "de"])}
+        {row["source"] for row in open_source(Source.parse({**mapped, "hash_split": part}), languages=["en", "de"])}
         for part in ("rest", "held")
     )
     assert held == {row["text"] for row in rows if is_held(row["source"], 5)}
     assert rest == {row["text"] for row in rows} - held
-    assert held <= set(held_out_texts([{**chosen, "columns": "*", "hash_split": "held"}], languages=["en", "de"]))
+    source = Source.parse({**chosen, "columns": "*", "hash_split": "held"})
+    assert held <= set(held_out_texts([source], languages=["en", "de"]))
 
 
 @pytest.mark.parametrize("key", ["target", "1"])
@@ -146,5 +148,6 @@ def test_held_out_reads_every_text_of_a_pattern(table: Path) -> None:
         }
     )
     pq.write_table(nested, table.parent / "nested.parquet")
-    texts = list(held_out_texts([{"path": str(table.parent / "*.parquet"), "columns": "*"}], languages=["en", "fr"]))
+    source = Source(path=str(table.parent / "*.parquet"), columns="*")
+    texts = list(held_out_texts([source], languages=["en", "fr"]))
     assert len(texts) == 4 * 400 + 7 and {*"one un two three four five six".split(), "word 7", "mot 7"} <= set(texts)

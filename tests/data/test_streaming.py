@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizer_helpers import word_tokenizer
 from torch.utils.data import DataLoader
 
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.sampling import MAIN, LengthBucketBatchSampler
 from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches
 from hf_xlsr.utils.errors import XlsrError

@@ -35,7 +35,7 @@ for module in pkgutil.walk_packages(hf_xlsr.__path__, "hf_xlsr.", onerror=lambda
 
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.languages import language_identifier
-from hf_xlsr.data.running_text import split_sentences
+from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.encoders.onnx import OnnxEncoder
 from hf_xlsr.evaluation.bleu import corpus_bleu

@@ -13,9 +13,8 @@ ALLOWED = {
     "hf_xlsr/encoders/assembly.py": "loads and assembles models of sentence-transformers",
     "hf_xlsr/encoders/reading.py": "reads what users give",
     "hf_xlsr/encoders/stock.py": "loads plain encoders",
-    "hf_xlsr/encoders/onnx.py": "reads the tokenizers beside ONNX files",
-    "hf_xlsr/data/pairs.py": "reads tokenizers that recipes name, and those of prepared data",
-    "hf_xlsr/data/running_text.py": "reads the tokenizer of prepared data",
+    "hf_xlsr/encoders/onnx.py": "reads the tokenizers next to ONNX files",
+    "hf_xlsr/data/tokenization.py": "reads tokenizers that recipes name, and trained ones in the cache",
     "hf_xlsr/runs/methods/sentence_encoder.py": "compares values of a recipe with those of its encoder",
     "modeling/heads.py": "reads the masked-LM head of an encoder's place",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from recipe_helpers import TWO_STEPS, assert_values, mostly_slow, runs_of
 
-from hf_xlsr.data.cleaning import build_cleaner
+from hf_xlsr.data.cleaning import Cleaner, build_steps
 from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
@@ -134,7 +134,7 @@ def test_paper_values() -> None:
 )
 def test_third_languages_are_removed(language: str, kept: str) -> None:
     """By a foreign letter, or by the words of a whole sentence."""
-    cleaner = build_cleaner(RUNS[f"lightweight_en_{language}"]["data"]["cleaning"], ["en", language])
+    cleaner = Cleaner(build_steps(RUNS[f"lightweight_en_{language}"]["data"]["cleaning"], ["en", language]))
     english = "The red house stands on the bank of the river."
     others = ["Dom na brzegu należał do Łukasza.", "Het rode huis staat aan de oever van de rivier.", "Дом у реки."]
     rows = [{"source": english, "target": text} for text in (kept, *others)]

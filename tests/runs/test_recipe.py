@@ -12,11 +12,11 @@ import pytest
 from conftest import tiny_encoder
 from transformers import AutoConfig
 
-from hf_xlsr.data.pairs import PreparedData
 from hf_xlsr.encoders.heads import pooling_name
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.runs.methods import METHODS
+from hf_xlsr.runs.methods.base import TrainingData
 from hf_xlsr.runs.recipe import guard_source, load_runs, own_options, own_source, parse_yaml
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
@@ -80,7 +80,7 @@ def test_pooling_of_a_given_encoder(name: str, tmp_path: Path, tokenizer: Any) -
     encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
     to_sentence_transformer(encoder, tokenizer, pooling="cls").save(str(tmp_path / "given"))
     words = ["--encoder", str(tmp_path / "given"), "--languages", "en,fr", "--train", "t.tsv"]
-    data = PreparedData(None, tokenizer, {}, dict.fromkeys(("en", "fr"), tokenizer))
+    data = TrainingData({}, tokenizer)
     for more, pooling in (([], "cls"), (["--model.pooling", "max"], "max")):
         (run,) = load_runs(name, [*words, *more])
         run.teacher = SimpleNamespace(dim=16)  # of a distillation

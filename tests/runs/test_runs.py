@@ -13,7 +13,7 @@ from hf_xlsr.runs.card import card_of_run
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, merge, read_run, resolve
-from hf_xlsr.runs.train import prepare_data, train_recipe
+from hf_xlsr.runs.train import read_data, record_data, train_recipe
 from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
@@ -38,20 +38,23 @@ def write(path: Path, pairs: list[dict[str, str]]) -> None:
     path.write_text("source\ttarget\n" + "".join(f"{row['source']}\t{row['target']}\n" for row in pairs), "utf-8")
 
 
-def prepared(run: Method, folder: Path) -> Any:
-    return prepare_data(run, folder, run.evaluation_sets())
+def recorded(run: Method, folder: Path) -> dict[str, Any]:
+    """The report of a run's data, recorded in a folder as for a run that is resumed there."""
+    data = read_data(run, run.evaluation_sets())
+    record_data(folder, data)
+    return data.report({})
 
 
 @pytest.mark.parametrize("run", ["lightweight", "cmlm"], indirect=True)
 def test_changed_test_set(run: Method, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    first = prepared(run, folder)
-    assert prepared(run, folder).report == first.report
+    first = recorded(run, folder)
+    assert recorded(run, folder) == first
     write(tmp_path / "test.tsv", make_pairs(60)[2::-1])  # the same sentences
-    assert prepared(run, folder).report == first.report
+    assert recorded(run, folder) == first
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
     with pytest.raises(XlsrError, match="--overwrite"):
-        prepared(run, folder)
+        recorded(run, folder)
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)

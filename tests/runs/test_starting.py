@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
+from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.encoders.reading import weights_folder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.methods.base import start_from
@@ -110,7 +111,7 @@ def test_tokenizer_follows_the_embeddings(method: str, adapters: str, recipe_of:
     folder = weights_folder(tmp_path / "one")
     assert folder.name == ("merged" if adapters == "2" else "final")
     second = recipe_of("two", FRENCH, method, "--start_from", str(tmp_path / "one"), "--vocab_size", "50")
-    data = second.prepare(tmp_path / "data", iter(()))
+    data = second.read_data(SeenHashes())
     vocabulary = AutoTokenizer.from_pretrained(str(tmp_path / "one" / "training" / "final")).get_vocab()
     assert len(vocabulary) == 60 and data.tokenizer.get_vocab() == vocabulary
     table = second.build_model(data).get_input_embeddings().weight
@@ -120,11 +121,11 @@ def test_tokenizer_follows_the_embeddings(method: str, adapters: str, recipe_of:
 
 def test_weights_without_a_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
     first = recipe_of("one", ENGLISH, "hictl")
-    data = first.prepare(tmp_path / "data", iter(()))
+    data = first.read_data(SeenHashes())
     first.build_model(data).save_pretrained(tmp_path / "weights")
     more = ["--start_from", str(tmp_path / "weights")]
     with pytest.raises(XlsrError, match="tokenizer.path"):
         train_recipe(recipe_of("two", FRENCH, "hictl", *more))
     data.tokenizer.save_pretrained(tmp_path / "tokenizer")
     named = recipe_of("three", FRENCH, "hictl", *more, "--tokenizer.path", str(tmp_path / "tokenizer"))
-    assert named.prepare(tmp_path / "three", iter(())).tokenizer.get_vocab() == (data.tokenizer.get_vocab())
+    assert named.read_data(SeenHashes()).tokenizer.get_vocab() == (data.tokenizer.get_vocab())

@@ -16,7 +16,8 @@ from story_helpers import assert_equal
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
-from hf_xlsr.data.pairs import evaluation_rows
+from hf_xlsr.data.evaluation_sets import evaluation_pairs
+from hf_xlsr.data.sources import parse_sources
 from hf_xlsr.trainers.base import last_whole_checkpoint
 
 SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_device_train_batch_size", "8"]
@@ -96,11 +97,11 @@ def test_dev_set_is_drawn_and_removed_from_training(own: Path, tiny_encoder_fold
     train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "lines.{en,de}")]
     assert main([*train, "--languages", "[en, de]", *SMALL, "--output_dir", str(own / "run")]) == 0
     (recipe,) = loaded("finetune", [*train[2:], "--languages", "en,de"])
-    dev = evaluation_rows(recipe["data"]["dev"], languages=["en", "de"], split="dev")
-    assert dev == evaluation_rows(recipe["data"]["dev"], languages=["en", "de"], split="dev")
+    dev = evaluation_pairs(parse_sources(recipe["data"]["dev"]), languages=["en", "de"], split="dev")
+    assert dev == evaluation_pairs(parse_sources(recipe["data"]["dev"]), languages=["en", "de"], split="dev")
     assert 2 <= len(dev) <= 30
     seen = {match_key(row[side]) for row in dev for side in ("source", "target")}
-    all_rows = evaluation_rows(recipe["data"]["train"], languages=["en", "de"], split="train")
+    all_rows = evaluation_pairs(parse_sources(recipe["data"]["train"]), languages=["en", "de"], split="train")
     left = [row for row in all_rows if not {match_key(row["source"]), match_key(row["target"])} & seen]
     report = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
     assert report["pairs"] == len({(row["source"], row["target"]) for row in left}) < len(all_rows)

@@ -13,7 +13,7 @@ from conftest import ENGLISH, FRENCH, tiny_encoder
 from lightweight_trainers import TINY
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments

@@ -15,7 +15,7 @@ from forked_command import start_workers_by_fork
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.tokenization import train_tokenizer
 
 

@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from hf_xlsr.cli import main
+from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
@@ -119,7 +120,7 @@ def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_o
     more = [word for name, value in zip(names, weights, strict=True) for word in (f"--{name}", str(value))]
     more += ["--retrieval_batch_size", "12", "--nli_batch_size", "6", "--output_dir", str(tmp_path / "run")]
     (recipe,) = load_runs(recipe_of(), more)
-    data = recipe.prepare(tmp_path / "data", iter(()))
+    data = recipe.read_data(SeenHashes())
     sets: dict[str, Any] = {"dev": [], "test": []}
     trainer = recipe.build_trainer(recipe.arguments(tmp_path / "out", sets), data, sets)
     _, sampler = trainer.train_batches()

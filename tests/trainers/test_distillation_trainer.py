@@ -15,11 +15,11 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer
-from hf_xlsr.data.pairs import PreparedData
-from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.encoders.heads import pooling_name
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.export.sentence_transformer import to_sentence_transformer
+from hf_xlsr.runs.methods.base import TrainingData
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.trainers import lightweight
 
@@ -91,7 +91,7 @@ def test_student_keeps_its_pooling_and_has_no_dropout(tmp_path: Path, tokenizer:
     made = DistillationTrainer(str(tmp_path / "s"), arguments(tmp_path, max_steps=1), **more).model.config
     (run,) = load_runs("start_distillation", ["--model.encoder.path", str(tmp_path / "s"), "--teacher.path", "x"])
     run.teacher = Teacher(Words(), vectors=tmp_path / "v")
-    built = run.build_model(PreparedData(None, tokenizer, {})).config
+    built = run.build_model(TrainingData({}, tokenizer)).config
     for config in (made, built):
         text_config = config.text_config
         assert pooling_name(config.head) == "cls"

@@ -14,7 +14,8 @@ from conftest import ENGLISH, FRENCH, tiny_encoder
 from datasets import Dataset
 
 from hf_xlsr import HictlConfig
-from hf_xlsr.data.labelled import LabelledSet, LabelledTask, encode_texts
+from hf_xlsr.data.encoding import encode_texts
+from hf_xlsr.data.label_tasks import LabelledSet, LabelledTask
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification

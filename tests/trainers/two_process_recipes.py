@@ -152,7 +152,7 @@ def run(folder: Path, name: str, output: str, *more: str, whole: bool = False) -
 
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.runs.recipe import load_runs
-    from hf_xlsr.runs.train import prepare_data, train_recipe
+    from hf_xlsr.runs.train import read_data, train_recipe
 
     state = PartialState(cpu=True)
     common = ["--output_dir", str(folder / output / name)]
@@ -164,10 +164,8 @@ def run(folder: Path, name: str, output: str, *more: str, whole: bool = False) -
     place, sets = RunFolder(method.recipe.output_dir), method.evaluation_sets()
     arguments = method.arguments(place.training, sets)
     method.check(arguments, sets)
-    # One process prepares the data of all launches; `one` runs beside them.
-    shared = folder / "data" / ("one" if state.num_processes == 1 else "two") / name
     with state.main_process_first():
-        data = prepare_data(method, shared, sets)
+        data = read_data(method, sets)
     trainer = method.build_trainer(arguments, data, sets)
     trainer.train()
     trainer.save_model(str(place.final))

@@ -100,7 +100,7 @@ def nli(
 
 
 def _relation(label: Any, row: int, name: str) -> str:
-    from hf_xlsr.data.labelled import NLI_TASK
+    from hf_xlsr.data.label_tasks import NLI_TASK
 
     with suppress(ValueError):
         if (number := NLI_TASK.value(label)) is not None:

@@ -18,9 +18,11 @@ from pydantic import Field
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.pairs import evaluation_rows
-from hf_xlsr.data.sources import as_list, source_name
+from hf_xlsr.data.evaluation_sets import evaluation_pairs
+from hf_xlsr.data.preparation import CleanRows
+from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.sources import Source, parse_sources
+from hf_xlsr.data.training_rows import clean_pairs
 from hf_xlsr.encoders.reading import weights_folder
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.folder import RunFolder
@@ -49,9 +51,37 @@ class Finished:
     data_hashes: dict[str, str] = field(default_factory=dict)
     dimension: int = 0
     comparison: dict[str, dict[str, float]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
-# Part of a report of `prepare`, empty for all of it -> the key of its count, and what is counted.
+@dataclass
+class TrainingData:
+    """What a recipe trains on.
+
+    Attributes:
+        rows: Clean rows by task; the rows of the main task have an empty name, or are absent.
+        tokenizer: Of all texts, or one for each language.
+    """
+
+    rows: dict[str, CleanRows]
+    tokenizer: Any
+
+    def dataset(self, task: str) -> Any:
+        """The rows of a task for a trainer; None if the recipe has none."""
+        return self.rows[task].rows if task in self.rows else None
+
+    def report(self, token_counts: Mapping[str, int]) -> dict[str, Any]:
+        """The reports of the rows, those of further tasks by name, and what a trainer counted."""
+        report: dict[str, Any] = {"pairs": 0}
+        for task, clean in self.rows.items():
+            report |= {task: clean.report} if task else clean.report
+        report |= token_counts
+        if not isinstance(self.tokenizer, Mapping):
+            report["vocab_size"] = len(self.tokenizer)
+        return report
+
+
+# Task in a report of training data -> the key of its count, and what is counted.
 COUNTED = {
     "": ("pairs", "training examples"),
     "text": ("pairs", "pairs of consecutive sentences"),
@@ -60,8 +90,12 @@ COUNTED = {
 }
 
 
+# Steps of cleaning in words.
+REMOVED = {"no_label": "without a label"}
+
+
 def counted(report: Mapping[str, Any]) -> dict[str, int]:
-    """Counts of training rows in a report of `prepare`, by kind of row."""
+    """Counts of training rows in a report of training data, by kind of row."""
     counts = {what: (report if not part else report.get(part, {})).get(key) for part, (key, what) in COUNTED.items()}
     return {what: count for what, count in counts.items() if count}
 
@@ -91,6 +125,8 @@ class Method(ABC):
     config_class: ClassVar[type]
     arguments_class: ClassVar[type]
     trainer_class: ClassVar[type[XlsrTrainer]]
+    # Whether both sides of a pair may be in one language.
+    one_language: ClassVar[bool] = False
     # For the model card.
     card_template: ClassVar[str] = "card_task.md.jinja"
     card_tags: ClassVar[tuple[str, ...]] = ()
@@ -152,10 +188,9 @@ class Method(ABC):
 
     def evaluation_sets(self) -> dict[str, Any]:
         """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it."""
-        data, languages = self.recipe.data, self.recipe.languages
+        languages = self.recipe.languages
         return {
-            split: evaluation_rows(as_list(getattr(data, split)), languages=languages, split=split)
-            for split in ("dev", "test")
+            split: evaluation_pairs(self.sources(split), languages=languages, split=split) for split in ("dev", "test")
         }
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
@@ -165,7 +200,11 @@ class Method(ABC):
 
     def set_name(self, split: str) -> str:
         """The name of the dev or test set in metric keys."""
-        return source_name(as_list(getattr(self.recipe.data, split))[0])
+        return self.sources(split)[0].name
+
+    def sources(self, key: str) -> list[Source]:
+        """The sources of a key of `data`."""
+        return parse_sources(getattr(self.recipe.data, key))
 
     @abstractmethod
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
@@ -198,31 +237,43 @@ class Method(ABC):
         if missing:
             raise XlsrError(f"recipe '{self.recipe.name}' needs {' and '.join(missing)}.")
 
-    def reading(self, evaluation_texts: Iterator[str]) -> dict[str, Any]:
-        """Arguments that all functions of preparation take."""
+    def reading(self, evaluation_texts: SeenHashes) -> dict[str, Any]:
+        """Arguments that all functions of `hf_xlsr.data.training_rows` take."""
         return {
             "languages": self.recipe.languages,
-            "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
+            "evaluation_texts": evaluation_texts,
             "seed": self.recipe.seed,
             "num_proc": self.recipe.data.num_proc,
         }
 
     @property
-    def max_length(self) -> int:
-        """Number of tokens that sentences are truncated to while data are prepared."""
-        return self.recipe.data.max_length or NEW_LENGTH
+    def max_length(self) -> int | None:
+        """Number of tokens that sentences are truncated to; None for that of the encoder."""
+        return self.recipe.data.max_length
+
+    def clean_pairs(self, evaluation_texts: SeenHashes) -> CleanRows:
+        """The clean translation pairs of `data.train`."""
+        data = self.recipe.data
+        return clean_pairs(
+            self.sources("train"),
+            cleaning=data.cleaning,
+            fraction=data.fraction,
+            limit=data.limit,
+            one_language=self.one_language,
+            **self.reading(evaluation_texts),
+        )
 
     @abstractmethod
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
-        """Training data and tokenizers, made in `folder` or loaded from it: something with a `report`."""
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        """Clean rows and tokenizers, from the cache or made there."""
 
     @abstractmethod
-    def build_model(self, data: Any) -> Any:
+    def build_model(self, data: TrainingData) -> Any:
         """The model of the recipe for its data; with adapters, in a PEFT wrapper."""
 
-    def trainer_options(self, data: Any) -> dict[str, Any]:
-        """Arguments of the trainer that come from the data, besides `train_dataset`."""
-        return {"processing_class": data.tokenizer}
+    def trainer_options(self, data: TrainingData) -> dict[str, Any]:
+        """Arguments of the trainer that come from the data."""
+        return {"train_dataset": data.dataset(""), "processing_class": data.tokenizer}
 
     def arguments(self, folder: Path, sets: Mapping[str, Any]) -> Any:
         recipe = self.recipe
@@ -234,21 +285,17 @@ class Method(ABC):
         options = {key: value for key, value in options.items() if value is not None}
         with self.explained("training"):
             options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
+            options["num_proc"] = recipe.data.num_proc
             return self.arguments_class(**{**options, **self.more_arguments()})
 
     def more_arguments(self) -> dict[str, Any]:
         """Training arguments that other sections of the recipe set."""
         return {}
 
-    def build_trainer(self, arguments: Any, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
+    def build_trainer(self, arguments: Any, data: TrainingData, sets: Mapping[str, Any]) -> XlsrTrainer:
         torch.manual_seed(self.recipe.seed)
-        return self.trainer_class(
-            self.build_model(data),
-            arguments,
-            train_dataset=data.train,
-            evaluations=self.evaluations(sets),
-            **self.trainer_options(data),
-        )
+        model = self.build_model(data)
+        return self.trainer_class(model, arguments, evaluations=self.evaluations(sets), **self.trainer_options(data))
 
     def initialize(self, model: Any) -> Any:
         """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them."""
@@ -259,24 +306,22 @@ class Method(ABC):
 
     @abstractmethod
     def evaluate_and_export(
-        self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
+        self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
         """Writes the model to `folder.model`, evaluates it as loaded from there, and prints the results."""
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        """Facts for the model card, by heading, from the report of `prepare`."""
+        """Facts for the model card, by heading, from the report of the training data."""
         vocabulary = {"vocabulary": f"{report['vocab_size']:,} tokens"} if report.get("vocab_size") else {}
         return {**{what: f"{count:,}" for what, count in counted(report).items()}, **vocabulary}
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
-        """The result of `prepare` in a sentence for the console."""
+        """A report of training data in a sentence for the console."""
         steps = report.get("cleaning", {})
-        parts = [report, *(report[part] for part in COUNTED if report.get(part))]
         counts = {
-            **{f"removed by {step}": rows["in"] - rows["out"] for step, rows in steps.items()},
+            **{REMOVED.get(step, f"removed by {step}"): rows["in"] - rows["out"] for step, rows in steps.items()},
             "bad lines": sum(report.get("rejected", {}).values()),
-            "without a label": sum(report.get("unlabelled", {}).values()),
-            "truncated": sum(part.get("num_truncated", 0) for part in parts),
+            "truncated": report.get("num_truncated", 0),
             "tokens in the vocabulary": report.get("vocab_size") or 0,
         }
         facts = {**counted(report), **{what: count for what, count in counts.items() if count}}

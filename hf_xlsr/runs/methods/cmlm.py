@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from hf_xlsr.data.labelled import prepare_nli
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.pairs import PreparedData, prepare
-from hf_xlsr.data.running_text import prepare_running_text
-from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.preparation import CleanRows
+from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.sources import Source, parse_sources
+from hf_xlsr.data.training_rows import clean_inference, clean_running_text
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.runs.methods.base import DROPOUT
+from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import (
     ENCODER,
     NLI_LABELS,
+    PAIR_COLUMNS,
     FramedTokenizerSection,
     NliSection,
     OneEncoderMethod,
@@ -65,14 +66,17 @@ class CmlmMethod(OneEncoderMethod):
     recipe: CmlmRecipe
 
     @property
-    def active(self) -> dict[str, list[Any]]:
+    def active(self) -> dict[str, list[Source]]:
         """The sources of the tasks that have both data and a weight."""
-        found = {
+        tasks = {
             "text": (self.config.cmlm_weight, self.recipe.data.text),
             "pairs": (self.config.retrieval_weight, self.recipe.data.train),
             "nli": (self.config.nli_weight, self.recipe.nli.train),
         }
-        active = {task: as_list(sources) for task, (weight, sources) in found.items() if weight and as_list(sources)}
+        active: dict[str, list[Source]] = {}
+        for task, (weight, sources) in tasks.items():
+            if weight and sources:
+                active[task] = parse_sources(sources)
         if not active:
             raise XlsrError(
                 f"recipe '{self.recipe.name}' has no data of a task with a weight: text, train or nli.train."
@@ -84,43 +88,39 @@ class CmlmMethod(OneEncoderMethod):
         if "text" in self.active:
             self.check_tokenizer(MaskDrawer)
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        recipe, active = self.recipe, self.active
-        common = {"max_length": self.max_length, **self.reading(evaluation_texts)}
-        prepared = PreparedData(None, self.given_tokenizer(), {"pairs": 0})
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        active = self.active
+        reading = self.reading(evaluation_texts)
+        rows: dict[str, CleanRows] = {}
         if "text" in active:
-            prepared.train = prepare_running_text(
-                active["text"],
-                tokenizers=prepared.tokenizer or recipe.tokenizer.model_dump(),
-                folder=folder / "text",
-                cleaning=recipe.data.cleaning,
-                **common,
-            )
-            prepared.tokenizer = prepared.train.tokenizer
-            prepared.report["text"] = prepared.train.report
+            rows["text"] = clean_running_text(active["text"], cleaning=self.recipe.data.cleaning, **reading)
         if "pairs" in active:
-            tokenizer = prepared.tokenizer or recipe.tokenizer.model_dump()
-            pairs = prepare(data=recipe.data.model_dump(), tokenizer=tokenizer, folder=folder / "pairs", **common)
-            prepared.pairs, prepared.tokenizer = pairs.train, pairs.tokenizer
-            prepared.report |= pairs.report
+            rows[""] = self.clean_pairs(evaluation_texts)
         if "nli" in active:
-            if prepared.tokenizer is None:
-                raise XlsrError(f"recipe '{recipe.name}' has no text to train a tokenizer on; set tokenizer.path.")
-            prepared.nli = prepare_nli(active["nli"], tokenizers=prepared.tokenizer, folder=folder / "nli", **common)
-            prepared.report["nli"] = prepared.nli.report
-        prepared.report["vocab_size"] = len(prepared.tokenizer)
-        return prepared
+            rows["nli"] = clean_inference(active["nli"], **reading)
 
-    def build_model(self, data: PreparedData) -> Any:
-        labels = NLI_LABELS if data.nli is not None else 0
+        if "text" in rows:
+            tokenizer = self.tokenizer_for(rows["text"], [("text", "lang")])
+        elif "" in rows:
+            tokenizer = self.tokenizer_for(rows[""], PAIR_COLUMNS)
+        else:
+            tokenizer = self.given_tokenizer
+        if tokenizer is None:
+            raise XlsrError(f"recipe '{self.recipe.name}' has no text to train a tokenizer on; set tokenizer.path.")
+        return TrainingData(rows, tokenizer)
+
+    def build_model(self, data: TrainingData) -> Any:
+        labels = NLI_LABELS if "nli" in data.rows else 0
         text_config = self.encoder_config(data.tokenizer)
         return self.initialize(self.model_on_encoder(self.model_class, text_config, nli_labels=labels))
 
-    def room(self, positions: int) -> int:
-        return self.config.room(positions) if "text" in self.active else positions
-
-    def trainer_options(self, data: PreparedData) -> dict[str, Any]:
-        return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}
+    def trainer_options(self, data: TrainingData) -> dict[str, Any]:
+        return {
+            "processing_class": data.tokenizer,
+            "train_dataset": data.dataset("text"),
+            "retrieval_dataset": data.dataset(""),
+            "nli_dataset": data.dataset("nli"),
+        }
 
     @property
     def exported(self) -> bool:

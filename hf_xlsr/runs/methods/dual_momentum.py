@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from hf_xlsr.data.labelled import prepare_nli
-from hf_xlsr.data.pairs import PreparedData, prepare
-from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.sources import as_list, expand, parse_sources
+from hf_xlsr.data.training_rows import clean_inference
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
-from hf_xlsr.runs.methods.base import DROPOUT
+from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceEncoderMethod, SentenceEncoderRecipe
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
@@ -83,28 +83,35 @@ class DualMomentumMethod(SentenceEncoderMethod):
         paths = self.paths
         return read_encoder(paths.get(SHARED, paths), "model.encoders")
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        recipe = self.recipe
-        common = {"max_length": self.max_length, **self.reading(evaluation_texts)}
-        own = self.given_texts.tokenizers if self.given_texts else {}
-        tokenizers = {language: own.get(language) or own[""] for language in recipe.languages}
-        data = prepare(data=recipe.data.model_dump(), tokenizer=tokenizers, folder=folder, **common)
-        if sources := as_list(recipe.nli.train):
-            data.nli = prepare_nli(sources, tokenizers=data.tokenizers, folder=folder / "nli", **common)
-        return data
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        rows = {"": self.clean_pairs(evaluation_texts)}
+        inference_sources = parse_sources(self.recipe.nli.train)
+        if inference_sources:
+            rows["nli"] = clean_inference(inference_sources, crossed=False, **self.reading(evaluation_texts))
+        return TrainingData(rows, self.tokenizers)
 
-    def build_model(self, data: PreparedData) -> Any:
+    @cached_property
+    def tokenizers(self) -> dict[str, Any]:
+        """The tokenizer of each language."""
+        parts = self.read_given().parts
+        return {language: (parts.get(language) or parts[""]).tokenizer for language in self.recipe.languages}
+
+    def build_model(self, data: TrainingData) -> Any:
         with self.explained("model"):
             model = DualMomentumModel.from_encoders(
                 self.read_given(),
-                nli_labels=NLI_LABELS if data.nli is not None else 0,
+                nli_labels=NLI_LABELS if "nli" in data.rows else 0,
                 dropout=self.recipe.model.get("dropout"),
                 **self.config_options,
             )
         return self.initialize(model)
 
-    def trainer_options(self, data: PreparedData) -> dict[str, Any]:
-        return {"tokenizers": data.tokenizers, "nli_dataset": data.nli}
+    def trainer_options(self, data: TrainingData) -> dict[str, Any]:
+        return {
+            "tokenizers": data.tokenizer,
+            "train_dataset": data.dataset(""),
+            "nli_dataset": data.dataset("nli"),
+        }
 
     def routes(self) -> tuple[str, ...]:
         return () if SHARED in self.recipe.model["encoders"] else tuple(self.recipe.languages)

@@ -11,21 +11,24 @@ from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import GenerationConfig
 
-from hf_xlsr.data.labelled import LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
-from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
-from hf_xlsr.data.sources import as_list, open_source
-from hf_xlsr.data.tokenization import trim_vocabulary
+from hf_xlsr.data.cleaning import row_text
+from hf_xlsr.data.evaluation_sets import labelled_sets
+from hf_xlsr.data.label_tasks import LabelledSet, LabelledTask, check_framing
+from hf_xlsr.data.preparation import source_content
+from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.sources import as_list, open_source, parse_sources
+from hf_xlsr.data.tokenization import load_tokenizer, tokenizer_hash, trim_vocabulary
+from hf_xlsr.data.training_rows import clean_labelled
 from hf_xlsr.encoders.reading import encoder_folder
-from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
-from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, start_encoder
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished, Method
+from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished, Method, TrainingData
 from hf_xlsr.runs.methods.hictl import HICTL_PAPER
 from hf_xlsr.runs.sections import DataSection, NamedSources, Recipe, Sources, section_of
 from hf_xlsr.trainers.adapters import merged
@@ -33,7 +36,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments, evaluate_sets, metric_keys
 from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 from hf_xlsr.utils.files import write_text
-from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.hashing import address_of, cached, data_hash
 from hf_xlsr.utils.validation import Section
 
 START = (
@@ -57,10 +60,9 @@ class FineTuningMethod(Method):
         return encoder_folder(self.recipe.model["start"])
 
     @cached_property
-    def max_length(self) -> int:
-        encoder = start_encoder(self.recipe.model["start"], place="model.start")
-        own = load_tokenizer(self.start, "model.start").model_max_length
-        return usable_length([encoder], own, self.recipe.data.max_length)
+    def start_tokenizer(self) -> Any:
+        """The tokenizer of the encoder."""
+        return load_tokenizer(self.start, "model.start")
 
     def from_encoder(self, model_class: Any, **options: Any) -> Any:
         """The model of the recipe on its encoder, with further values of its configuration."""
@@ -143,8 +145,12 @@ class ClassificationMethod(FineTuningMethod):
     def evaluation_sets(self) -> dict[str, list[LabelledSet]]:
         recipe = self.recipe
         return {
-            split: read_sets(
-                getattr(recipe.data, split), self.task, languages=recipe.languages, split=split, seed=recipe.seed
+            split: labelled_sets(
+                {name: parse_sources(sources) for name, sources in (getattr(recipe.data, split) or {}).items()},
+                self.task,
+                languages=recipe.languages,
+                split=split,
+                seed=recipe.seed,
             )
             for split in ("dev", "test")
         }
@@ -167,20 +173,24 @@ class ClassificationMethod(FineTuningMethod):
     def metric_names(self, sets: Mapping[str, Any]) -> list[str]:
         return metric_keys(sets["dev"], protocol=self.recipe.evaluation.protocol)
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        recipe, tokenizer = self.recipe, load_tokenizer(self.start, "model.start")
-        train = prepare_labelled(
-            recipe.data.train,
-            task=self.task,
-            tokenizer=tokenizer,
-            folder=folder,
-            **self.reading(evaluation_texts),
-            max_length=self.max_length,
-            **recipe.data.model_dump(include={"cleaning", "fraction", "limit", "overlap"}),
-        )
-        return PreparedData(train, tokenizer, train.report)
+    def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
+        super().check(arguments, sets)
+        check_framing(self.start_tokenizer, len(self.task.columns))
 
-    def build_model(self, data: PreparedData) -> Any:
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        data = self.recipe.data
+        clean = clean_labelled(
+            self.sources("train"),
+            self.task,
+            cleaning=data.cleaning,
+            fraction=data.fraction,
+            limit=data.limit,
+            whole_rows=data.overlap == "row",
+            **self.reading(evaluation_texts),
+        )
+        return TrainingData({"": clean}, self.start_tokenizer)
+
+    def build_model(self, data: TrainingData) -> Any:
         task = self.task
         options: dict[str, Any] = {"place": "model.start", "num_labels": task.num_labels}
         if task.labels:
@@ -189,7 +199,7 @@ class ClassificationMethod(FineTuningMethod):
         return self.from_encoder(HictlForSequenceClassification, **options)
 
     def evaluate_and_export(
-        self, folder: RunFolder, trainer: XlsrTrainer, data: PreparedData, sets: Mapping[str, Any], console: Console
+        self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
         classifier: Any = trainer.live_encoder()
         classifier.model = model = self.save(folder, trainer, data.tokenizer)
@@ -285,49 +295,49 @@ class TranslationMethod(FineTuningMethod):
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))] if sets["dev"] else []
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        return prepare(
-            data=self.recipe.data.model_dump(),
-            tokenizer=self._tokenizer(folder),
-            folder=folder,
-            max_length=self.max_length,
-            **self.reading(evaluation_texts),
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        tokenizer = self._tokenizer()
+        return TrainingData({"": self.clean_pairs(evaluation_texts)}, tokenizer)
+
+    def _tokenizer(self) -> Any:
+        """The encoder's tokenizer; if the vocabulary is reduced, a smaller one from the cache."""
+        recipe = self.recipe
+        sentence_ends(self.start_tokenizer)  # fails before hours of reading
+        sources = parse_sources(recipe.vocabulary.sources)
+        if not sources:
+            return self.start_tokenizer
+
+        def texts() -> Iterator[str]:
+            for source in sources:
+                for row in open_source(source, languages=recipe.languages, seed=recipe.seed):
+                    yield from (row["source"], row["target"])
+
+        def make(folder: Path) -> None:
+            smaller, _ = trim_vocabulary(self.start_tokenizer, texts())
+            smaller.save_pretrained(str(folder))
+
+        contents = [source_content(source) for source in sources]
+        address = address_of(
+            ["vocabulary", tokenizer_hash(self.start_tokenizer), recipe.languages, recipe.seed, contents]
         )
+        return load_tokenizer(str(cached(address, make)), "the reduced tokenizer")
 
-    def _tokenizer(self, folder: Path) -> Any:
-        """The encoder's tokenizer; if the vocabulary is reduced, a smaller one that is kept in the run's folder."""
-        recipe, reduced = self.recipe, folder / "vocabulary"
-        whole = load_tokenizer(self.start, "model.start")
-        sentence_ends(whole)  # fails before hours of reading
-        if not (sources := as_list(recipe.vocabulary.sources)):
-            return whole
-        if not reduced.is_dir():
-            texts = (
-                row[side]
-                for source in sources
-                for row in open_source(source, languages=recipe.languages, split="train", seed=recipe.seed)
-                for side in ("source", "target")
-            )
-            partial_folder = folder / "vocabulary.partial"
-            trim_vocabulary(whole, texts)[0].save_pretrained(str(partial_folder))
-            partial_folder.rename(reduced)
-        return load_tokenizer(str(reduced), "the reduced tokenizer")
-
-    def build_model(self, data: PreparedData) -> Any:
-        tokenizer, kept = data.tokenizer, None
-        if as_list(self.recipe.vocabulary.sources):
+    def build_model(self, data: TrainingData) -> Any:
+        tokenizer = data.tokenizer
+        tokens = None
+        if self.recipe.vocabulary.sources:
             names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-            kept = load_tokenizer(self.start, "model.start").convert_tokens_to_ids(names)
-        return self.from_encoder(HictlForConditionalGeneration, tokenizer=tokenizer, tokens=kept)
+            tokens = self.start_tokenizer.convert_tokens_to_ids(names)
+        return self.from_encoder(HictlForConditionalGeneration, tokenizer=tokenizer, tokens=tokens)
 
     def evaluate_and_export(
-        self, folder: RunFolder, trainer: XlsrTrainer, data: PreparedData, sets: Mapping[str, Any], console: Console
+        self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
         # Users of the folder decode as the recipe does by default.
         decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
         config = trainer.accelerator.unwrap_model(trainer.model).generation_config
         ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        generation = GenerationConfig(**ends, **decoding, max_length=self.max_length)
+        generation = GenerationConfig(**ends, **decoding, max_length=trainer.max_length)
         model, test = self.save(folder, trainer, data.tokenizer, generation_config=generation), sets["test"]
         finished = Finished(Results(), [], {}, model.config.hidden_size)
         if test:
@@ -341,7 +351,7 @@ class TranslationMethod(FineTuningMethod):
             for key, signature in signatures.items():
                 console.print(f"{key}: {signature}", highlight=False)
             finished.data_hashes["test"] = data_hash(row[side] for row in test for side in ("source", "target"))
-            data.report["bleu_signatures"] = signatures
+            finished.facts["bleu_signatures"] = signatures
             write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in translations))
         return finished
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from hf_xlsr.data.collators import HictlCollator
-from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts
-from hf_xlsr.data.prepared import ConcatenatedRows
-from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.training_rows import clean_texts
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
-from hf_xlsr.runs.methods.base import DROPOUT
+from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import (
     ENCODER,
+    PAIR_COLUMNS,
     FramedTokenizerSection,
     OneEncoderMethod,
     OneEncoderRecipe,
@@ -61,16 +60,14 @@ class HictlMethod(OneEncoderMethod):
         super().check(arguments, sets)
         self.check_tokenizer(HictlCollator)
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        section = self.recipe.data
-        common = {"max_length": self.max_length, **self.reading(evaluation_texts)}
-        tokenizer = self.tokenizer_or_section()
-        data = prepare(data=section.model_dump(), tokenizer=tokenizer, folder=folder, **common)
-        parts = [data.train]
-        if sources := as_list(section.monolingual):
-            common["cleaning"] = section.cleaning
-            texts = prepare_texts(sources, tokenizers=data.tokenizer, folder=folder / "monolingual", **common)
-            data.report["monolingual"] = texts.report
-            parts.append(texts)
-        data.train = ConcatenatedRows(parts)  # grouped by language, not by language pair
-        return data
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        rows = {"": self.clean_pairs(evaluation_texts)}
+        monolingual = self.sources("monolingual")
+        if monolingual:
+            cleaning = self.recipe.data.cleaning
+            rows["monolingual"] = clean_texts(monolingual, cleaning=cleaning, **self.reading(evaluation_texts))
+        return TrainingData(rows, self.tokenizer_for(rows[""], PAIR_COLUMNS))
+
+    def trainer_options(self, data: TrainingData) -> dict[str, Any]:
+        datasets = {task or "pairs": clean.rows for task, clean in data.rows.items()}
+        return {"train_dataset": datasets, "processing_class": data.tokenizer}

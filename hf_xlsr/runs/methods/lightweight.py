@@ -9,9 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from transformers import PreTrainedConfig
 
-from hf_xlsr.data.encoding import TAUGHT_PAIRS
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.pairs import PreparedData
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, set_dropout
 from hf_xlsr.encoders.teacher import Teacher
@@ -23,6 +21,7 @@ from hf_xlsr.modeling.lightweight import (
     LightweightDualTransformer,
 )
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
+from hf_xlsr.runs.methods.base import TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
@@ -56,7 +55,7 @@ class LightweightMethod(OneEncoderMethod):
     def new_config(self, model_type: str, **values: Any) -> PreTrainedConfig:
         return paper_encoder_config(**values) if model_type == "bert" else super().new_config(model_type, **values)
 
-    def build_model(self, data: PreparedData, **more: Any) -> Any:
+    def build_model(self, data: TrainingData, **more: Any) -> Any:
         """As the base; `more` are values of the configuration that the recipe does not have."""
         text_config = self.encoder_config(data.tokenizer)
         options = {**self.config_options, **more}
@@ -96,7 +95,7 @@ class DistillationMethod(LightweightMethod):
     config_class = DistillationConfig
     model_class = DistillationModel
     trainer_class = DistillationTrainer
-    row_kind = TAUGHT_PAIRS
+    one_language = True
 
     recipe: DistillationRecipe
 
@@ -112,8 +111,8 @@ class DistillationMethod(LightweightMethod):
         vectors = expand(section.vectors) if section.vectors else None
         return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)
 
-    def build_model(self, data: PreparedData, **more: Any) -> Any:
+    def build_model(self, data: TrainingData, **more: Any) -> Any:
         return super().build_model(data, teacher_dim=self.teacher.dim, **more)
 
-    def trainer_options(self, data: Any) -> dict[str, Any]:
+    def trainer_options(self, data: TrainingData) -> dict[str, Any]:
         return {**super().trainer_options(data), "teacher": self.teacher}

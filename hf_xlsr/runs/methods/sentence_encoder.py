@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, TypeVar
 
+import torch
 from pydantic import Field
 from rich.console import Console
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from hf_xlsr.data.encoding import PAIRS, RowKind
-from hf_xlsr.data.pairs import evaluation_rows, load_tokenizer, prepare
-from hf_xlsr.data.prompts import PromptTable
-from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.encoders.assembly import SentenceEncoder, text_tokenizer
+from hf_xlsr.data.encoding import PAIRS
+from hf_xlsr.data.evaluation_sets import evaluation_pairs
+from hf_xlsr.data.preparation import CleanRows
+from hf_xlsr.data.seen import SeenHashes
+from hf_xlsr.data.sources import expand, parse_sources
+from hf_xlsr.data.tokenization import load_tokenizer, trained_tokenizer
+from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.reading import encoder_folder, read_encoder, weights_folder
-from hf_xlsr.encoders.stock import check_token_ids, set_dropout, usable_length
+from hf_xlsr.encoders.stock import check_token_ids, set_dropout
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
@@ -29,7 +31,7 @@ from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.export import save_export
 from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, guard_rows, retrieval
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
+from hf_xlsr.runs.methods.base import NEW_LENGTH, Evaluations, Finished, Method, TrainingData
 from hf_xlsr.runs.sections import DataSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -40,6 +42,8 @@ from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
 
 NLI_LABELS = 3
+# Each side of a pair with the column of its language.
+PAIR_COLUMNS = [(side, f"{side}_lang") for side in PAIRS.texts]
 
 
 class NliSection(Section):
@@ -82,15 +86,6 @@ class SentenceEncoderRecipe(Recipe):
     export: ExportSection = ExportSection()
 
 
-@dataclass
-class GivenTexts:
-    """How a pretrained encoder reads texts: its tokenizers by route, its length and its prompts."""
-
-    tokenizers: dict[str, Any]
-    max_length: int
-    prompts: PromptTable
-
-
 class SentenceEncoderMethod(Method):
     """A method that makes a sentence encoder: evaluated by retrieval, exported for sentence-transformers."""
 
@@ -112,44 +107,13 @@ class SentenceEncoderMethod(Method):
         """The pretrained encoder of the recipe, read anew; None if it describes a new one."""
         return None
 
-    @cached_property
-    def given_texts(self) -> GivenTexts | None:
-        """How the pretrained encoder reads texts; None for a new one."""
-        given = self.read_given()
-        if given is None:
-            return None
-        tokenizers = {name: text_tokenizer(part) for name, part in given.parts.items()}
-        own = min(part.options["max_seq_length"] for part in given.parts.values())
-        encoders = [part.encoder for part in given.parts.values()]
-        length = usable_length(encoders, own, self.recipe.data.max_length, room=self.room)
-        return GivenTexts(tokenizers, length, PromptTable.of(given.settings))
-
-    def room(self, positions: int) -> int:
-        """Positions of a sentence in an input that has `positions`."""
-        return positions
-
-    @property
-    def max_length(self) -> int:
-        texts = self.given_texts
-        return super().max_length if texts is None else texts.max_length
-
-    @property
-    def prompts(self) -> PromptTable:
-        """The prompts of training: those of the recipe, and else the pretrained encoder's own."""
-        texts = self.given_texts
-        own = PromptTable() if texts is None else texts.prompts
-        return own.given(self.recipe.data.prompt)
-
-    def reading(self, evaluation_texts: Iterator[str]) -> dict[str, Any]:
-        return {**super().reading(evaluation_texts), "prompts": self.prompts}
-
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
         """Writes the sentence-transformers folder, and returns the encoder as that folder loads it."""
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
         return save_export(model.to_sentence_transformer(trainer.text_tokenizers()), path)
 
     def evaluation_sets(self) -> dict[str, Any]:
-        guard = [guard_rows(source, self.recipe.languages) for source in as_list(self.recipe.evaluation.guard)]
+        guard = [guard_rows(source, self.recipe.languages) for source in parse_sources(self.recipe.evaluation.guard)]
         return {**super().evaluation_sets(), "guard": guard}
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
@@ -163,8 +127,9 @@ class SentenceEncoderMethod(Method):
         """Whether the recipe starts from trained weights, with which the result can be compared."""
         return True
 
-    def start_encoder(self, trainer: XlsrTrainer, data: Any, folder: str) -> Any:
+    def start_encoder(self, trainer: XlsrTrainer, data: TrainingData, folder: str) -> Any:
         """The encoder that training starts from, exported to `folder` with the settings of the trained one."""
+        torch.manual_seed(self.recipe.seed)  # as before training, for weights that are new
         model = merged(self.build_model(data))
         trained = base_model(trainer.accelerator.unwrap_model(trainer.model)).config
         model.config.encoder_settings = trained.encoder_settings
@@ -194,8 +159,8 @@ class SentenceEncoderMethod(Method):
         `xsr` searches among the other rows' sentences and, on the test set, those of `evaluation.pool`.
         """
         settings, languages = self.recipe.evaluation, self.recipe.languages
-        more = as_list(settings.pool) if settings.protocol == "xsr" and split == "test" else []
-        pool = by_pair(evaluation_rows(more, languages=languages, split=split))
+        more = parse_sources(settings.pool) if settings.protocol == "xsr" and split == "test" else []
+        pool = by_pair(evaluation_pairs(more, languages=languages, split=split))
         common: dict[str, Any] = {"name": self.set_name(split), "split": split, "batch_size": settings.batch_size}
         results = Results()
         for pair, chosen in by_pair(rows).items():
@@ -208,7 +173,7 @@ class SentenceEncoderMethod(Method):
         return results
 
     def evaluate_and_export(
-        self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
+        self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
         encoder, test = CachedEncoder(self.export(trainer, folder.model)), sets["test"]
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -282,7 +247,6 @@ class OneEncoderMethod(SentenceEncoderMethod):
     default_type: ClassVar[str] = "bert"
     # The model; with `from_encoder`, unless `build_model` is another.
     model_class: ClassVar[Any]
-    row_kind: ClassVar[RowKind] = PAIRS
     # Values of a pretrained encoder that a recipe may change, as no weights depend on them.
     free_values: ClassVar[tuple[str, ...]] = ()
 
@@ -324,6 +288,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
     def read_given(self) -> SentenceEncoder | None:
         return read_encoder(self.encoder_path, "model.encoder.path") if self.encoder_path else None
 
+    @cached_property
     def given_tokenizer(self) -> Any:
         """The tokenizer that the recipe names, of the pretrained encoder or of `start_from`; None if one is trained.
 
@@ -331,8 +296,9 @@ class OneEncoderMethod(SentenceEncoderMethod):
         """
         if self.recipe.tokenizer.path:
             return load_tokenizer(expand(self.recipe.tokenizer.path), "tokenizer.path")
-        if self.given_texts is not None:
-            return self.given_texts.tokenizers[""]
+        given = self.read_given()
+        if given is not None:
+            return given.single().required_tokenizer()
         if not self.recipe.start_from:
             return None
         folder = weights_folder(self.recipe.start_from)
@@ -340,32 +306,35 @@ class OneEncoderMethod(SentenceEncoderMethod):
             raise XlsrError(f"start_from '{folder}' has no tokenizer next to its weights; set tokenizer.path.")
         return load_tokenizer(str(folder), "tokenizer.path")
 
-    def tokenizer_or_section(self) -> Any:
-        """The tokenizer for `prepare`, or how to train one."""
-        given = self.given_tokenizer()
-        return self.recipe.tokenizer.model_dump() if given is None else given
+    def tokenizer_for(self, clean: CleanRows, columns: Sequence[tuple[str, str]]) -> Any:
+        """The given tokenizer, or one that is trained on the rows; `columns` are each text with its language."""
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        recipe = self.recipe
+        options: dict[str, Any] = {"max_length": self.max_length, "seed": recipe.seed}
+        return trained_tokenizer(clean.rows, recipe.tokenizer.model_dump(), columns=columns, **options)
+
+    @property
+    def max_length(self) -> int | None:
+        """That of the recipe; a new encoder has no length of its own."""
+        length = super().max_length
+        return NEW_LENGTH if length is None and self.encoder_path is None else length
 
     def check_tokenizer(self, needs: Callable[[Any], Any]) -> None:
         """Runs a check of a collator on a given tokenizer, before data are prepared with it."""
-        if (tokenizer := self.given_tokenizer()) is not None:
+        if self.given_tokenizer is not None:
             with self.explained("tokenizer.path"):
-                needs(tokenizer)
+                needs(self.given_tokenizer)
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
         super().check(arguments, sets)
         self.pretrained_config()
 
-    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
-        return prepare(
-            data=self.recipe.data.model_dump(),
-            tokenizer=self.tokenizer_or_section(),
-            folder=folder,
-            kind=self.row_kind,
-            max_length=self.max_length,
-            **self.reading(evaluation_texts),
-        )
+    def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
+        pairs = self.clean_pairs(evaluation_texts)
+        return TrainingData({"": pairs}, self.tokenizer_for(pairs, PAIR_COLUMNS))
 
-    def build_model(self, data: Any) -> Any:
+    def build_model(self, data: TrainingData) -> Any:
         return self.initialize(self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer)))
 
     def pretrained_config(self) -> PreTrainedConfig | None:

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data.plain import DataConverter, convert_labelled
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "query : red blue green eins zwei drei vier . Red Blue Green".split()
@@ -80,18 +80,18 @@ def test_words_are_no_languages(key: str, other: str) -> None:
 
 def test_many_rows_without_a_label() -> None:
     rows = [{"text": "red", "label": -1}] * 1000 + [{"text": "blue", "label": 2}]
-    found = convert_labelled(rows, TOKENIZER, 8, "train_dataset")
-    assert found.rows["label"][:] == [2] and list(found.report["labels"]) == [0, 1, 2]
+    found = CONVERT.labelled(rows)
+    assert found.rows["label"][:] == [2] and list(found.report["labels"]) == ["0", "1", "2"]
 
 
 def test_labelled_rows() -> None:
     rows = [{"text": "red", "label": 1}, {"text": "blue", "label": -1}, {"text": "green", "label": 0}]
     data = {"en": rows, "de": Dataset.from_list(rows).to_iterable_dataset()}
-    found = convert_labelled(data, TOKENIZER, 8, "train_dataset")
+    found = CONVERT.labelled(data)
     assert found.rows["label"][:] == [1, 0, 1, 0] and found.rows["lang"][:] == ["en", "en", "de", "de"]
-    assert list(found.report["labels"]) == [0, 1]
+    assert list(found.report["labels"]) == ["0", "1"]
     with pytest.raises(XlsrError, match="class_encode_column"):
-        convert_labelled([{"text": "red", "label": "good"}], TOKENIZER, 8, "train_dataset")
+        CONVERT.labelled([{"text": "red", "label": "good"}])
 
 
 def test_hard_negatives() -> None:

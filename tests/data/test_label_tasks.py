@@ -14,17 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
-from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.labelled import (
-    LabelledSet,
-    LabelledTask,
-    encode_texts,
-    prepare_labelled,
-    prepare_nli,
-    read_sets,
-    row_text,
-)
+from hf_xlsr.data.cleaning import evaluation_keys, row_text
+from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.encoding import encode_texts
+from hf_xlsr.data.evaluation_sets import labelled_sets
+from hf_xlsr.data.label_tasks import LabelledSet, LabelledTask
+from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.prepared import PreparedRows
+from hf_xlsr.data.sources import parse_sources
+from hf_xlsr.data.training_rows import clean_inference, clean_labelled
 
 WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f g h".split()
 NLI = LabelledTask(labels=("entailment", "neutral", "contradiction"))
@@ -48,14 +46,14 @@ def write(path: Path, *rows: tuple[Any, ...], names: Iterable[str] = ("first", "
     return str(path)
 
 
-def prepare(given: Any, tokenizer: Any, folder: Path, task: LabelledTask = NLI, **options: Any) -> PreparedRows:
-    rest = {"languages": ["en", "de"], "evaluation_texts": (), "max_length": 16, **options}
-    return prepare_labelled(given, task=task, tokenizer=tokenizer, folder=folder, **rest)
+def prepare(sources: Any, tokenizer: Any, task: LabelledTask = NLI, **options: Any) -> PreparedRows:
+    clean = clean_labelled(parse_sources(sources), task, languages=["en", "de"], **options)
+    return DataConverter(tokenizer, max_length=16).labelled(clean.rows)
 
 
-def inference(given: Any, tokenizers: Any, folder: Path, **options: Any) -> PreparedRows:
-    rest = {"languages": ["en", "de"], "evaluation_texts": (), "max_length": 16, **options}
-    return prepare_nli(given, tokenizers=tokenizers, folder=folder, **rest)
+def inference(sources: Any, tokenizers: Any) -> tuple[CleanRows, PreparedRows]:
+    clean = clean_inference(parse_sources(sources), languages=["en", "de"])
+    return clean, DataConverter(tokenizers, max_length=16).inference(clean.rows)
 
 
 def decoded(data: PreparedRows, tokenizers: Any) -> list[tuple[str, str, int, str]]:
@@ -91,11 +89,11 @@ def test_scores() -> None:
 
 def test_pair_is_one_sequence(tmp_path: Path, tokenizer: Any) -> None:
     file = write(tmp_path / "a.parquet", ("dogs run", "cats", "contradiction"))
-    data = prepare(file, framed_tokenizer(WORDS, types=True), tmp_path / "out")
+    data = prepare(file, framed_tokenizer(WORDS, types=True))
     expected = {"input_ids": [2, 4, 7, 3, 5, 3], "label": 2, "lang": "en", "index": 0, "epoch": 5}
     assert data[5, 0] == {**expected, "token_type_ids": [0, 0, 0, 0, 1, 1]}
     assert data.lengths.tolist() == [6] and data.groups.tolist() == [0]
-    assert prepare(file, tokenizer, tmp_path / "untyped")[5, 0] == expected
+    assert prepare(file, tokenizer)[5, 0] == expected
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(5, 24))
@@ -118,11 +116,11 @@ def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer
     given = {
         "text": ({"evaluation_texts": ["Dogs.", "run"]}, [2, 1]),
         "keys": ({"evaluation_texts": evaluation_keys(held[:1])}, [2, 1]),
-        "row": ({"evaluation_texts": map(row_text, held), "overlap": "row"}, [1, 2, 1]),
-        "held-out": ({"evaluation_texts": ["sleep"], "overlap": "row"}, [0, 2, 1]),  # single texts count, too
+        "row": ({"evaluation_texts": map(row_text, held), "whole_rows": True}, [1, 2, 1]),
+        "held-out": ({"evaluation_texts": ["sleep"], "whole_rows": True}, [0, 2, 1]),  # single texts count, too
     }
-    for name, (options, labels) in given.items():
-        assert prepare(file, tokenizer, tmp_path / name, **options).rows["label"][:] == labels
+    for options, labels in given.values():
+        assert prepare(file, tokenizer, **options).rows["label"][:] == labels
 
 
 # Inference pairs, tokenised side by side.
@@ -136,7 +134,7 @@ def test_inference_rows_have_label_and_language(tokenizers: dict[str, Any], tmp_
         {"path": wide, "columns": f"premise=premise_{lang},hypothesis=hypothesis_{lang}", "languages": [lang]}
         for lang in ("en", "de")
     ]
-    data = inference([*given, {"path": mixed, "columns": {"label": "gold"}}], tokenizers, tmp_path / "out")
+    clean, data = inference([*given, {"path": mixed, "columns": {"label": "gold"}}], tokenizers)
     assert decoded(data, tokenizers) == [
         ("dogs run", "dogs", 1, "en"),
         ("hunde laufen", "hunde", 1, "de"),
@@ -145,8 +143,8 @@ def test_inference_rows_have_label_and_language(tokenizers: dict[str, Any], tmp_
     ]
     assert data.languages == ["de", "en"] and data.groups.tolist() == [1, 0, 0, 1]
     assert data.lengths.tolist() == [4, 4, 3, 3]
-    assert data.report["labels"] == {"entailment": 0, "neutral": 3, "contradiction": 1}
-    assert (data.report["pairs"], data.report["num_truncated"]) == (4, 0)
+    assert clean.report["labels"] == {"entailment": 0, "neutral": 3, "contradiction": 1}
+    assert (clean.report["pairs"], data.report["num_truncated"]) == (4, 0)
 
 
 def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:
@@ -156,11 +154,13 @@ def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:
     file = write(tmp_path / "wide.parquet", *rows, names=WIDE)
     columns = "premise=premise_{lang},hypothesis=hypothesis_{lang},label=label"
     source = {"path": file, "columns": columns, "languages": ["en", "de"]}
-    data = inference(source, tokenizer, tmp_path / "run")
+    clean, data = inference(source, tokenizer)
     found = Counter(decoded(data, tokenizer))
     assert set(found) == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
     assert sum(found.values()) == 60 and min(found.values()) > 15
-    assert data.report["unlabelled"] == 1 and data.report["rejected"] == {"fewer than two languages filled": 1}
+    labelled = clean.report["cleaning"]["no_label"]
+    assert labelled["in"] - labelled["out"] == 1
+    assert clean.report["rejected"] == {"fewer than two languages filled": 1}
 
 
 # Evaluation sets.
@@ -170,7 +170,7 @@ def test_sets_are_tokenised_once(tmp_path: Path, tokenizer: Any) -> None:
     wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names=("en", "de", "label"))
     more = {"path": write(tmp_path / "m.parquet", ("birds", "sing", 2)), "languages": ["fr"]}
     both = {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]}
-    (data,) = read_sets({"xnli": [both, more]}, NLI, languages=["en"], split="test")
+    (data,) = labelled_sets({"xnli": parse_sources([both, more])}, NLI, languages=["en"], split="test")
     assert (data.name, data.split) == ("xnli", "test")
     assert [(row["lang"], row["label"]) for row in data.rows] == [("en", 0), ("de", 0), ("fr", 2)]
     assert list(data.texts()) == ["dogs", "dogs", "hunde", "dogs", "birds", "sing"]

@@ -1,0 +1,354 @@
+"""From rows of text to what trainers read, for recipes and for Python: columns found, texts tokenised once and stored."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
+
+from hf_xlsr.data.encoding import (
+    CONSECUTIVE,
+    LABELLED,
+    NLI,
+    PAIRS,
+    SENTENCES,
+    TAUGHT_PAIRS,
+    TEXTS,
+    UNDETERMINED,
+    LabelledEncoder,
+    RowEncoder,
+    RowKind,
+    TokenCounts,
+    check_tokenizers,
+)
+from hf_xlsr.data.label_tasks import check_framing
+from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
+from hf_xlsr.data.prompts import Prompts, PromptTable
+from hf_xlsr.data.raw_rows import (
+    UNNAMED,
+    RowReader,
+    class_names,
+    open_datasets,
+    open_reader,
+    with_neighbours,
+)
+from hf_xlsr.data.streaming import Stream, StreamedRows
+from hf_xlsr.data.tokenization import tokenizer_hash
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.hashing import address_of, cached
+from hf_xlsr.utils.tasks import Task, runner_of
+
+logger = logging.getLogger(__name__)
+
+# Changes with the columns or values that a conversion writes, so that no older cache is read.
+VERSION = 2
+SHARD_ROWS = 20_000  # rows of a task
+BATCH_ROWS = 1000  # rows tokenised and stored together
+_STREAM_SHARDS = 64  # of a stored dataset that is mixed with streams
+_COUNTS = b"counts"
+_KINDS = {
+    "pairs": PAIRS,
+    "taught pairs": TAUGHT_PAIRS,
+    "texts": TEXTS,
+    "inference": NLI,
+    "running text": SENTENCES,
+    "labelled pairs": LABELLED["pair"],
+    "labelled texts": LABELLED["single"],
+}
+_PREPARED: dict[str, type[PreparedRows]] = {
+    "pairs": PreparedPairs,
+    "taught pairs": PreparedPairs,
+    "running text": PreparedRunningText,
+}
+_LABELLED_FORMS = ("labelled pairs", "labelled texts")
+
+
+class DataConverter:
+    """Converts the data that users have to what trainers read.
+
+    Each method takes a `Dataset`, a list of dicts, an `IterableDataset` (nothing is written to disk), or a dict of
+    these, whose rows are mixed; converted data is returned as it is. Tokenised rows are stored in the cache under the
+    address of data, tokenizers, `max_length` and `prompts`. Rows with an empty text are skipped, with a warning that
+    counts them.
+
+    The language of a row comes from, in this order: the row (`source_lang` and `target_lang`, or `lang`; names of
+    columns; keys of `translation`); the key of the dataset in its dict (`en-de`, or `en`); `languages`.
+
+    Args:
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        languages: Languages of the model. Of two, the first is that of sources, and the second that of targets.
+        max_length: Longer texts are truncated to this many tokens, special tokens included.
+        prompts: Text before every text; or by role (`source`, `target`, `text`, `premise`, `hypothesis`) or language; or
+            the prompts of an encoder.
+        num_proc: Processes that tokenise.
+
+    Examples:
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> tokenizer = train_tokenizer(["the cat sat", "die Katze lag"] * 50, vocab_size=30, algorithm="bpe")
+        >>> convert = DataConverter(tokenizer, languages=("en", "de"), max_length=32)
+        >>> pairs = convert.pairs([{"anchor": "the cat", "positive": "die Katze", "negative": "lag"}])
+        >>> pairs.language_pairs, tokenizer.decode(pairs[0, 0]["negative_ids"][0])
+        ([('en', 'de')], 'lag')
+    """
+
+    def __init__(
+        self,
+        tokenizers: Any,
+        *,
+        languages: Sequence[str] | None = None,
+        max_length: int = 200,
+        prompts: PromptTable | Prompts = None,
+        num_proc: int | None = None,
+    ) -> None:
+        self.tokenizers = tokenizers
+        self.max_length = max_length
+        self.num_proc = num_proc
+        self.prompts = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
+        self.languages = tuple(languages or (tokenizers if isinstance(tokenizers, Mapping) else ()))
+
+    def pairs(self, data: Any, name: str = "train_dataset") -> Any:
+        """Translation pairs: `PreparedPairs`, or `StreamedRows` of streams; errors name `name`.
+
+        Columns: `source` and `target`, `anchor` and `positive`, or `english` and `non_english` (with `source_lang` and
+        `target_lang`); `translation`, a dict from language to text; or two named by languages. Columns `negative`,
+        `negative_1`, ... are hard negatives in the language of the target; rows may lack some.
+        """
+        return self._convert(data, name, "pairs")
+
+    def taught_pairs(self, data: Any, name: str = "train_dataset") -> Any:
+        """As `pairs`, with the text of the source in a column `source`."""
+        return self._convert(data, name, "taught pairs")
+
+    def texts(self, data: Any, name: str = "train_dataset") -> Any:
+        """Single sentences: `PreparedRows` or `StreamedRows`. Columns: `text` (and `lang`)."""
+        return self._convert(data, name, "texts")
+
+    def pairs_and_texts(self, data: Any, name: str = "train_dataset") -> Any:
+        """Translation pairs, single sentences, or a dict with both: also `ConcatenatedRows`, pairs first."""
+        return self._convert(data, name, "pairs", "texts")
+
+    def inference(self, data: Any, name: str = "nli_dataset") -> Any:
+        """Natural language inference: `PreparedRows` or `StreamedRows`.
+
+        Columns: `premise` and `hypothesis`, or `sentence1` and `sentence2`; `label` (and `lang`). Labels are 0
+        entailment, 1 neutral, 2 contradiction, these words, or numbers of a `ClassLabel` with these names; rows with -1
+        are skipped.
+        """
+        return self._convert(data, name, "inference")
+
+    def running_text(self, data: Any, name: str = "train_dataset") -> Any:
+        """Pairs of consecutive sentences: `PreparedRunningText` or `StreamedRows`.
+
+        Columns: `text` with a document, which is split into sentences; or `text` with a sentence and `document`, in order
+        or, unless streamed, sorted by `position`; or with `place`, see `read_running_text`; each with `lang`. Numbers
+        missing in `position` and empty sentences are gaps.
+        """
+        return self._convert(data, name, "running text")
+
+    def pairs_or_running_text(self, data: Any, name: str = "eval_dataset") -> Any:
+        """Translation pairs or running text."""
+        return self._convert(data, name, "pairs", "running text")
+
+    def labelled(self, data: Any, name: str = "train_dataset", *, keep_unlabelled: bool = False) -> PreparedRows:
+        """Labelled texts, each row tokenised as one sequence: `PreparedRows`; streams are read into memory.
+
+        Columns: `text`, `text` and `text_pair`, `premise` and `hypothesis`, or `sentence1` and `sentence2`; `label`: a
+        `ClassLabel`, an integer or, of a regression, a float (and `lang`). The report has the `labels` of a
+        classification. Rows without a label, or of class -1, are skipped; `keep_unlabelled` keeps them, and drops the
+        labels of all if there are any.
+        """
+        datasets = []
+        for key, dataset in open_datasets(data, name):
+            if isinstance(dataset, IterableDataset):
+                dataset = Dataset.from_list(list(dataset), features=dataset.features)
+            if keep_unlabelled and "label" not in dataset.column_names:
+                dataset = dataset.add_column("label", [-1] * len(dataset))
+            datasets.append((key, dataset))
+
+        tokenised = [self._labelled_part(key, dataset, name, keep_unlabelled) for key, dataset in datasets]
+        rows, counts = _joined(tokenised)
+        num_given = sum(len(dataset) for _, dataset in datasets)
+        _warn_of_skipped(num_given - len(rows), num_given)
+        names = class_names(dict(datasets), name)
+        if keep_unlabelled and any(value < 0 or value != value for value in rows["label"]):
+            rows = rows.remove_columns("label")
+        return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
+
+    def _labelled_part(
+        self, key: str, data: Dataset, name: str, keep_unlabelled: bool
+    ) -> tuple[Dataset, dict[str, int]]:
+        first_row = dict.fromkeys(data.column_names)
+        for form in _LABELLED_FORMS:
+            kind = _KINDS[form]
+            if not len(data) or kind.columns_of(first_row) is None:
+                continue
+            label = data.features["label"]
+            if label.dtype == "string":
+                raise XlsrError(f"`{name}` has labels of text. Number them: dataset.class_encode_column('label').")
+            if label.dtype.startswith("float"):
+                kind = replace(kind, kept={"label": "float32"})
+            check_framing(self.tokenizers, len(kind.texts))
+            reader = open_reader(kind, first_row, key=key, keeps_unlabelled=keep_unlabelled)
+            assert reader is not None
+            return self._tokenise(data, reader)
+        expected = " or: ".join(_KINDS[form].accepted for form in _LABELLED_FORMS)
+        raise XlsrError(f"`{name}` must have rows of {expected}, got {len(data)} of {', '.join(data.column_names)}.")
+
+    def _convert(self, data: Any, name: str, *forms: str) -> Any:
+        if hasattr(data, "lengths") or isinstance(data, StreamedRows):
+            return data
+        parts = [self._open(key, dataset, forms, name) for key, dataset in open_datasets(data, name)]
+        if any(isinstance(dataset, IterableDataset) for _, dataset, _ in parts):
+            return StreamedRows([self._stream(dataset, reader) for _, dataset, reader in parts])
+
+        converted: list[Any] = []
+        for form in forms:
+            tokenised = [self._tokenise(dataset, reader) for own_form, dataset, reader in parts if own_form == form]
+            num_given = sum(len(dataset) for own_form, dataset, _ in parts if own_form == form)
+            num_rows = sum(len(rows) for rows, _ in tokenised)
+            if form != "running text":
+                _warn_of_skipped(num_given - num_rows, num_given)
+            if num_rows:
+                prepared = _PREPARED.get(form, PreparedRows)(*_joined(tokenised))
+                converted += [prepared] if len(prepared) else []
+        if not converted:
+            raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
+        return converted[0] if len(converted) == 1 else ConcatenatedRows(converted)
+
+    def _open(
+        self, key: str, data: Dataset | IterableDataset, forms: Sequence[str], name: str
+    ) -> tuple[str, Dataset | IterableDataset, RowReader]:
+        """The form of a dataset, its rows, and a reader of them."""
+        place = f"`{name}` ('{key}')" if key else f"`{name}`"
+        first_row: Mapping[str, Any] = next(iter(data), {})
+        label = (data.features or {}).get("label")
+        label_names = label.names if isinstance(label, ClassLabel) else ()
+        for form in forms:
+            reader = open_reader(_KINDS[form], first_row, key=key, languages=self.languages, label_names=label_names)
+            if reader:
+                self._check_languages(reader, data, first_row, place)
+                return form, data, reader
+        expected = " or: ".join(_KINDS[form].accepted for form in forms)
+        columns = ", ".join(first_row) or "(none: it is empty)"
+        raise XlsrError(f"{place} has the columns {columns}; expected {expected}.")
+
+    def _check_languages(self, reader: RowReader, data: Any, first_row: Mapping[str, Any], place: str) -> None:
+        if not isinstance(self.tokenizers, Mapping) or reader.columns == ("translation",):
+            return
+        for column, default in zip(reader.kind.languages, reader.languages, strict=True):
+            if column in first_row:
+                languages = data.unique(column) if isinstance(data, Dataset) else [first_row[column]]
+                check_tokenizers(self.tokenizers, filter(None, languages))
+            elif default in (*UNNAMED, UNDETERMINED) and default not in self.tokenizers:
+                raise XlsrError(
+                    f"{place} names no languages, but each has its own tokenizer. Add the columns "
+                    f"{' and '.join(reader.kind.languages)}, or use a dict such as {{'en-de': dataset}}."
+                )
+            else:
+                check_tokenizers(self.tokenizers, [default])
+
+    def _tokenise(self, data: Dataset, reader: RowReader) -> tuple[Dataset, dict[str, int]]:
+        """A dataset with the columns of its kind, from the cache or made there, and the counts of its tokens."""
+        encoder = self._encoder(reader, reader.kind)
+        prompts = [{role: text for role, text in self.prompts.texts.items() if text}, self.prompts.default]
+        facts = [VERSION, data._fingerprint, repr(reader), self._identity, self.max_length, prompts]
+        address = address_of(facts)
+
+        def make(folder: Path) -> None:
+            rows = with_neighbours(data) if reader.ordered else data
+            tokenise_rows(rows, reader, encoder, folder, self.num_proc)
+
+        folder = cached(address, make)
+        tokenised = Dataset.from_file(str(folder / "rows.arrow"))
+        tokenised._fingerprint = address
+        return tokenised, json.loads((folder / "report.json").read_text("utf-8"))
+
+    def _stream(self, data: Dataset | IterableDataset, reader: RowReader) -> Stream:
+        kind = CONSECUTIVE if reader.kind == SENTENCES else reader.kind
+        size = None if isinstance(data, IterableDataset) else len(data)
+        if not isinstance(data, IterableDataset):
+            data = data.to_iterable_dataset(min(len(data), _STREAM_SHARDS))
+        return Stream(data, reader.stream, self._encoder(reader, kind), kind, size, reader.ordered)
+
+    def _encoder(self, reader: RowReader, kind: RowKind) -> RowEncoder:
+        is_labelled = kind.texts in (LABELLED["pair"].texts, LABELLED["single"].texts) and "label" in kind.kept
+        encoder_class = LabelledEncoder if is_labelled else RowEncoder
+        return encoder_class(kind, self.tokenizers, self.max_length, self.prompts, bool(reader.negatives))
+
+    @cached_property
+    def _identity(self) -> str | None:
+        return tokenizer_hash(self.tokenizers)
+
+
+def tokenise_rows(
+    rows: Dataset, reader: RowReader, encoder: RowEncoder, folder: Path, num_proc: int | None = None
+) -> None:
+    """Tokenises rows in tasks of `SHARD_ROWS` into `rows.arrow`, and their counts into `report.json`.
+
+    One file at the end: a dataset of thousands of files would need as many open files.
+    """
+    shards = folder / "shards"
+    shards.mkdir(exist_ok=True)
+    schema = encoder.features.arrow_schema
+    work = partial(write_tokens, rows, reader, encoder)
+    with pa.OSFile(str(folder / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        total = TokenCounts(encoder.counts.tokenizers, encoder.counts.max_length)
+        for task in runner_of(num_proc).run(work, _token_tasks(shards, len(rows)), description="tokenising"):
+            batches, counts = read_tokens(task.output)
+            for batch in batches:
+                writer.write_batch(batch)
+            total.add(counts)
+    write_json(folder / "report.json", total.report())
+    for task in _token_tasks(shards, len(rows)):
+        task.output.unlink()
+    shards.rmdir()
+
+
+def _token_tasks(folder: Path, num_rows: int) -> Iterator[Task]:
+    for number, start in enumerate(range(0, num_rows, SHARD_ROWS)):
+        yield Task(folder / f"{number:06d}.arrow", range(start, min(start + SHARD_ROWS, num_rows)))
+
+
+def write_tokens(rows: Dataset, reader: RowReader, encoder: RowEncoder, path: Path, numbers: range) -> None:
+    """Writes the tokenised rows of some numbers to an Arrow file; each batch has the counts of the file so far."""
+    schema = encoder.features.arrow_schema
+    encoder.counts.clear()
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        for start in range(numbers.start, numbers.stop, BATCH_ROWS):
+            text_rows = list(reader(rows[start : min(start + BATCH_ROWS, numbers.stop)]))
+            if text_rows:
+                batch = pa.RecordBatch.from_pydict(encoder.encode(text_rows), schema)
+                writer.write_batch(batch, custom_metadata={_COUNTS: json.dumps(encoder.counts.counts)})
+
+
+def read_tokens(path: Path) -> tuple[list[pa.RecordBatch], dict[str, dict[str, int]]]:
+    """The batches that `write_tokens` wrote, and the counts of all of them."""
+    batches: list[pa.RecordBatch] = []
+    counts: dict[str, dict[str, int]] = {}
+    with pa.memory_map(str(path)) as file:
+        for batch, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
+            batches.append(batch)
+            counts = json.loads(metadata[_COUNTS])
+    return batches, counts
+
+
+def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dataset, dict[str, int]]:
+    """Several tokenised datasets one after the other, and the sums of their counts."""
+    total = Counter[str]()
+    for _, counts in tokenised:
+        total.update(counts)
+    return concatenate_datasets([rows for rows, _ in tokenised]), dict(total)
+
+
+def _warn_of_skipped(skipped: int, rows: int) -> None:
+    if skipped > 0:
+        logger.warning("%d of %d rows are skipped: an empty text, or no label.", skipped, rows)

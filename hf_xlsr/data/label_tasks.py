@@ -1,0 +1,127 @@
+"""What labelled rows hold: classifications and regressions of texts, and their evaluation sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hf_xlsr.data.encoding import LABELLED, Row, RowKind, encode_texts
+from hf_xlsr.utils.errors import XlsrError
+
+CLASS_METRICS = ("accuracy", "f1", "matthews")
+SCORE_METRICS = ("pearson", "spearman")
+# Labels of rows whose annotators disagreed or whose label is not public.
+UNLABELLED = frozenset({"", "-", "-1", "none", "nan"})
+# As in the training files of XNLI.
+SYNONYMS = {"contradictory": "contradiction"}
+
+
+@dataclass(frozen=True)
+class LabelledTask:
+    """A classification or regression of texts or pairs of texts.
+
+    Args:
+        texts: `pair` (columns `first` and `second`) or `single` (column `text`).
+        labels: Names of the classes in the order of their numbers; none for a regression.
+        scores: Lowest and highest score of a regression.
+        metrics: `accuracy` (the default), `f1` (of the second of two classes) and `matthews` for classes, `pearson` and
+            `spearman` (both by default) for scores.
+
+    Examples:
+        >>> task = LabelledTask(labels=("entailment", "neutral", "contradiction"))
+        >>> task.value("Neutral"), task.value(2), task.value("-"), task.columns, task.metrics
+        (1, 2, None, ('first', 'second'), ('accuracy',))
+    """
+
+    texts: str = "pair"
+    labels: tuple[str, ...] = ()
+    scores: tuple[float, float] | None = None
+    metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        classes = len({str(name).strip().lower() for name in self.labels})
+        if bool(self.labels) == bool(self.scores) or (self.labels and not 2 <= classes == len(self.labels)):
+            raise XlsrError(
+                f"task needs either two or more distinct `labels` or the lowest and highest of `scores`, got "
+                f"task.labels {list(self.labels)} and task.scores {self.scores}."
+            )
+        known = CLASS_METRICS if self.labels else SCORE_METRICS
+        object.__setattr__(self, "metrics", tuple(self.metrics) or (known[:1] if self.labels else known))
+        for name in self.metrics:
+            if name not in known or (name == "f1" and classes != 2):
+                raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(known)}.")
+
+    @property
+    def kind(self) -> RowKind:
+        kind = LABELLED[self.texts]
+        return kind if self.labels else replace(kind, kept={"label": "float32"})
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.kind.texts
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.labels) or 1
+
+    def value(self, label: Any) -> int | float | None:
+        """The number of a class by its name or number, or a score; None for no label, `ValueError` for an invalid one."""
+        text = str(label).strip().lower()
+        if self.scores is not None:
+            if text in UNLABELLED - {"-1"}:
+                return None
+            number, (least, most) = float(text), self.scores
+        else:
+            names = {name.strip().lower(): number for number, name in enumerate(self.labels)}
+            name = SYNONYMS.get(text, text)
+            if name in names:
+                return names[name]
+            if text.removesuffix(".0") in UNLABELLED:
+                return None
+            number, least, most = int(text.removesuffix(".0")), 0, len(self.labels) - 1
+        if not least <= number <= most:
+            raise ValueError(f"label {label!r} is out of range")
+        return number
+
+    @property
+    def allowed(self) -> str:
+        """The valid labels, for errors and cards."""
+        if self.scores is not None:
+            return f"scores are {self.scores[0]:g} to {self.scores[1]:g}"
+        return f"labels are {', '.join(self.labels)}, or 0 to {len(self.labels) - 1}, or -1 for none"
+
+
+@dataclass
+class LabelledSet:
+    """Rows of an evaluation set; `name` is that in metric keys, `split` is `dev` or `test`."""
+
+    name: str
+    split: str
+    rows: list[Row]
+    task: LabelledTask
+    _encoded: dict[tuple[int, int], list[Row]] = field(default_factory=dict, repr=False)
+
+    def texts(self) -> Iterator[str]:
+        """All texts, row by row."""
+        return (row[name] for row in self.rows for name in self.task.columns)
+
+    def features(self, tokenizer: Any, max_length: int) -> list[Row]:
+        """The rows for `LabelledCollator`, without labels; tokenised once."""
+        key = (id(tokenizer), max_length)
+        if key not in self._encoded:
+            texts = [[row[name] for row in self.rows] for name in self.task.columns]
+            columns, _ = encode_texts(texts, tokenizer, max_length)
+            self._encoded[key] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return self._encoded[key]
+
+
+NLI_TASK = LabelledTask(labels=("entailment", "neutral", "contradiction"))
+
+
+def check_framing(tokenizer: Any, num_texts: int) -> None:
+    """Raises an error for a tokenizer without a special token before a text or between two texts."""
+    first = tokenizer(*["a"] * num_texts)["input_ids"][0]
+    num_special = tokenizer.num_special_tokens_to_add(pair=num_texts == 2)
+    if first not in tokenizer.all_special_ids or num_special < num_texts:
+        raise XlsrError("the tokenizer must put a special token before a text and between two, as those of BERT do.")

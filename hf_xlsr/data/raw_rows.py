@@ -1,0 +1,325 @@
+"""Raw rows as users have them: which columns hold the texts, in which languages, with which labels and neighbours."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise, repeat
+from typing import Any
+
+import langcodes
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset, IterableDataset
+
+from hf_xlsr.data.encoding import LABELLED, NLI, PAIRS, UNDETERMINED, Row, RowKind
+from hf_xlsr.data.label_tasks import NLI_TASK
+from hf_xlsr.data.languages import language_of_name, nearest_tag
+from hf_xlsr.data.sentences import split_sentences
+from hf_xlsr.utils.errors import XlsrError
+
+SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
+STREAMED_ROWS = 1000
+"""First rows of all streams, of which the languages are those of a new model."""
+UNNAMED = ("source", "target")
+"""Languages of pairs whose rows, dataset and model name none."""
+_LABELLED_TEXTS = {kind.texts for kind in LABELLED.values()}
+
+Batch = Mapping[str, Sequence[Any]]
+
+
+def open_datasets(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Dataset | IterableDataset]]:
+    """The datasets of a dataset, a list of dicts, or nested dicts of these, each with its key; errors name `name`."""
+    if isinstance(data, Mapping):
+        splits = [inner for inner in data if str(inner).lower() in SPLITS]
+        if len(splits) > 1:
+            raise XlsrError(f"`{name}` has the splits {', '.join(splits)}; choose one: dataset['{splits[0]}'].")
+        for inner, dataset in data.items():
+            yield from open_datasets(dataset, name, key if inner in splits else str(inner))
+    elif isinstance(data, Dataset | IterableDataset):
+        yield key, data.with_format(None)
+    elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
+        columns = dict.fromkeys(chain.from_iterable(data))
+        yield key, Dataset.from_dict({column: [row.get(column) for row in data] for column in columns})
+    else:
+        raise XlsrError(f"`{name}` must be datasets, a list of dicts, or a dict of these, got {type(data).__name__}.")
+
+
+def has_stream(data: Any) -> bool:
+    """Whether data of users, in any form, or converted data has a stream."""
+    if isinstance(data, Mapping):
+        return any(has_stream(inner) for inner in data.values())
+    return isinstance(data, IterableDataset) or hasattr(data, "streams")
+
+
+def class_names(data: Any, name: str = "train_dataset") -> list[str]:
+    """Names of the classes of labelled data of users, or of converted data; empty for scores."""
+    if hasattr(data, "lengths"):
+        return list(data.report.get("labels", {}))
+    highest = -1
+    for _, dataset in open_datasets(data, name):
+        label = (dataset.features or {}).get("label")
+        if isinstance(label, ClassLabel):
+            return list(label.names)
+        labels = [row.get("label") for row in dataset] if isinstance(dataset, IterableDataset) else dataset["label"]
+        if any(isinstance(value, float) for value in labels):
+            return []
+        highest = max(highest, *(value for value in labels if value is not None), -1)
+    return [str(number) for number in range(highest + 1)]
+
+
+def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
+    """The languages of translation pairs of users, or of converted pairs, sorted; of a stream, of its first rows."""
+    if hasattr(data, "language_pairs"):
+        return sorted({language for pair in data.language_pairs for language in pair})
+    if hasattr(data, "streams"):
+        readers = [(stream.data, stream.read) for stream in data.streams]
+    else:
+        readers = []
+        for key, dataset in open_datasets(data, name):
+            reader = open_reader(PAIRS, next(iter(dataset), {}), key=key)
+            readers += [(dataset, reader.stream)] if reader else []
+    languages: set[str] = set()
+    for dataset, read in readers:
+        rows: Iterable[Row] = read(dataset.iter(batch_size=1000))
+        if not isinstance(dataset, Dataset):
+            rows = islice(rows, STREAMED_ROWS // len(readers))
+        for row in rows:
+            languages.update((row["source_lang"], row["target_lang"]))
+    return sorted(languages)
+
+
+def continues_after(rows: Dataset) -> np.ndarray:
+    """Whether the next row is the next sentence of the document, `(rows,)`; rows are sorted by document and position."""
+    order = [name for name in ("place", "lang", "document", "position") if name in rows.column_names]
+    columns = rows.select_columns(order).with_format("arrow")[:]
+    follows = np.ones(max(len(rows) - 1, 0), dtype=bool)
+    for name in order:
+        before = columns[name][:-1]
+        after = columns[name][1:]
+        expected = pc.add(before.cast(pa.int64()), 1) if name in ("place", "position") else before
+        follows &= np.asarray(pc.equal(expected, after).fill_null(False))
+    return np.append(follows, False)[: len(rows)]
+
+
+def _in_order(rows: Dataset) -> bool:
+    """Whether the rows of each document follow each other, by position."""
+    names = [name for name in ("lang", "document") if name in rows.column_names]
+    frame = rows.select_columns([*names, "position"]).to_pandas()
+    starts = (frame[names] != frame[names].shift()).any(axis=1)
+    is_grouped = int(starts.sum()) == len(frame[names].drop_duplicates())
+    return is_grouped and bool(((frame["position"].diff() > 0) | starts).all())
+
+
+def with_neighbours(rows: Dataset) -> Dataset:
+    """Sentences that have a neighbour, with `continues`: whether the next row is the next sentence of the document."""
+    if "position" in rows.column_names and not _in_order(rows):
+        rows = rows.sort([name for name in ("lang", "document", "position") if name in rows.column_names])
+    continues = continues_after(rows)
+    has_neighbour = continues.copy()
+    has_neighbour[1:] |= continues[:-1]
+    if not has_neighbour.all():
+        rows = rows.select(np.flatnonzero(has_neighbour))
+    return rows.add_column("continues", continues[has_neighbour])
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads the texts of raw rows as rows of `kind`.
+
+    Args:
+        columns: Columns of the texts in the raw rows.
+        languages: Languages of the texts where rows name none.
+        negatives: Columns of hard negatives, one text or a list of texts each.
+        label_names: Names of the raw labels' numbers, where the dataset has names.
+        documents: Whether a text of running text is a document to split.
+        keeps_unlabelled: Whether rows without a label are kept, with the label -1, or NaN as a score.
+    """
+
+    kind: RowKind
+    columns: tuple[str, ...]
+    languages: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+    documents: bool = False
+    keeps_unlabelled: bool = False
+
+    def __call__(self, batch: Batch) -> Iterator[Row]:
+        """Rows of text; rows with an empty text, or without a label, are skipped."""
+        rows = self._translations(batch) if self.columns == ("translation",) else self._rows(batch)
+        for number, row in enumerate(rows):
+            if "continues" in self.kind.kept:
+                yield from self._sentences(row, batch.get("continues"), number)
+                continue
+            if self.kind.texts in _LABELLED_TEXTS and "label" in self.kind.kept:
+                row |= {text: row[text] or "" for text in self.kind.texts}
+            elif not all(_is_filled(row[text]) for text in self.kind.texts):
+                continue
+
+            if self.negatives:
+                row["negatives"] = list(_negatives(batch[name][number] for name in self.negatives))
+            if "label" in self.kind.kept:
+                row["label"] = self._label(batch["label"][number])
+                if row["label"] is None:
+                    continue
+            yield row
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows must be read in their order."""
+        return "continues" in self.kind.kept and not self.documents
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
+        """Rows of all batches; of running text, pairs of consecutive sentences."""
+        if self.ordered:
+            return self._consecutive(batches)
+        rows = chain.from_iterable(map(self, batches))
+        return _consecutive_rows(rows) if "continues" in self.kind.kept else rows
+
+    def _rows(self, batch: Batch) -> Iterator[Row]:
+        values: dict[str, Iterable[Any]] = {}
+        for name, column in zip(self.kind.texts, self.columns, strict=True):
+            values[name] = batch[column]
+        for name, default in zip(self.kind.languages, self.languages, strict=True):
+            values[name] = [language or default for language in batch[name]] if name in batch else repeat(default)
+        for row in zip(*values.values(), strict=False):
+            yield dict(zip(values, row, strict=True))
+
+    def _translations(self, batch: Batch) -> Iterator[Row]:
+        for texts in batch["translation"]:
+            yield self._translation(texts)
+
+    def _translation(self, texts: Mapping[str, Any] | None) -> Row:
+        filled_texts = {language: text for language, text in (texts or {}).items() if text}
+        if set(self.languages) <= set(filled_texts):
+            source, target = self.languages
+        elif len(filled_texts) == 2:
+            source, target = filled_texts
+        elif len(filled_texts) < 2:
+            return dict.fromkeys((*PAIRS.texts, *PAIRS.languages))
+        else:
+            names = ", ".join(filled_texts)
+            raise XlsrError(f"`translation` has the languages {names}; choose two with `languages`.")
+        return {
+            "source": filled_texts[source],
+            "target": filled_texts[target],
+            "source_lang": source,
+            "target_lang": target,
+        }
+
+    def _label(self, label: Any) -> int | float | None:
+        if self.kind == NLI:
+            is_number = isinstance(label, int) and label >= 0
+            return NLI_TASK.value(self.label_names[label] if self.label_names and is_number else label)
+        is_class = self.kind.kept["label"] == "int32"
+        if label is not None and (not is_class or label >= 0):
+            return label
+        if not self.keeps_unlabelled:
+            return None
+        return -1 if is_class else math.nan
+
+    def _sentences(self, row: Row, continues: Any, number: int) -> Iterator[Row]:
+        text = row["text"] if _is_filled(row["text"]) else ""
+        if not self.documents:
+            yield {**row, "text": text, "continues": bool(continues[number])}
+            return
+        sentences = split_sentences(text, row["lang"])
+        for position, sentence in enumerate(sentences, 1):
+            yield {**row, "text": sentence, "continues": position < len(sentences)}
+
+    def _consecutive(self, batches: Iterable[Batch]) -> Iterator[Row]:
+        before: tuple[Any, ...] = ()
+        for batch in batches:
+            nothing = [None] * len(batch["text"])
+            columns = [batch.get(name, nothing) for name in ("text", "document", "lang", "position")]
+            for text, document, row_language, row_position in zip(*columns, strict=True):
+                language = row_language or self.languages[0]
+                position = None if row_position is None else int(row_position)
+                expected = (document, language, None if position is None else position - 1)
+                follows = document is not None and before[1:] == expected
+                if follows and _is_filled(text) and _is_filled(before[0]):
+                    yield {"first": before[0], "second": text, "lang": language}
+                before = (text, document, language, position)
+
+
+def open_reader(
+    kind: RowKind,
+    first_row: Mapping[str, Any],
+    *,
+    key: str = "",
+    languages: Sequence[str] | None = None,
+    label_names: Sequence[str] = (),
+    keeps_unlabelled: bool = False,
+) -> RowReader | None:
+    """A reader for rows like the first one; None if they lack the columns of the kind."""
+    columns = kind.columns_of(first_row)
+    if kind.texts != PAIRS.texts:
+        if columns is None:
+            return None
+        language = UNDETERMINED
+        if langcodes.tag_is_valid(key):
+            language = key
+        elif languages and len(languages) == 1:
+            language = languages[0]
+        return RowReader(
+            kind,
+            columns,
+            (language,),
+            label_names=tuple(label_names),
+            documents="document" not in first_row and "place" not in first_row,
+            keeps_unlabelled=keeps_unlabelled,
+        )
+
+    pair = _key_languages(key, languages)
+    if pair is None and languages and len(languages) == 2:
+        pair = tuple(languages)
+    if columns is None and isinstance(first_row.get("translation"), Mapping):
+        columns = ("translation",)
+    if columns is None:
+        pair = columns = _language_columns(first_row, pair or languages or ())
+    negatives = tuple(name for name in first_row if re.fullmatch(r"negatives?(_\d+)?", name))
+    return RowReader(kind, columns, pair or UNNAMED, negatives) if columns else None
+
+
+def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The two languages in the name of a dataset, such as `en-de` or `eng_Latn-zho_Hans`."""
+    tags = key.split("-")
+    pairs = [("-".join(tags[:end]), "-".join(tags[end:])) for end in range(1, len(tags))]
+    for pair in pairs:
+        if set(pair) <= set(languages or ()):
+            return pair
+    valid_pairs = [pair for pair in pairs if all(map(langcodes.tag_is_valid, pair))]
+    return valid_pairs[0] if len(valid_pairs) == 1 else None
+
+
+def _language_columns(first_row: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...] | None:
+    """The two columns of text that are named by the languages wanted, in their order, or by any languages."""
+    names = [name for name, value in first_row.items() if isinstance(value, str | None)]
+    names = [name for name in names if langcodes.tag_is_valid(name)]
+    if len(wanted) > 1:
+        nearest = [nearest_tag(language, names) for language in wanted]
+        names = list(dict.fromkeys(name for name in nearest if name))
+    else:
+        names = [name for name in names if language_of_name(name)]
+        if len(names) == 3:
+            names = [name for name in names if name != "id"]  # Indonesian, or a number
+    return tuple(names) if len(names) == 2 else None
+
+
+def _consecutive_rows(rows: Iterable[Row]) -> Iterator[Row]:
+    for row, following in pairwise(rows):
+        if row["continues"]:
+            yield {"first": row["text"], "second": following["text"], "lang": row["lang"]}
+
+
+def _is_filled(text: str | None) -> bool:
+    return bool(text and text.strip())
+
+
+def _negatives(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        texts = [value] if isinstance(value, str | None) else value
+        yield from filter(_is_filled, texts)

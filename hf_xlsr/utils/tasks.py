@@ -1,0 +1,149 @@
+"""Stages of work as pure tasks, each of which writes one file: run here, or in a local pool of processes.
+
+A file gets its name by an atomic rename, so a file that exists is done: the same stage, started again after a kill, does
+what is missing. A folder is named for what its files are made from (`hf_xlsr.utils.hashing.cached`), so that two stages
+never write different content to one name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from typing import Any, Protocol
+
+from tqdm.auto import tqdm
+
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import atomic_write
+
+# Tasks in the hands of a pool, for each of its processes, so that none waits for the slowest.
+TASKS_PER_PROCESS = 4
+# Pools that may break one after the other without a finished task between.
+MAX_RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """One file of a stage, and what it is made from, which must be picklable."""
+
+    output: Path
+    content: Any = None
+
+
+Work = Callable[[Path, Any], None]
+"""Writes the file of a task to the path that it is given, from the task's content."""
+
+
+class Runner(Protocol):
+    """Runs the tasks of a stage. A cluster engine is one more class with this method."""
+
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        """Yields each task once its file exists, in the order of the tasks."""
+        ...
+
+
+class InProcess:
+    """Runs tasks one after the other in this process."""
+
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        """As `Runner.run`."""
+        for task in tqdm(tasks, desc=description, unit="task", disable=None):
+            complete(work, task)
+            yield task
+
+
+class LocalPool:
+    """Runs tasks in processes of this machine, which end with this process, also if it is killed.
+
+    Tasks are taken from their iterable as they are needed. Where a worker is killed, often for lack of memory, its task
+    and those that waited run again in a new pool.
+    """
+
+    def __init__(self, num_proc: int) -> None:
+        self.num_proc = num_proc
+
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        """As `Runner.run`; `work` must be picklable."""
+        remaining = iter(tasks)
+        started: list[Task] = []
+        failures = 0
+        with tqdm(desc=description, unit="task", disable=None) as bar:
+            while True:
+                try:
+                    for task in self._run_pool(work, started, remaining):
+                        failures = 0
+                        bar.update()
+                        yield task
+                    return
+                except BrokenProcessPool:
+                    failures += 1
+                    if failures > MAX_RESTARTS:
+                        message = "processes were killed again and again, often for lack of memory. Lower `num_proc`."
+                        raise XlsrError(message) from None
+
+    def _run_pool(self, work: Work, started: list[Task], remaining: Iterator[Task]) -> Iterator[Task]:
+        """Runs tasks in one pool; `started` holds those in its hands, so that another pool can take them over."""
+        # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
+        method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+        pool = ProcessPoolExecutor(self.num_proc, get_context(method), _start, (work,))
+        jobs: list[Future[None]] = []
+        try:
+            jobs += [pool.submit(_complete, task) for task in started]
+            while True:
+                for task in islice(remaining, self.num_proc * TASKS_PER_PROCESS - len(started)):
+                    started.append(task)
+                    jobs.append(pool.submit(_complete, task))
+                if not jobs:
+                    return
+                jobs.pop(0).result()
+                yield started.pop(0)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def runner_of(num_proc: int | None) -> Runner:
+    """The runner for a number of processes; None is 1."""
+    return LocalPool(num_proc) if num_proc and num_proc > 1 else InProcess()
+
+
+def complete(work: Work, task: Task) -> None:
+    """Writes the file of a task, unless it exists."""
+    if not task.output.exists():
+        with atomic_write(task.output) as partial:
+            work(partial, task.content)
+
+
+def import_ahead(*modules: str) -> None:
+    """Starts the server that workers are forked from. It imports `modules` while this process continues."""
+    if "forkserver" in get_all_start_methods():
+        forkserver.set_forkserver_preload(list(modules))
+        forkserver.ensure_running()
+
+
+_work: Work
+
+
+def _start(work: Work) -> None:
+    global _work
+    _work = work
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process with its parent, also a killed one, so that no two write one file."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _complete(task: Task) -> None:
+    complete(_work, task)
