@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,17 +41,18 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
         >>> indices.tolist()
         [[1, 2], [0, 1]]
     """
-    sides = as_vectors(queries, "queries"), as_vectors(candidates, "candidates")
+    matrices = (as_vectors(queries, "queries"), as_vectors(candidates, "candidates"))
     require_positive("k", k)
     require_positive("number of candidates", len(candidates))
-    check_widths(*sides)
-    found = Neighbours.empty(len(queries), min(k, len(candidates)))
+    check_widths(*matrices)
+
+    neighbours = Neighbours.empty(len(queries), min(k, len(candidates)))
     if len(queries):
-        search = BlockSearch(sides, k, (QUERIES_AT_ONCE, QUERIES_AT_ONCE), Filter(), Stage(None))
+        search = BlockSearch(matrices, k, (QUERIES_AT_ONCE, QUERIES_AT_ONCE), Filter(), Stage(None))
         for start in range(0, len(queries), QUERIES_AT_ONCE):
-            part = slice(start, start + QUERIES_AT_ONCE)
-            found.similarities[part], found.indices[part] = search.nearest(0, sides[0][part])
-    return found
+            rows = slice(start, start + QUERIES_AT_ONCE)
+            neighbours.store(rows, search.nearest(0, matrices[0][rows]))
+    return neighbours.similarities, neighbours.indices
 
 
 @dataclass(frozen=True)
@@ -129,51 +131,75 @@ def neighbours_both_ways(
     """
     require_choice("method", method, METHODS)
     require_positive("k", k)
-    matrices = as_matrix(source, "source"), as_matrix(target, "target")
-    counts = len(matrices[0]), len(matrices[1])
+    matrices = (as_matrix(source, "source"), as_matrix(target, "target"))
     check_widths(*matrices)
-    if not min(counts):
-        return BothWays(*Neighbours.empty(counts[0], 0), *Neighbours.empty(counts[1], 0), method="exact", recall=1.0)
+    source_count, width = matrices[0].shape
+    target_count = len(matrices[1])
+    smaller_count = min(source_count, target_count)
+    if smaller_count == 0:
+        return BothWays(
+            *Neighbours.empty(source_count, 0), *Neighbours.empty(target_count, 0), method="exact", recall=1.0
+        )
+
     if method == "auto":
-        method = "ivf" if counts[0] * counts[1] * matrices[0].shape[1] > LARGEST_EXACT else "exact"
-    cells = cells or 2 ** round(math.log2(max(1.0, min(counts) / 1000)))
+        method = "ivf" if source_count * target_count * width > LARGEST_EXACT else "exact"
+    cells = cells or 2 ** round(math.log2(max(1.0, smaller_count / 1000)))
     probes = probes or DEFAULT_PROBES
     filter_ = Filter(device)
-    sizes = choose_sizes(matrices, (k, k + filter_.spare), method, cells, probes, memory, folder is not None)
+    sizes = choose_sizes(matrices, k, k + filter_.spare, method, cells, probes, memory, folder is not None)
+
+    index, processes = process
     if folder is not None:
-        kind = method, cells, probes, recall, filter_.precision if process[1] == 1 else process[1]
-        settings = repr((VERSION, k, *kind, *map(array_hash, matrices)))
+        # Processes of different precisions meet in one folder, where `_agreed_sizes` refuses them.
+        machine = filter_.precision if processes == 1 else processes
+        hashes = [array_hash(matrix) for matrix in matrices]
+        settings = repr((VERSION, k, method, cells, probes, recall, machine, *hashes))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
+
     search = None
     if not stage.result:
-        if process[1] > 1:  # lists of one length, of blocks of one size
-            if not process[0] and "sizes" not in stage.state:
-                stage.update(sizes=sizes, precision=filter_.precision)
-            sizes = stage.wait("sizes")
-            if (first := stage.state["precision"]) != filter_.precision:
-                raise XlsrError(
-                    f"the first process searches in {first}, this one in {filter_.precision}; use machines of one kind."
-                )
+        if processes > 1:
+            sizes = _agreed_sizes(stage, sizes, filter_.precision, is_first=index == 0)
         search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar, process)
-    if process[0]:
+    if index:
         if search is not None:
             search.run(method, (), probes, recall)
         stage.wait()
-    shapes = [(count, min(k, sum(counts) - count)) for count in counts for _ in range(2)]
-    kinds = (np.float32, np.int64) * 2
-    arrays = [stage.array(*array) for array in zip(RESULTS, shapes, kinds, strict=True)]
-    results = Neighbours(*arrays[:2]), Neighbours(*arrays[2:])
-    if search is not None and not process[0]:
+
+    forward = _stored_neighbours(stage, RESULTS[:2], (source_count, min(k, target_count)))
+    backward = _stored_neighbours(stage, RESULTS[2:], (target_count, min(k, source_count)))
+    if search is not None and index == 0:
+        results = (forward, backward)
         search.run(method, results, probes, recall)
         measured, margin = search.recall(results) if method == "ivf" else (1.0, 0.0)
-        for stats, result in zip(search.stats, results, strict=True):
-            for array in result:
+        for stats, neighbours in zip(search.stats, results, strict=True):
+            for array in neighbours:
                 array[stats.surplus] = array[stats.originals]
         stage.finish(recall=measured, margin=margin)
         stage.clear(keep=RESULTS)
-    told = stage.result or {}
-    return BothWays(*results[0], *results[1], method, told["recall"], told["margin"])
+
+    figures = stage.wait()
+    return BothWays(*forward, *backward, method, figures["recall"], figures["margin"])
+
+
+def _agreed_sizes(stage: Stage, sizes: tuple[int, int], precision: str, *, is_first: bool) -> tuple[int, int]:
+    """The sizes of the first of several processes: all must have lists of one length, of blocks of one size."""
+    if is_first and "sizes" not in stage.state:
+        stage.update(sizes=sizes, precision=precision)
+    agreed = stage.wait("sizes")
+
+    first_precision = stage.state["precision"]
+    if first_precision != precision:
+        raise XlsrError(
+            f"the first process searches in {first_precision}, this one in {precision}; use machines of one kind."
+        )
+    return agreed
+
+
+def _stored_neighbours(stage: Stage, names: Sequence[str], shape: tuple[int, int]) -> Neighbours:
+    similarities, indices = names
+    return Neighbours(stage.array(similarities, shape, np.float32), stage.array(indices, shape, np.int64))
 
 
 def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -15,87 +17,128 @@ ROUNDING = 2e-6  # of the product of the lengths: error bound of a float32 inner
 
 
 class Filter:
-    """Precision of the first pass, bfloat16 if the CPU multiplies it in hardware, and its bounded error."""
+    """Precision of the first pass, bfloat16 if the CPU multiplies it in hardware, and its bounded error.
+
+    `spare` is how many candidates more than `k` are listed for each query, `step` what the sizes of a tile are
+    multiples of.
+    """
 
     def __init__(self, device: str = "cpu") -> None:
-        coarse = resolve_device(device).type == "cpu" and cpu_has_fast_bfloat16()
         self.device = device
-        self.precision = "bf16" if coarse else "ieee"
-        self.spare = 12 if coarse else 4
-        self.step = LARGEST_STEP if coarse else GROUP
+        self.precision = "ieee"
+        self.spare = 4
+        self.step = GROUP
+
+        if resolve_device(device).type == "cpu" and cpu_has_fast_bfloat16():
+            self.precision = "bf16"
+            self.spare = 12
+            self.step = LARGEST_STEP
 
     def rounded(self, vectors: np.ndarray) -> np.ndarray:
         """Float32 vectors, rounded as the multiplication rounds them."""
-        return vectors if self.precision == "ieee" else as_tensor(vectors).bfloat16().float().numpy()
+        if self.precision == "ieee":
+            return vectors
+        return as_tensor(vectors).bfloat16().float().numpy()
 
-    def slack(self, asking: VectorStats, other: VectorStats) -> float:
-        r"""Largest error of the difference of two products of one vector.
+    def slack(self, queries: VectorStats, candidates: VectorStats) -> float:
+        r"""Largest error of the difference of two products of one query.
 
         With `\hat x = x - r` for a rounded vector and `a, b` the sides' middles, the error of a product is
         `x y - \hat x \hat y = r_x b + a r_y + r_x (y - b) + (\hat x - a) r_y`. The first term is the same for
         all `y`; the second has a known range; the others are bounded by the products of the lengths.
         """
-        rest = asking.residual * other.spread + (asking.spread + asking.residual) * other.residual
-        return other.shift + 2 * rest + 4 * ROUNDING * asking.longest * other.longest
+        query_error = queries.residual * candidates.spread
+        candidate_error = (queries.spread + queries.residual) * candidates.residual
+        sum_error = ROUNDING * queries.longest * candidates.longest  # of a product of rounded vectors
+        return candidates.shift + 2 * (query_error + candidate_error) + 4 * sum_error
 
 
 class Tile:
     """A reusable block of `size` times `size` similarities, padded to whole steps; has room for `cells` columns."""
 
     def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
-        self.size, self.device, self.step = size, filter_.device, filter_.step
-        numbers = max(self._whole(size) ** 2, self.step * self._whole(cells))
-        self._numbers = torch.empty(numbers, device=self.device)
+        self.size = size
+        self.device = filter_.device
+        self.step = filter_.step
+
+        count = max(self._whole_steps(size) ** 2, self.step * self._whole_steps(cells))
+        self._buffer = torch.empty(count, device=self.device)
 
     def height(self, width: int) -> int:
         """Number of rows of that many columns that fit."""
-        return len(self._numbers) // self._whole(width) // self.step * self.step
+        return len(self._buffer) // self._whole_steps(width) // self.step * self.step
 
     def product(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Inner products of each row with each column, padded with minus infinity."""
-        height, width = self._height(len(rows)), self._whole(len(columns))
-        padded = self._numbers[: height * width].view(height, width)
-        torch.mm(_pad(rows, height), _pad(columns, width).T, out=padded)
-        padded[len(rows) :] = -torch.inf
-        padded[:, len(columns) :] = -torch.inf
-        return padded
+        """Inner products of each row with each column, padded with minus infinity; valid until the next call."""
+        height = self._padded_height(len(rows))
+        width = self._whole_steps(len(columns))
+        products = self._buffer[: height * width].view(height, width)
 
-    def _height(self, count: int) -> int:
+        torch.mm(_pad(rows, height), _pad(columns, width).T, out=products)
+        products[len(rows) :] = -torch.inf
+        products[:, len(columns) :] = -torch.inf
+        return products
+
+    def _padded_height(self, count: int) -> int:
         """Rows after padding: few different numbers, as oneDNN compiles code for every shape and keeps it."""
-        few = max(GROUP, 1 << (count - 1).bit_length())
-        return min(few, self._whole(count)) if self.step > GROUP else self._whole(count)
+        height = self._whole_steps(count)
+        if self.step > GROUP:
+            power_of_two = 1 << (count - 1).bit_length()
+            height = min(height, max(GROUP, power_of_two))
+        return height
 
-    def _whole(self, count: int) -> int:
+    def _whole_steps(self, count: int) -> int:
+        """The next multiple of the step."""
         return -(-count // self.step) * self.step
 
 
 def _pad(vectors: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.nn.functional.pad(vectors, (0, 0, 0, count - len(vectors))) if count > len(vectors) else vectors
+    """The vectors, followed by zeros if they are fewer than `count`."""
+    missing = count - len(vectors)
+    if missing == 0:
+        return vectors
+    return torch.nn.functional.pad(vectors, (0, 0, 0, missing))
 
 
+@dataclass
 class TopK:
     """The best candidates of each query so far, best first; minus infinity where they are missing.
 
     Products have errors: `slack` is the largest of the difference of two. A candidate is skipped if `k` others are
     better by more than that, or if the list is full of better ones.
+
+    Attributes:
+        values: Similarities, `(queries, listed)`, float32, where `listed` is at least `k`.
+        candidates: Positions of the candidates, `(queries, listed)`, int32.
+        k: Number of candidates that are wanted of each query.
+        slack: Largest error of the difference of two similarities of a query.
     """
 
-    def __init__(self, values: torch.Tensor, candidates: torch.Tensor, k: int, slack: float) -> None:
-        self.values, self.candidates, self.k, self.slack = values, candidates, k, slack
+    values: torch.Tensor
+    candidates: torch.Tensor
+    k: int
+    slack: float
 
-    def __getitem__(self, askers: slice) -> TopK:
-        return TopK(self.values[askers], self.candidates[askers], self.k, self.slack)
+    @classmethod
+    def empty(cls, queries: int, listed: int, k: int, slack: float, device: str | torch.device) -> TopK:
+        """Lists without a candidate."""
+        values = torch.full((queries, listed), -torch.inf, device=device)
+        candidates = torch.zeros((queries, listed), dtype=torch.int32, device=device)
+        return cls(values, candidates, k, slack)
+
+    def __getitem__(self, queries: slice) -> TopK:
+        return TopK(self.values[queries], self.candidates[queries], self.k, self.slack)
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def update(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
-        """Merges a tile of similarities into the lists of its rows (or columns), the `askers`; `first` is a candidate.
+    def update(self, queries: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
+        """Merges a tile of similarities into the lists of some queries, which are its rows, or else its columns.
 
-        The maxima of groups rule out most of a tile. Members of a group are as many places apart as there are groups, so
-        that maxima are taken over whole vectors of neighbouring numbers.
+        The tile's first candidate has the position `first`. The maxima of groups rule out most of a tile. Members of a
+        group are as far apart as there are groups, so that maxima are taken over whole vectors of neighbouring numbers.
         """
-        values = self.values[askers]
+        values = self.values[queries]
         count, listed = values.shape
         if by_row:
             groups = tile.view(len(tile), GROUP, -1)
@@ -103,77 +146,114 @@ class TopK:
         else:
             groups = tile.view(GROUP, -1, tile.shape[1])
             maxima = groups.amax(0).T[:count]
+        group_count = maxima.shape[1]
+
         floor = torch.maximum(values[:, -1], values[:, self.k - 1] - self.slack)
-        over = maxima > floor[:, None]
-        if maxima.shape[1] > listed and int(over.sum(1).max()) > listed:
+        above_floor = maxima > floor[:, None]
+        if group_count > listed and int(above_floor.sum(1).max()) > listed:
             # Lists that are not full yet: the `listed` greatest maxima are candidates that are better than all in the
             # other groups.
             top = maxima.topk(listed, 1)
             floor = torch.maximum(floor, top.values[:, self.k - 1] - self.slack)
-            who, place = (top.values > floor[:, None]).nonzero(as_tuple=True)
-            group = top.indices[who, place]
+            query, rank = (top.values > floor[:, None]).nonzero(as_tuple=True)
+            group = top.indices[query, rank]
         else:
-            who, group = over.nonzero(as_tuple=True)
-        for some, their in zip(who.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE), strict=True):
-            members = groups[some, :, their] if by_row else groups[:, their, some].T
-            hit, member = (members > floor[some, None]).nonzero(as_tuple=True)
+            query, group = above_floor.nonzero(as_tuple=True)
+
+        chunks = zip(query.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE), strict=True)
+        for chunk_query, chunk_group in chunks:
+            if by_row:
+                members = groups[chunk_query, :, chunk_group]
+            else:
+                members = groups[:, chunk_group, chunk_query].T
+
+            hit, member = (members > floor[chunk_query, None]).nonzero(as_tuple=True)
             if len(hit):
-                self._merge(askers, some[hit], members[hit, member], first + member * maxima.shape[1] + their[hit])
+                candidates = first + member * group_count + chunk_group[hit]
+                self._insert(queries, chunk_query[hit], members[hit, member], candidates)
 
     def merge(self, values: torch.Tensor, candidates: torch.Tensor) -> None:
         """Merges the lists that another process has of the same queries."""
-        top = torch.cat([self.values, values.to(self.values.device)], 1).topk(self.values.shape[1], 1)
-        names = torch.cat([self.candidates, candidates.to(self.values.device)], 1)
-        self.values, self.candidates = top.values, names.gather(1, top.indices)
+        listed = self.values.shape[1]
+        device = self.values.device
+        top = torch.cat([self.values, values.to(device)], 1).topk(listed, 1)
+        self.values = top.values
+        self.candidates = torch.cat([self.candidates, candidates.to(device)], 1).gather(1, top.indices)
 
-    def _merge(
-        self, askers: slice | torch.Tensor, who: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
+    def _insert(
+        self, queries: slice | torch.Tensor, query: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Merges candidates, ordered by query, into the lists."""
-        touched, row, counts = torch.unique_consecutive(who, return_inverse=True, return_counts=True)
-        place = torch.arange(len(who), device=who.device) - (counts.cumsum(0) - counts)[row]
-        lists = touched + askers.start if isinstance(askers, slice) else askers[touched]
-        width = self.values.shape[1]
-        shape = (len(touched), width + int(counts.max()))
-        pool = values.new_full(shape, -torch.inf)
-        names = self.candidates.new_zeros(shape)
-        pool[:, :width], names[:, :width] = self.values[lists], self.candidates[lists]
-        pool[row, width + place], names[row, width + place] = values, candidates.int()
-        top = pool.topk(width, 1)
-        self.values[lists], self.candidates[lists] = top.values, names.gather(1, top.indices)
+        """Inserts candidates into the lists; `query` numbers the query of each among `queries`, and ascends."""
+        touched, row, counts = torch.unique_consecutive(query, return_inverse=True, return_counts=True)
+        lists = touched + queries.start if isinstance(queries, slice) else queries[touched]
+
+        # A row for each list: the list, then its new candidates side by side.
+        listed = self.values.shape[1]
+        new_before = counts.cumsum(0) - counts
+        column = torch.arange(len(query), device=query.device) - new_before[row] + listed
+        shape = (len(touched), listed + int(counts.max()))
+        row_values = values.new_full(shape, -torch.inf)
+        row_values[:, :listed] = self.values[lists]
+        row_values[row, column] = values
+        row_candidates = self.candidates.new_zeros(shape)
+        row_candidates[:, :listed] = self.candidates[lists]
+        row_candidates[row, column] = candidates.int()
+
+        top = row_values.topk(listed, 1)
+        self.values[lists] = top.values
+        self.candidates[lists] = row_candidates.gather(1, top.indices)
 
 
 def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The `k` nearest of the lists, exactly, and the queries that may have nearer ones outside their lists."""
-    values, found = best.values.cpu().numpy(), best.candidates.cpu().numpy().astype(np.int64)
+    """The `k` nearest of the lists, exactly, and the queries that may have nearer ones outside their lists.
+
+    Returns:
+        Similarities (float32) and labels (int64) of the nearest, `(queries, k)` each, best first and ties by label;
+        and the numbers of the doubtful queries.
+    """
+    values = best.values.cpu().numpy()
+    candidates = best.candidates.cpu().numpy().astype(np.int64)
     near = values >= values[:, best.k - 1, None] - best.slack
     near &= values > -np.inf
-    rows, places = near.nonzero()
+
+    rows, columns = near.nonzero()
     exact = np.full(values.shape, -np.inf, np.float32)
-    exact[rows, places] = pair_products(queries, rows, side, found[rows, places])
-    labels = side.labels(found)
+    exact[rows, columns] = pair_products(queries, rows, side, candidates[rows, columns])
+    labels = side.labels(candidates)
     order = np.lexsort((labels, -exact), axis=-1)[:, : best.k]
-    full = near[:, -1] & (values.shape[1] < len(side))
-    return np.take_along_axis(exact, order, 1), np.take_along_axis(labels, order, 1), np.flatnonzero(full)
+
+    # Where even the last of a list is near, others that the list could not hold may be as well.
+    doubtful = near[:, -1] & (values.shape[1] < len(side))
+    return np.take_along_axis(exact, order, 1), np.take_along_axis(labels, order, 1), np.flatnonzero(doubtful)
 
 
 def search_down_to(
     queries: np.ndarray, floor: np.ndarray, side: Vectors, k: int, tile: Tile
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `k` nearest if `k` have float32 products of `floor` or above, however many near ties there are."""
+    query_tensor = as_tensor(queries, tile.device)
+    floors = as_tensor(floor.astype(np.float32), tile.device)[:, None]
     rows = np.empty(0, np.int64)
-    exact, labels = np.empty(0, np.float32), np.empty(0, np.int64)
-    asking, floors = as_tensor(queries, tile.device), as_tensor(floor.astype(np.float32), tile.device)[:, None]
-    columns = tile.height(len(queries))
-    for start in range(0, len(side), columns):
-        candidates = as_tensor(side.block(start, start + columns), tile.device)
-        products = tile.product(asking, candidates)[: len(queries), : len(candidates)]
-        row, column = (found.cpu().numpy() for found in (products >= floors).nonzero(as_tuple=True))
-        rows = np.concatenate([rows, row])
-        exact = np.concatenate([exact, pair_products(queries, row, side, column + start)])
-        labels = np.concatenate([labels, side.labels(column + start)])
+    exact = np.empty(0, np.float32)
+    labels = np.empty(0, np.int64)
+
+    step = tile.height(len(queries))
+    for start in range(0, len(side), step):
+        candidates = as_tensor(side.block(start, start + step), tile.device)
+        products = tile.product(query_tensor, candidates)[: len(queries), : len(candidates)]
+        new_rows, columns = (products >= floors).nonzero().cpu().numpy().T
+        positions = start + columns
+
+        rows = np.concatenate([rows, new_rows])
+        exact = np.concatenate([exact, pair_products(queries, new_rows, side, positions)])
+        labels = np.concatenate([labels, side.labels(positions)])
+
+        # Of each query, the `k` best so far.
         order = np.lexsort((labels, -exact, rows))
-        rows, exact, labels = rows[order], exact[order], labels[order]
-        kept = np.arange(len(rows)) - np.searchsorted(rows, rows) < k
-        rows, exact, labels = rows[kept], exact[kept], labels[kept]
+        ordered_rows = rows[order]
+        rank = np.arange(len(rows)) - np.searchsorted(ordered_rows, ordered_rows)
+        best = order[rank < k]
+        rows = rows[best]
+        exact = exact[best]
+        labels = labels[best]
     return exact.reshape(-1, k), labels.reshape(-1, k)

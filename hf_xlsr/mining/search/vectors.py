@@ -18,6 +18,7 @@ ROWS_OF_MIDDLE = 512
 
 
 def check_widths(source: np.ndarray, target: np.ndarray) -> None:
+    """Raises if two matrices have vectors of different widths."""
     if source.shape[1] != target.shape[1]:
         raise XlsrError(f"Vectors must be equally wide, got {source.shape[1]} and {target.shape[1]}: use one encoder.")
 
@@ -29,17 +30,27 @@ def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
         return torch.from_numpy(block).to(device)
 
 
+def sample_rows(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    """At most `size` different rows of `count`, ascending."""
+    return np.sort(rng.choice(count, min(size, count), replace=False))
+
+
 class Vectors:
-    """The selected rows of a matrix, in memory or memory-mapped, read as float32."""
+    """The selected rows of a matrix, in memory or memory-mapped, read as float32.
+
+    A vector is addressed by its position among the selected rows. Its label, the number that results show, is its row
+    in the matrix unless `labels` are passed.
+    """
 
     def __init__(self, matrix: np.ndarray, select: np.ndarray | None = None, labels: np.ndarray | None = None) -> None:
-        self.matrix, self.select = matrix, select
+        self.matrix = matrix
+        self.select = select
         self._labels = select if labels is None else labels
         self.kind = np.float16 if matrix.dtype == np.float16 else np.float32
-        self.step = max(1, NUMBERS_AT_ONCE // max(1, matrix.shape[1]))
+        self.step = max(1, NUMBERS_AT_ONCE // max(1, self.width))  # rows read at a time
 
     def __len__(self) -> int:
-        return len(self.matrix) if self.select is None else len(self.select)
+        return len(self.matrix if self.select is None else self.select)
 
     @property
     def width(self) -> int:
@@ -47,7 +58,9 @@ class Vectors:
 
     def labels(self, positions: np.ndarray) -> np.ndarray:
         """Numbers in results of the rows at some positions."""
-        return positions if self._labels is None else self._labels[positions]
+        if self._labels is None:
+            return positions
+        return self._labels[positions]
 
     def __getitem__(self, positions: np.ndarray) -> np.ndarray:
         """The vectors at some positions: `(len(positions), width)`, float32."""
@@ -59,6 +72,7 @@ class Vectors:
         stop = min(stop, len(self))
         if self.select is not None:
             return self[np.arange(start, stop)].astype(kind, copy=False)
+
         rows = np.asarray(self.matrix[start:stop])
         if rows.dtype == kind and rows.flags.c_contiguous:
             return rows
@@ -68,6 +82,7 @@ class Vectors:
 
 
 def convert(vectors: np.ndarray, out: np.ndarray) -> None:
+    """Copies vectors into an array of another type."""
     if np.float16 in (vectors.dtype, out.dtype) and vectors.flags.c_contiguous:
         torch.from_numpy(out).copy_(as_tensor(vectors))  # several times as fast as NumPy
     else:
@@ -77,19 +92,33 @@ def convert(vectors: np.ndarray, out: np.ndarray) -> None:
 def pair_products(
     queries: np.ndarray, rows: np.ndarray, candidates: np.ndarray | Vectors, columns: np.ndarray
 ) -> np.ndarray:
-    """Inner products of pairs, summed in float64: each float32 depends only on its two vectors."""
+    """Inner products of pairs, summed in float64: each float32 depends only on its two vectors.
+
+    Pair `i` is the query `rows[i]` and the candidate `columns[i]`.
+    """
     products = np.empty(len(rows), np.float32)
     order = np.argsort(columns, kind="stable")  # candidates that are near each other in a file are read together
     step = max(1, PRODUCTS_AT_ONCE // max(1, queries.shape[1]))
     for start in range(0, len(rows), step):
-        part = order[start : start + step]
+        pairs = order[start : start + step]
         # Not a matrix product: the order of summation must not depend on the other pairs.
-        products[part] = (queries[rows[part]].astype(np.float64) * candidates[columns[part]]).sum(axis=1)
+        products[pairs] = (queries[rows[pairs]].astype(np.float64) * candidates[columns[pairs]]).sum(axis=1)
     return products
 
 
 class VectorStats(NamedTuple):
-    """Statistics of a side, by one pass over its vectors."""
+    """Statistics of a side, by one pass over its vectors.
+
+    The residual of a vector is what rounding takes from it, and the middle of a side a vector near all of its own.
+
+    Attributes:
+        longest: Length of the longest vector.
+        spread: Largest distance of a vector from the middle.
+        residual: Length of the longest residual.
+        shift: Range of the products of the residuals with the other side's middle.
+        surplus: Rows that are never a neighbour, because enough equal rows stand above them.
+        originals: The first copy of each surplus row.
+    """
 
     longest: float
     spread: float
@@ -98,9 +127,11 @@ class VectorStats(NamedTuple):
     surplus: np.ndarray
     originals: np.ndarray
 
-    def kept(self, rows: int) -> np.ndarray | None:
-        """The rows that are not surplus; None if all are kept."""
-        return np.delete(np.arange(rows), self.surplus) if len(self.surplus) else None
+    def searched_rows(self, rows: int) -> np.ndarray | None:
+        """The rows that are not surplus; None if that is all of them."""
+        if not len(self.surplus):
+            return None
+        return np.delete(np.arange(rows), self.surplus)
 
 
 def middle(matrix: np.ndarray) -> np.ndarray:
@@ -113,34 +144,41 @@ def scan(
     matrix: np.ndarray,
     name: str,
     copies: int,
-    middles: tuple[np.ndarray, np.ndarray],
+    own_middle: np.ndarray,
+    other_middle: np.ndarray,
     rounded: Callable[[np.ndarray], np.ndarray],
 ) -> VectorStats:
-    """Checks and measures a side's vectors; `middles` are its own and that of the other side.
+    """Checks and measures a side's vectors.
 
     Of equal similarities the lowest row wins, so a row with `copies` (`k`) copies above it is never a neighbour.
     """
     vectors = Vectors(matrix)
     longest = spread = residual = 0.0
-    low, high = np.inf, -np.inf
+    lowest_shift = np.inf
+    highest_shift = -np.inf
     fingerprints = np.empty(len(vectors), np.uint64)
     factors = np.random.default_rng(0).integers(1, 2**63, vectors.width, np.uint64)
+
     for start in range(0, len(vectors), vectors.step):
         block = vectors.block(start, start + vectors.step)
         check_finite(block, f"`{name}`", start)
-        difference = block - rounded(block)
+        residuals = block - rounded(block)
         with np.errstate(invalid="ignore", over="ignore"):  # a middle may hold NaN of a later row
-            longest, spread = max(longest, _longest(block)), max(spread, _longest(block - middles[0]))
-            shifts = difference @ middles[1]
-        residual = max(residual, _longest(difference))
-        low, high = min(low, shifts.min()), max(high, shifts.max())
+            longest = max(longest, _greatest_length(block))
+            spread = max(spread, _greatest_length(block - own_middle))
+            shifts = residuals @ other_middle
+        residual = max(residual, _greatest_length(residuals))
+        lowest_shift = min(lowest_shift, shifts.min())
+        highest_shift = max(highest_shift, shifts.max())
         fingerprints[start : start + len(block)] = block.view(np.uint32).astype(np.uint64) @ factors
+
     if not np.isfinite(longest):
         raise XlsrError(f"`{name}` has vectors whose squared length float32 cannot hold: normalise them.")
-    return VectorStats(longest, spread, residual, float(high - low), *_surplus(vectors, fingerprints, copies))
+    surplus, originals = _surplus(vectors, fingerprints, copies)
+    return VectorStats(longest, spread, residual, float(highest_shift - lowest_shift), surplus, originals)
 
 
-def _longest(vectors: np.ndarray) -> float:
+def _greatest_length(vectors: np.ndarray) -> float:
     return float(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32).max()) ** 0.5
 
 
@@ -149,13 +187,17 @@ def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[n
     ascending = np.sort(fingerprints)
     if not (ascending[copies:] == ascending[:-copies]).any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
+
+    # Equal rows become neighbours in `order`, from the lowest to the highest.
     order = np.argsort(fingerprints, kind="stable")
-    again = 1 + np.flatnonzero(fingerprints[order[1:]] == fingerprints[order[:-1]])
-    first = np.arange(len(order))  # place of the first copy
-    for start in range(0, len(again), vectors.step):
-        part = again[start : start + vectors.step]
+    same_fingerprint = 1 + np.flatnonzero(fingerprints[order[1:]] == fingerprints[order[:-1]])
+    first_copy = np.arange(len(order))
+    for start in range(0, len(same_fingerprint), vectors.step):
+        repeated = same_fingerprint[start : start + vectors.step]
         # Different vectors may share a fingerprint.
-        first[part[(vectors[order[part]] == vectors[order[part - 1]]).all(axis=1)]] = 0
-    np.maximum.accumulate(first, out=first)
-    surplus = np.flatnonzero(np.arange(len(order)) - first >= copies)
-    return order[surplus], order[first[surplus]]
+        equal = (vectors[order[repeated]] == vectors[order[repeated - 1]]).all(axis=1)
+        first_copy[repeated[equal]] = 0
+    np.maximum.accumulate(first_copy, out=first_copy)
+
+    surplus = np.flatnonzero(np.arange(len(order)) - first_copy >= copies)
+    return order[surplus], order[first_copy[surplus]]
