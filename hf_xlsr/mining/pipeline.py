@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,11 @@ class MiningRun:
 
     def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
         """The run with the best pairs, above the threshold of the options or else the one that the curve chooses."""
-        threshold, estimate = options.threshold, dict[str, Any]()
+        threshold = options.threshold
+        estimate: dict[str, Any] = {}
         if self.curve is not None:
             threshold, estimate = self.curve.chosen(threshold, precision)
+
         rows = self.rows.best(threshold, options.max_pairs)
         scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
         report = {"pairs": len(rows), "threshold": threshold, "scores": scores, "estimate": estimate}
@@ -56,13 +59,20 @@ class MiningRun:
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
         """Precision and recall by threshold against all translations that are in the texts."""
         assert self.texts is not None, "matrices have no sentences"
-        pairs = set(gold)
-        there = [store.holds(pair[side] for pair in pairs) for side, store in enumerate(self.texts)]
-        found = [(row["source"], row["target"]) for row in self.sentences()]
-        best = {pair: place for place, pair in reversed(list(enumerate(found)))}  # equal lines can give a pair twice
-        right = np.array([pair in pairs for pair in found], bool)
-        first = right & np.array([best[pair] == place for place, pair in enumerate(found)], bool)
-        return gold_curve(right, first, int((there[0] & there[1]).sum()), self.rows.score)
+        gold_pairs = set(gold)
+        source_held = self.texts[0].holds(source for source, _ in gold_pairs)
+        target_held = self.texts[1].holds(target for _, target in gold_pairs)
+
+        right = []
+        first = []
+        not_mined = set(gold_pairs)
+        for row in self.sentences():
+            pair = (row["source"], row["target"])
+            right.append(pair in gold_pairs)
+            first.append(pair in not_mined)  # equal lines can give a pair twice
+            not_mined.discard(pair)
+        total = int((source_held & target_held).sum())
+        return gold_curve(np.array(right, bool), np.array(first, bool), total, self.rows.score)
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
@@ -131,36 +141,52 @@ def run_mining(
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
     texts: dict[str, Any] = {"source": source, "target": target}
     if vectors is None and hasattr(source, "__array__") and hasattr(target, "__array__"):
-        texts, vectors = {}, (np.asanyarray(source), np.asanyarray(target))
+        texts = {}
+        vectors = (np.asanyarray(source), np.asanyarray(target))
     if (vectors is None) == (encoder is None) or (hidden.complete and encoder is None):
         raise XlsrError("Texts and `known` pairs need an encoder (--model), given vectors and matrices need none.")
-    matrices = {side: as_matrix(matrix, side) for side, matrix in zip(SIDES, vectors or (), strict=bool(vectors))}
-    if matrices:
+
+    matrices: dict[str, np.ndarray] = {}
+    duplicates = options.duplicates
+    if vectors is not None:
+        matrices = {side: as_matrix(matrix, side) for side, matrix in zip(SIDES, vectors, strict=True)}
         check_widths(*matrices.values())
-    more = {side: getattr(hidden, side) for side in SIDES if hidden.complete}
-    job = Job(folder, options, texts, encoder, "keep" if matrices else options.duplicates, more)
+        duplicates = "keep"
+    job = Job(folder, options, texts, encoder, duplicates, {"source": hidden.source, "target": hidden.target})
+
     with job.claimed("mine", lambda: _plan(job, matrices)):
         stores, report = job.read()
-        found = job.encode(stores)
+        unit_vectors = job.encode(stores)
         for side, matrix in matrices.items():
             report.setdefault(side, {"name": side, "sentences": len(matrix), "lines": len(matrix)})
-            found[side] = _unit_vectors(job, side, matrix, stores.get(side), report[side]["lines"])
-        own = [store.lines(np.arange(len(store))) - report[side]["lines"] for side, store in stores.items()]
-        present = [set(numbers[numbers >= 0].tolist()) for numbers in own]  # hidden sentences
+            unit_vectors[side] = _unit_vectors(job, side, matrix, stores.get(side), report[side]["lines"])
+
+        hidden_numbers = []  # of each side's rows, from 0; below 0 for a sentence of the text
+        if hidden.complete:
+            for side, store in stores.items():
+                hidden_numbers.append(store.lines(np.arange(len(store))) - report[side]["lines"])
+
         if job.processes.is_main:
-            _mine(job, found, (own[0] >= 0, own[1] >= 0) if hidden.complete else None)
+            _mine(job, unit_vectors, [numbers >= 0 for numbers in hidden_numbers])
         elif job["neighbours"].result is None:
-            job.search("neighbours", found["source"], found["target"], together=True)
+            job.search("neighbours", unit_vectors["source"], unit_vectors["target"], together=True)
         report |= job["pairs"].wait()
-        rows = MinedBitext(**load_arrays(job.folder("pairs") / "pairs.npz"))
-        both = (stores["source"], stores["target"]) if stores else None
-        run = MiningRun(rows, both, report | job.report(), job.processes.is_main)
-        if both is not None and hidden.complete and run.is_main:
-            mined = _by_line(MinedBitext(**load_arrays(job.folder("pairs") / "hidden.npz")), both)
-            lines, sentences = ([report[side][name] for side in SIDES] for name in ("lines", "sentences"))
-            run.curve = hidden_curve(hidden, mined, lines, sentences, present, rows.score)
+
+        run = MiningRun(_load_pairs(job, "pairs"), None, report | job.report(), job.processes.is_main)
+        if stores:
+            run.texts = (stores["source"], stores["target"])
+        if run.texts is not None and hidden.complete and run.is_main:
+            mined = _by_line(_load_pairs(job, "hidden"), run.texts)
+            lines = [report[side]["lines"] for side in SIDES]
+            sentences = [report[side]["sentences"] for side in SIDES]
+            present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
+            run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
         job.processes.barrier()
     return run
+
+
+def _load_pairs(job: Job, name: str) -> MinedBitext:
+    return MinedBitext(**load_arrays(job.folder("pairs") / f"{name}.npz"))
 
 
 def _by_line(rows: MinedBitext, texts: tuple[TextStore, TextStore]) -> MinedBitext:
@@ -168,12 +194,15 @@ def _by_line(rows: MinedBitext, texts: tuple[TextStore, TextStore]) -> MinedBite
 
 
 def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs and settings of the stages, as `Job.plan`, with the given matrices and the stages after the vectors."""
     inputs, plan = job.plan()
     for side, matrix in matrices.items():
-        digest, name = array_hash(matrix), getattr(matrix, "filename", None)
+        digest = array_hash(matrix)
+        file = getattr(matrix, "filename", None)
         # A job with texts is identified by these, whatever their vectors.
-        inputs.setdefault(side, {"name": None if name is None else str(name), "sha256": digest})
+        inputs.setdefault(side, {"name": None if file is None else str(file), "sha256": digest})
         plan[f"{side}.vectors"] = {"sha256": digest, "text": inputs[side]["sha256"]}
+
     vectors = [plan[f"{side}.vectors"] for side in SIDES]
     plan["neighbours"] = {"vectors": vectors, **job.options.search}
     plan["pairs"] = {"neighbours": plan["neighbours"], **job.options.extraction}
@@ -184,49 +213,77 @@ def _unit_vectors(job: Job, side: str, matrix: np.ndarray, store: TextStore | No
     """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk."""
     if len(matrix) != lines:
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
-    stage, path = job[f"{side}.vectors"], job.folder(f"{side}.vectors") / "vectors.npy"
-    count = lines if store is None else len(store)
-
-    def blocks() -> Iterator[np.ndarray]:
-        for start in range(0, count, ROWS_AT_ONCE):
-            rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
-            yield np.asarray(matrix[rows if store is None else store.lines(rows)])
-
+    stage = job[f"{side}.vectors"]
+    path = job.folder(f"{side}.vectors") / "vectors.npy"
     if job.processes.is_main and stage.result is None:
         with job.timed("vectors"):
-            lengths = np.empty(count, np.float32)
-            for start, block in zip(range(0, count, ROWS_AT_ONCE), blocks(), strict=True):
-                lengths[start : start + len(block)] = np.linalg.norm(block.astype(np.float32), axis=1)
-            if len(bad := np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))):
-                place = f"row {bad[0]} of {side}" if store is None else store.line_name(bad[0])
-                raise XlsrError(f"The vector of {place} must be finite and not only zeros.")
-            unit = (np.abs(lengths - 1) < UNIT_TOLERANCE).all()
-            if not unit or count < lines:
-                used = blocks() if unit else (unit_length(block.astype(np.float64)) for block in blocks())
-                save_rows(path, used, (count, matrix.shape[1]), matrix.dtype if unit else np.float32)
+            _save_unit_vectors(path, side, matrix, store)
             stage.finish()
     stage.wait()
     return np.load(path, mmap_mode="r") if path.exists() else matrix
 
 
-def _mine(job: Job, vectors: Mapping[str, np.ndarray], without: tuple[np.ndarray, np.ndarray] | None) -> None:
-    """Neighbours and pairs, saved in the work folder, unless they are; pairs with and without hidden rows."""
+def _save_unit_vectors(path: Path, side: str, matrix: np.ndarray, store: TextStore | None) -> None:
+    """Writes the vectors of the lines in the store (all if None) with length 1, unless the matrix itself has these."""
+    count = len(matrix) if store is None else len(store)
+
+    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, count, ROWS_AT_ONCE):
+            rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
+            lines = rows if store is None else store.lines(rows)
+            yield rows, np.asarray(matrix[lines])
+
+    lengths = np.empty(count, np.float32)
+    for rows, block in blocks():
+        lengths[rows] = np.linalg.norm(block.astype(np.float32), axis=1)
+    bad_rows = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
+    if len(bad_rows):
+        name = f"row {bad_rows[0]} of {side}" if store is None else store.line_name(bad_rows[0])
+        raise XlsrError(f"The vector of {name} must be finite and not only zeros.")
+
+    is_unit = (np.abs(lengths - 1) < UNIT_TOLERANCE).all()
+    if is_unit and count == len(matrix):
+        return
+    dtype = matrix.dtype if is_unit else np.float32
+    vectors = (block if is_unit else unit_length(block.astype(np.float64)) for _, block in blocks())
+    save_rows(path, vectors, (count, matrix.shape[1]), dtype)
+
+
+def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.ndarray]) -> None:
+    """Saves neighbours and pairs in the work folder, unless they are there.
+
+    `is_hidden` marks the hidden rows of both sides, bool; empty if none are hidden. With hidden rows, pairs are
+    extracted without and with them.
+    """
     if job["pairs"].result is not None:
         job.reused += ["neighbours", "pairs"]
         return
     if job["neighbours"].result is not None:
         job.reused.append("neighbours")
+
     with job.timed("neighbours"):
-        both = job.search("neighbours", vectors["source"], vectors["target"], together=True)
-        sizes = {"source": both.forward_indices.shape[1], "target": both.backward_indices.shape[1]}
-        found = {name: getattr(both, name) for name in ("method", "recall", "recall_margin")}
-        found |= {"k": job.options.k, "neighbours": sizes}
-        job["neighbours"].finish(**found)
+        neighbours = job.search("neighbours", vectors["source"], vectors["target"], together=True)
+        sizes = {
+            "source": neighbours.forward_indices.shape[1],
+            "target": neighbours.backward_indices.shape[1],
+        }
+        figures = {
+            "method": neighbours.method,
+            "recall": neighbours.recall,
+            "recall_margin": neighbours.recall_margin,
+            "k": job.options.k,
+            "neighbours": sizes,
+        }
+        job["neighbours"].finish(**figures)
     for side, size in sizes.items():
         if size < job.options.k:
             logger.warning("k is %d, but %s sentences have only %d neighbours.", job.options.k, side, size)
+
     with job.timed("pairs"):
-        for name in ("pairs", "hidden") if without else ("pairs",):
-            mined = extract_pairs(both, without=without if name == "pairs" else None, **job.options.extraction)
+        without_by_name = {"pairs": tuple(is_hidden) or None}
+        if is_hidden:
+            without_by_name["hidden"] = None
+        for name, without in without_by_name.items():
+            mined = extract_pairs(neighbours, without=without, **job.options.extraction)
             save_arrays(job.folder("pairs") / f"{name}.npz", **vars(mined))
-        job["pairs"].finish(**found)
+        job["pairs"].finish(**figures)

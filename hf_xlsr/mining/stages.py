@@ -271,7 +271,7 @@ class Job:
             path, digest = file_of(sentences), input_hash(sentences)
             inputs[side] = {"name": os.path.abspath(path) if path else None, "sha256": digest}
             read = {"sha256": digest, "duplicates": self.duplicates}
-            if side in self.hidden:
+            if self.hidden.get(side):
                 read["hidden"] = input_hash(self.hidden[side])
             plan[f"{side}.text"] = read
             if self.encoder is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,15 +54,15 @@ class PrecisionCurve:
             raise XlsrError(f"`precision` {precision:g} is above the best estimate, {best:.3f}. Set a lower one.")
         return int(reached[0])
 
-    def index(self, threshold: float) -> int:
-        """Index of the lowest score that is at least the threshold."""
-        return min(int(np.searchsorted(self.threshold, threshold)), len(self.threshold) - 1)
-
     def chosen(self, threshold: float | None, precision: float | None = None) -> tuple[float, dict[str, Any]]:
         """The threshold, or the one that `choose` finds if it is None, and the figures there."""
-        index = self.choose(precision) if threshold is None else self.index(threshold)
-        estimate = {**self.at(index), "basis": self.basis}
-        return float(self.threshold[index]) if threshold is None else threshold, estimate
+        if threshold is None:
+            index = self.choose(precision)
+            threshold = float(self.threshold[index])
+        else:
+            # The lowest score of at least the threshold.
+            index = min(int(np.searchsorted(self.threshold, threshold)), len(self.threshold) - 1)
+        return threshold, {**self.at(index), "basis": self.basis}
 
     def at(self, index: int) -> dict[str, float]:
         """All figures at one threshold."""
@@ -69,7 +70,8 @@ class PrecisionCurve:
 
     def values(self) -> dict[str, Any]:
         """The curve as plain values, for JSON."""
-        return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(self).items()}
+        lists = {name: values.tolist() for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        return {**vars(self), **lists}
 
 
 @dataclass(frozen=True)
@@ -87,22 +89,27 @@ class HiddenPairs:
     @classmethod
     def sample(cls, pairs: Iterable[tuple[str, str]], count: int = 4000, seed: int = 0) -> HiddenPairs:
         """A random sample of known pairs, without repeated sentences, half of them complete."""
-        found: dict[str, tuple[str, str]] = {}
+        target_of: dict[str, str] = {}
         targets = set[str]()
         for source, target in pairs:
-            source, target = " ".join(source.split()), " ".join(target.split())
-            if source and target and source not in found and target not in targets:
-                found[source] = (source, target)
+            source = " ".join(source.split())
+            target = " ".join(target.split())
+            if source and target and source not in target_of and target not in targets:
+                target_of[source] = target
                 targets.add(target)
-        known = list(found.values())
-        require_enough("known", "different pairs", len(known), 4 * FEWEST)
-        order = np.random.default_rng(seed).permutation(len(known))[:count].tolist()
-        both, single = order[: len(order) // 2], order[len(order) // 2 :]
-        half = len(single) // 2
+        different = list(target_of.items())
+        require_enough("known", "different pairs", len(different), 4 * FEWEST)
+
+        # One half is complete; of the other, one half is hidden by its source alone, the rest by its target alone.
+        order = np.random.default_rng(seed).permutation(len(different))[:count].tolist()
+        complete = len(order) // 2
+        middle = complete + (len(order) - complete) // 2
+        with_source = order[:middle]
+        with_target = order[:complete] + order[middle:]
         return cls(
-            [known[place][0] for place in (*both, *single[:half])],
-            [known[place][1] for place in (*both, *single[half:])],
-            len(both),
+            [different[number][0] for number in with_source],
+            [different[number][1] for number in with_target],
+            complete,
         )
 
 
@@ -112,7 +119,7 @@ def hidden_curve(
     lines: Sequence[int],
     sentences: Sequence[int],
     present: Sequence[set[int]],
-    kept: np.ndarray,
+    kept_scores: np.ndarray,
     seed: int = 0,
 ) -> PrecisionCurve:
     r"""The curve from hidden pairs.
@@ -134,50 +141,92 @@ def hidden_curve(
         lines: Number of lines of each text.
         sentences: Number of their distinct sentences.
         present: Hidden sentences of each side, by number, that do not also occur in its text.
-        kept: Scores of the pairs mined without hidden sentences, to which the curve applies.
+        kept_scores: Scores of the pairs mined without hidden sentences, to which the curve applies.
         seed: Of the resampling.
     """
-    source, target = mined.source - lines[0], mined.target - lines[1]
-    complete = [n for n in range(hidden.complete) if n in present[0] and n in present[1]]
-    alone = sum(number >= hidden.complete for side in present for number in side)
+    # Numbers of hidden sentences; below 0 for a sentence of the texts.
+    source = mined.source - lines[0]
+    target = mined.target - lines[1]
     scores = mined.score[(source < 0) & (target < 0)]
-    found = min(len(complete), alone) if len(scores) and len(kept) else 0
-    require_enough("known", "mined pairs that are not in the texts themselves", found)
-    usable = np.zeros(max(map(len, (hidden.source, hidden.target))), bool)
-    usable[complete] = True
-    with_translation = [(side >= 0) & usable[np.maximum(side, 0)] for side in (source, target)]
-    hit = with_translation[0] & (source == target)
+    complete = [number for number in range(hidden.complete) if number in present[0] and number in present[1]]
+    alone = sum(number >= hidden.complete for number in chain(*present))
+    usable = min(len(complete), alone) if len(scores) and len(kept_scores) else 0
+    require_enough("known", "mined pairs that are not in the texts themselves", usable)
+
+    # Scores that tell of `F_1`, `F_2` and `F_0`, and how many hidden pairs or sentences each kind comes from. A false
+    # pair of two sentences with translations counts for both.
+    is_complete = np.zeros(max(len(hidden.source), len(hidden.target)), bool)
+    is_complete[complete] = True
+    source_translated = (source >= 0) & is_complete[np.maximum(source, 0)]
+    target_translated = (target >= 0) & is_complete[np.maximum(target, 0)]
+    hit = source_translated & (source == target)
+    wrong_ends = np.where(hit, 0, source_translated.astype(int) + target_translated.astype(int))
     false = (source >= hidden.complete) | (target >= hidden.complete)
-    wrong_ends = np.where(hit, 0, sum(side.astype(int) for side in with_translation))
     kinds = [mined.score[hit], np.repeat(mined.score, wrong_ends), mined.score[false]]
     sizes = [len(complete), 2 * len(complete), alone]
-    edges = np.unique(np.quantile(scores, np.linspace(0, 1, min(BANDS, len(scores)) + 1)))
-    grid = _grid(kept)
-    observed = _histogram(scores, edges)
-    weight = 1 / np.sqrt(observed + 1)  # of a count that varies as Poisson's
-    half = sum(sentences) / 2
 
-    def fit(kinds: Sequence[np.ndarray]) -> np.ndarray:
-        true, wrong, noise = (_histogram(one, edges) / size for one, size in zip(kinds, sizes, strict=True))
-        step, rest = (true + wrong - noise) * weight, (observed - half * noise) * weight
-        pairs = float(np.clip(step @ rest / max(step @ step, 1e-12), 0, min(sentences)))  # M
-        true, wrong, noise = (_at_least(one, grid) / size for one, size in zip(kinds, sizes, strict=True))
-        total = pairs * (true + wrong) + (half - pairs) * noise
-        last = np.maximum.accumulate(np.where(total > 0, np.arange(len(grid)), 0))  # point with hidden pairs
-        return (pairs * true / np.maximum(total, 1e-12))[last]
-
+    grid = _grid(kept_scores)
+    mixture = _Mixture(scores, grid, sizes, sentences)
     rng = np.random.default_rng(seed)
+    resampled = []
+    for _ in range(RESAMPLES):
+        redrawn = [_redrawn(kind_scores, scores, rng) for kind_scores in kinds]
+        resampled.append(mixture.precision(redrawn))
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
 
-    def redraw(found: np.ndarray) -> np.ndarray:
-        """Another sample: as many scores as Poisson's law gives. Half a pseudo-score keeps a kind not seen possible."""
-        count = rng.poisson(len(found) + 0.5)
-        pseudo = rng.random(count) < 0.5 / (len(found) + 0.5)
-        return np.where(pseudo, rng.choice(scores, count), rng.choice(found if len(found) else scores, count))
-
-    low, high = np.quantile([fit(list(map(redraw, kinds))) for _ in range(RESAMPLES)], [0.025, 0.975], axis=0)
     basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
     recall = _share(_at_least(kinds[0], grid), np.full(len(grid), len(complete)))
-    return PrecisionCurve(grid, _at_least(kept, grid), basis, fit(kinds), low, high, *recall)
+    return PrecisionCurve(grid, _at_least(kept_scores, grid), basis, mixture.precision(kinds), low, high, *recall)
+
+
+class _Mixture:
+    """Counts of mined pairs by score, as a mixture of true and false pairs in the proportion that explains them best.
+
+    The symbols are those of `hidden_curve`. `scores` are those of pairs of the texts, `sizes` the numbers of hidden
+    pairs or sentences behind `F_1`, `F_2` and `F_0`.
+    """
+
+    def __init__(self, scores: np.ndarray, grid: np.ndarray, sizes: Sequence[int], sentences: Sequence[int]) -> None:
+        self.grid = grid
+        self.sizes = sizes
+        self.edges = np.unique(np.quantile(scores, np.linspace(0, 1, min(BANDS, len(scores)) + 1)))
+        self.observed = _histogram(scores, self.edges)
+        self.weight = 1 / np.sqrt(self.observed + 1)  # of a count that varies as Poisson's
+        self.most_pairs = min(sentences)
+        self.half = sum(sentences) / 2
+
+    def precision(self, kinds: Sequence[np.ndarray]) -> np.ndarray:
+        """Precision at each point of the grid, from the scores behind `F_1`, `F_2` and `F_0`."""
+        # In each band `observed = M (F_1 + F_2) + (half - M) F_0 = M (F_1 + F_2 - F_0) + half F_0`.
+        true, wrong, noise = self._rates(_histogram, kinds, self.edges)
+        slope = (true + wrong - noise) * self.weight
+        rest = (self.observed - self.half * noise) * self.weight
+        pairs = float(np.clip(slope @ rest / max(slope @ slope, 1e-12), 0, self.most_pairs))  # M
+
+        true, wrong, noise = self._rates(_at_least, kinds, self.grid)
+        total = pairs * (true + wrong) + (self.half - pairs) * noise
+        precision = pairs * true / np.maximum(total, 1e-12)
+        # Above the best hidden score, the precision of the last point below it.
+        points = np.where(total > 0, np.arange(len(total)), 0)
+        return precision[np.maximum.accumulate(points)]
+
+    def _rates(
+        self, count: Callable[..., np.ndarray], kinds: Sequence[np.ndarray], points: np.ndarray
+    ) -> list[np.ndarray]:
+        """Scores of each kind at the points, for one hidden pair or sentence."""
+        return [count(scores, points) / size for scores, size in zip(kinds, self.sizes, strict=True)]
+
+
+def _redrawn(kind_scores: np.ndarray, scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Another sample of the scores of one kind: as many as Poisson's law gives.
+
+    Half a pseudo-score, drawn from all `scores`, keeps a kind that was not seen possible.
+    """
+    expected = len(kind_scores) + 0.5
+    count = rng.poisson(expected)
+    pseudo = rng.random(count) < 0.5 / expected
+    pseudo_scores = rng.choice(scores, count)
+    return np.where(pseudo, pseudo_scores, rng.choice(kind_scores if len(kind_scores) else scores, count))
 
 
 def require_enough(name: str, what: str, count: int, fewest: int = FEWEST) -> None:
@@ -198,11 +247,13 @@ def gold_curve(right: np.ndarray, first: np.ndarray, total: int, scores: np.ndar
     return PrecisionCurve(grid, pairs, f"{total:,} gold pairs", *precision, *recall)
 
 
-def _share(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _share(counts: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Shares, and both ends of their 95 % intervals (Wilson)."""
-    pairs = zip(np.minimum(found, counts).astype(int).tolist(), counts.astype(int).tolist(), strict=True)
-    low, high = np.array([binomtest(*pair).proportion_ci(method="wilson") for pair in pairs]).T
-    return found / counts, low, high
+    intervals = []
+    for count, total in zip(counts.astype(int).tolist(), totals.astype(int).tolist(), strict=True):
+        intervals.append(binomtest(min(count, total), total).proportion_ci(method="wilson"))
+    low, high = np.array(intervals).T
+    return counts / totals, low, high
 
 
 def label_curve(
@@ -213,33 +264,63 @@ def label_curve(
     A logistic curve through the labels gives each pair its chance to be true; the precision at a threshold is the mean
     of those above. The interval comes from resampling the labels.
     """
+    all_scores = []
+    labelled_pairs = []
+    for row in rows:
+        pair = (BREAKS.sub(" ", row["source"]), BREAKS.sub(" ", row["target"]))
+        all_scores.append(row["score"])
+        if pair in labels:
+            labelled_pairs.append((row["score"], labels[pair]))
+
+    # Labels of other pairs would count only those that both have, which are mostly right.
+    missing = len(labels) - len(labelled_pairs)
+    if missing > len(labels) // 10:
+        raise XlsrError(
+            f"{missing} of {len(labels)} labels are of other pairs. Save the labels from this run's report."
+        )
+    require_enough("labels", "pairs that are accepted or rejected", len(labelled_pairs))
+
+    scores = np.array(all_scores)
+    grid = _grid(scores)
+    pairs = _at_least(scores, grid)
+    labelled_scores, accepted = np.array(labelled_pairs, float).T
+    center = labelled_scores.mean()
+    scale = max(float(labelled_scores.std()), 1e-9)
+    features = (np.sort(scores)[::-1, None] - center) / scale  # of all pairs, best first
+    labelled_features = (labelled_scores[:, None] - center) / scale
+
+    last_pair = pairs.astype(int) - 1  # at or above each threshold
+    count = len(accepted)
+    rng = np.random.default_rng(seed)
+    resampled = []
+    for _ in range(RESAMPLES):
+        drawn = rng.integers(0, count, count)
+        resampled.append(_mean_chances(features, labelled_features[drawn], accepted[drawn], rng)[last_pair])
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
+
+    precision = _mean_chances(features, labelled_features, accepted)[last_pair]
+    basis = f"{count:,} labels, {int(accepted.sum()):,} of them accepted"
+    return PrecisionCurve(grid, pairs, basis, precision, low, high)
+
+
+def _mean_chances(
+    features: np.ndarray, labelled_features: np.ndarray, accepted: np.ndarray, rng: np.random.Generator | None = None
+) -> np.ndarray:
+    """Mean chance to be true of the first pair, of the first two, and so on, as labels predict it.
+
+    Labels of one kind give all pairs one chance; with `rng`, a draw from the posterior of Jeffreys' prior.
+    """
     from sklearn.linear_model import LogisticRegression
 
-    found = [(row["score"], (BREAKS.sub(" ", row["source"]), BREAKS.sub(" ", row["target"]))) for row in rows]
-    known = [(score, labels[pair]) for score, pair in found if pair in labels]
-    # Labels of other pairs would count only those that both have, which are mostly right.
-    if (lost := len(labels) - len(known)) > len(labels) // 10:
-        raise XlsrError(f"{lost} of {len(labels)} labels are of other pairs. Save the labels from this run's report.")
-    require_enough("labels", "pairs that are accepted or rejected", len(known))
-    scores, (at, accepted) = np.array([score for score, _ in found]), np.array(known, float).T
-    grid, scale = _grid(scores), max(float(at.std()), 1e-9)
-    pairs, order = _at_least(scores, grid), np.sort(scores)[::-1]
-
-    def fit(rows: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
-        yes = int(accepted[rows].sum())
-        if yes in (0, len(rows)):  # labels of one kind; a resample of them draws from the posterior of Jeffreys' prior
-            share = rng.beta(yes + 0.5, len(rows) - yes + 0.5) if rng else (yes + 1) / (len(rows) + 2)
-            chance = np.full(len(order), share)
-        else:
-            model = LogisticRegression(C=10.0).fit((at[rows, None] - at.mean()) / scale, accepted[rows])
-            chance = model.predict_proba((order[:, None] - at.mean()) / scale)[:, 1]
-        return (np.cumsum(chance) / np.arange(1, len(order) + 1))[pairs.astype(int) - 1]
-
-    rng = np.random.default_rng(seed)
-    drawn = [fit(rng.integers(0, len(at), len(at)), rng) for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    basis = f"{len(at):,} labels, {int(accepted.sum()):,} of them accepted"
-    return PrecisionCurve(grid, pairs, basis, fit(np.arange(len(at))), low, high)
+    count = len(accepted)
+    positive = int(accepted.sum())
+    if 0 < positive < count:
+        model = LogisticRegression(C=10.0).fit(labelled_features, accepted)
+        chances = model.predict_proba(features)[:, 1]
+    else:
+        chance = rng.beta(positive + 0.5, count - positive + 0.5) if rng else (positive + 1) / (count + 2)
+        chances = np.full(len(features), chance)
+    return np.cumsum(chances) / np.arange(1, len(chances) + 1)
 
 
 def _grid(scores: np.ndarray) -> np.ndarray:
@@ -249,8 +330,9 @@ def _grid(scores: np.ndarray) -> np.ndarray:
 
 def _histogram(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Counts between the edges; what lies outside goes to the ends."""
-    places = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, max(len(edges) - 2, 0))
-    return np.bincount(places, minlength=max(len(edges) - 1, 1)).astype(np.float64)
+    bands = max(len(edges) - 1, 1)
+    band = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, bands - 1)
+    return np.bincount(band, minlength=bands).astype(np.float64)
 
 
 def _at_least(scores: np.ndarray, grid: np.ndarray) -> np.ndarray:
