@@ -13,10 +13,11 @@ import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, unit_length
 from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import as_matrix
 from hf_xlsr.mining.search.vectors import check_widths
-from hf_xlsr.mining.stages import SIDES, Job, job_folder
+from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
 from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays, save_rows

@@ -11,9 +11,10 @@ import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.extraction import margin_scores
 from hf_xlsr.mining.search.vectors import pair_products
-from hf_xlsr.mining.stages import SIDES, Job, job_folder
+from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, pair_rows
 from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays
@@ -99,31 +100,38 @@ def run_scoring(
     encoder: Encoder | str,
 ) -> ScoringRun:
     """`score_bitext` with a report, and with access to the texts as long as the folder exists."""
-    given = {"source": sources, "target": targets, **{name: pool for name, pool in pools.items() if pool is not None}}
-    job = Job(folder, options, given, encoder)
+    used_pools = {name: pool for name, pool in pools.items() if pool is not None}
+    job = Job(folder, options, {"source": sources, "target": targets, **used_pools}, encoder)
     with job.claimed("score", lambda: _plan(job)):
         stores, report = job.read()
         for side in SIDES:
-            if skipped := report[side]["skipped"]:
+            skipped = report[side]["skipped"]
+            if skipped:
                 raise XlsrError(f"Remove pairs whose {side} cannot be scored: {counted(skipped)}.")
         vectors = job.encode(stores)
-        rows = stores["source"].rows_of_lines(), stores["target"].rows_of_lines()
+        source_rows = stores["source"].rows_of_lines()
+        target_rows = stores["target"].rows_of_lines()
+
         if job.processes.is_main and job["scores"].result is None:
             with job.timed("neighbours"):
-                means, found = _neighbour_means(job, vectors)
+                source_means, target_means, figures = _neighbour_means(job, vectors)
             with job.timed("scores"):
-                cosine = pair_products(vectors["source"], rows[0], vectors["target"], rows[1])
-                score = margin_scores(cosine, means[0][rows[0]], means[1][rows[1]], options.margin)
+                cosine = pair_products(vectors["source"], source_rows, vectors["target"], target_rows)
+                score = margin_scores(cosine, source_means[source_rows], target_means[target_rows], options.margin)
                 save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
-                job["scores"].finish(**found)
+                job["scores"].finish(**figures)
+
         report |= job["scores"].wait()
         scores = PairScores(**load_arrays(job.folder("scores") / "scores.npz"))
         job.processes.barrier()
+
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
-    return ScoringRun(scores, (stores["source"], stores["target"]), rows, report, job.processes.is_main)
+    texts = (stores["source"], stores["target"])
+    return ScoringRun(scores, texts, (source_rows, target_rows), report, job.processes.is_main)
 
 
 def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs and settings of the stages, as `Job.plan`, with the stages after the vectors."""
     inputs, plan = job.plan()
     neighbours = {"vectors": {side: plan[f"{side}.vectors"] for side in job.texts}, **job.options.search}
     plan |= {f"{side}.neighbours": neighbours for side in SIDES}
@@ -131,16 +139,25 @@ def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs, plan
 
 
-def _neighbour_means(job: Job, vectors: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Mean cosine of each distinct sentence with its nearest in the other pool, and the less exact search's recall."""
-    source_pool, target_pool = (vectors.get(f"{side}_pool", vectors[side]) for side in SIDES)
-    searches = [job.search("source.neighbours", vectors["source"], target_pool)]
-    nearest = [searches[0].forward_similarities]
-    if source_pool is vectors["source"] and target_pool is vectors["target"]:
-        nearest.append(searches[0].backward_similarities)
-    else:
-        searches.append(job.search("target.neighbours", vectors["target"], source_pool))
-        nearest.append(searches[1].forward_similarities)
-    worst = max(searches, key=lambda both: (both.method == "ivf", -both.recall))
-    means = [similarities.mean(axis=1, dtype=np.float64) for similarities in nearest]
-    return means, {"method": worst.method, "recall": worst.recall}
+def _neighbour_means(
+    job: Job, vectors: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, dict[str, str | float]]:
+    """Mean cosine of each distinct source and target with its nearest in the other pool.
+
+    Also the method and recall of the less exact search.
+    """
+    sources = vectors["source"]
+    targets = vectors["target"]
+    source_pool = vectors.get("source_pool", sources)
+    target_pool = vectors.get("target_pool", targets)
+
+    of_sources = of_targets = job.search("source.neighbours", sources, target_pool)
+    target_similarities = of_sources.backward_similarities
+    if source_pool is not sources or target_pool is not targets:
+        of_targets = job.search("target.neighbours", targets, source_pool)
+        target_similarities = of_targets.forward_similarities
+
+    source_means = of_sources.forward_similarities.mean(axis=1, dtype=np.float64)
+    target_means = target_similarities.mean(axis=1, dtype=np.float64)
+    worse = max(of_sources, of_targets, key=lambda both: (both.method == "ivf", -both.recall))
+    return source_means, target_means, {"method": worse.method, "recall": worse.recall}

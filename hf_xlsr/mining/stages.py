@@ -10,7 +10,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
 from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, find_model, load_encoder
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_hash, read_texts
@@ -36,10 +37,12 @@ from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
-SIDES = ("source", "target")
-LARGEST_SHARD, SMALLEST_SHARD, SHARDS_WANTED = 1 << 14, 1 << 10, 64  # rows, rows, shards of each side
+LARGEST_SHARD = 1 << 14  # rows
+SMALLEST_SHARD = 1 << 10  # rows
+SHARDS_WANTED = 64  # of each side
 SHARD_BYTES = 1 << 25
-VECTORS, SHARDS = "vectors.npy", "shards"
+VECTORS = "vectors.npy"
+SHARDS = "shards"
 # The second is longer than any encoder takes: its vector depends on where it is truncated.
 PROBES = ("One sentence.", "One sentence of many words, " * 200)
 ITEMSIZE = 2  # bytes of a float16
@@ -50,16 +53,19 @@ class Processes:
     """This process of a launcher, the number of all, and its device."""
 
     def __init__(self) -> None:
-        self.index, self.count = 0, 1
+        self.index = 0
+        self.count = 1
         self.device: str | None = None
         self._state: Any = None
+
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             from accelerate import PartialState
             from accelerate.utils import parse_flag_from_env
 
             # On a machine without GPUs, accelerate takes each process for the only one unless `cpu` is set.
             self._state = PartialState(cpu=not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU"))
-            self.index, self.count = self._state.process_index, self._state.num_processes
+            self.index = self._state.process_index
+            self.count = self._state.num_processes
             self.device = str(self._state.device)
 
     @property
@@ -78,11 +84,14 @@ class LazyEncoder:
     def __init__(
         self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None, vectors: str | None = None
     ) -> None:
-        self._encoder = None if isinstance(encoder, str) else encoder
         self.model = encoder if isinstance(encoder, str) else None
-        self._device, self._dtype, self._vectors = device, dtype, vectors
+        self._encoder: Any = encoder if self.model is None else None
+        self._device = device
+        self._dtype = dtype
+        self._vectors = vectors
 
     def get(self) -> Any:
+        """The encoder; one given by name keeps its vectors in the folder of vectors, if there is one."""
         if self._encoder is None and self.model is not None:
             self._encoder = load_encoder(self.model, self._device, self._dtype)
             if self._vectors:
@@ -113,32 +122,37 @@ class LazyEncoder:
         its `loaded_hash`, of another object its class, and of both their vectors of two sentences, in `language`.
         """
         if self.model is not None:
-            if self._dtype == "auto":
-                self._dtype = fastest_dtype(self.model, self._device)
-            try:
-                digest = content_hash(self.model)
-            except XlsrError:
-                self.get()  # downloads the model now: a second call, which finds the files, must know their vectors
-                digest = content_hash(self.model)
-            return f"sha256:{digest}" + (f" in {self._dtype}" if self._dtype else "")
+            return self._identity_of_files(self.model)
+
         encoder = self.get()
-        # Rounded, as the last digits depend on the number of threads.
         texts = PROBES if truncates_texts(encoder) else PROBES[:1]
-        probe = embed(encoder, texts, language=language, routes=routes)
-        found = hashlib.sha256((probe.round(2) + 0).tobytes())
+        # Rounded, as the last digits depend on the number of threads; the sum makes -0 a 0.
+        vectors = embed(encoder, texts, language=language, routes=routes).round(2) + 0
+        digest = hashlib.sha256(vectors.tobytes())
         if isinstance(encoder, torch.nn.Module):
-            found.update(loaded_hash(encoder, poolers=False).encode())
-        return f"{type(encoder).__qualname__}:{found.hexdigest()}"
+            digest.update(loaded_hash(encoder, poolers=False).encode())
+        return f"{type(encoder).__qualname__}:{digest.hexdigest()}"
+
+    def _identity_of_files(self, model: str) -> str:
+        if self._dtype == "auto":
+            self._dtype = fastest_dtype(model, self._device)
+        try:
+            digest = content_hash(model)
+        except XlsrError:
+            self.get()  # downloads the model now: a second call, which finds the files, must know their vectors
+            digest = content_hash(model)
+        return f"sha256:{digest}" + (f" in {self._dtype}" if self._dtype else "")
 
 
 def truncates_texts(encoder: Any) -> bool:
     """Whether an encoder truncates texts to the positions that it has; some fail on a longer text instead."""
-    modules = encoder.modules() if isinstance(encoder, torch.nn.Module) else ()
-    transformers: list[Any] = [module for module in modules if hasattr(module, "auto_model")]
-    return all(
-        (transformer.max_seq_length or 0) <= (max_positions(transformer.auto_model) or math.inf)
-        for transformer in transformers
-    )
+    modules: Iterable[Any] = encoder.modules() if isinstance(encoder, torch.nn.Module) else ()
+    for module in modules:
+        if hasattr(module, "auto_model"):
+            positions = max_positions(module.auto_model) or math.inf
+            if (module.max_seq_length or 0) > positions:
+                return False
+    return True
 
 
 class VectorFile:
@@ -148,7 +162,10 @@ class VectorFile:
     """
 
     def __init__(self, folder: Path, rows: int, shards: Sequence[tuple[int, int]]) -> None:
-        self.path, self.marks, self.rows, self.shards = folder / VECTORS, folder / SHARDS, rows, list(shards)
+        self.path = folder / VECTORS
+        self.marks = folder / SHARDS
+        self.rows = rows
+        self.shards = list(shards)
         self.marks.mkdir(parents=True, exist_ok=True)
 
     @classmethod
@@ -157,21 +174,24 @@ class VectorFile:
         rows = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-len(store) // SHARDS_WANTED)))
         return cls(folder, len(store), store.shards(rows, SHARD_BYTES))
 
-    def missing(self) -> list[int]:
+    def missing(self) -> set[int]:
         """Numbers of the ranges that are not written yet."""
         done = set(os.listdir(self.marks))
-        return [number for number in range(len(self.shards)) if str(number) not in done]
+        return {number for number in range(len(self.shards)) if str(number) not in done}
 
     def write(self, number: int, vectors: np.ndarray) -> None:
         """Writes one range and marks it."""
-        start, width = self.shards[number][0], vectors.shape[1]
+        start = self.shards[number][0]
+        width = vectors.shape[1]
         header = _header((self.rows, width))
+
         with disk_errors(self.path), open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             file.write(header)  # the same as other processes write
             file.seek(len(header) + ITEMSIZE * start * width)
             file.write(vectors.astype(np.float16).tobytes())
             file.flush()
             os.fsync(file.fileno())
+
         (self.marks / str(number)).touch()
 
     def open(self) -> np.ndarray:
@@ -180,6 +200,7 @@ class VectorFile:
 
 
 def _header(shape: tuple[int, int]) -> bytes:
+    """The header of a `.npy` file of that shape."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "<f2", "fortran_order": False, "shape": shape})
     return buffer.getvalue()
@@ -202,20 +223,21 @@ def encode_shards(
     process: tuple[int, int] = (0, 1),
     show_progress_bar: bool = False,
 ) -> None:
-    """Encodes the missing shards of sides; `process` is the number of this one and of all, which take shards in turn.
+    """Encodes the missing shards of sides.
 
-    Sentences of a shard are sorted by length. A vector depends on its shard, not on the number of processes.
+    `process` is the number of this process and of all, which take shards in turn. Sentences of a shard are sorted by
+    length. A vector depends on its shard, not on the number of processes.
     """
     # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
     shards = [(side, shard) for side in sides for shard in range(len(side.file.shards))]
-    share = shards[process[0] :: process[1]]
-    missing = {side.file: set(side.file.missing()) for side in sides}
-    left = [(side, shard) for side, shard in share if shard in missing[side.file]]
+    index, processes = process
+    missing = {side.file: side.file.missing() for side in sides}
+    todo = [(side, shard) for side, shard in shards[index::processes] if shard in missing[side.file]]
 
-    for side, shard in tqdm(left, "encoding", unit=" shards", disable=not (show_progress_bar and left)):
+    for side, shard in tqdm(todo, "encoding", unit=" shards", disable=not (show_progress_bar and todo)):
         texts = side.store.texts(np.arange(*side.file.shards[shard]))
-        order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
-        by_length = [texts[place] for place in order]
+        order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
+        by_length = [texts[number] for number in order]
         vectors = embed(encoder.get(), by_length, language=side.language, role=side.role, **encoding)
         side.file.write(shard, vectors[np.argsort(order)])
 
@@ -235,19 +257,27 @@ class Job:
         duplicates: str = "merge",
         hidden: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.work, self.processes, self.options, self.texts = WorkFolder(folder), Processes(), options, texts
-        self.duplicates, self.hidden, self.memory = duplicates, hidden or {}, parse_size(options.memory)
-        self.encoder = None
+        self.work = WorkFolder(folder)
+        self.processes = Processes()
+        self.options = options
+        self.texts = texts
+        self.duplicates = duplicates
+        self.hidden = hidden or {}
+        self.memory = parse_size(options.memory)
+        self.show_progress_bar = options.show_progress_bar and self.processes.is_main
+
+        self.encoder: LazyEncoder | None = None
         if encoder is not None:
             device = options.device or self.processes.device
             self.encoder = LazyEncoder(encoder, device, options.dtype, options.vectors)
-        self.show_progress_bar = options.show_progress_bar and self.processes.is_main
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
 
     def language(self, side: str) -> str | None:
-        languages = self.options.languages
-        return None if languages is None else languages[SIDES.index(self.role(side))]
+        """The language of a side; None if it is not given."""
+        if self.options.languages is None:
+            return None
+        return self.options.languages[SIDES.index(self.role(side))]
 
     @staticmethod
     def role(side: str) -> str:
@@ -267,23 +297,27 @@ class Job:
         plan: dict[str, Any] = {}
         identities: dict[str | None, str] = {}
         prompts = self.encoder.prompts().given(self.options.prompt) if self.encoder else PromptTable()
+
         for side, sentences in self.texts.items():
-            path, digest = file_of(sentences), input_hash(sentences)
-            inputs[side] = {"name": os.path.abspath(path) if path else None, "sha256": digest}
-            read = {"sha256": digest, "duplicates": self.duplicates}
+            file = file_of(sentences)
+            digest = input_hash(sentences)
+            inputs[side] = {"name": os.path.abspath(file) if file else None, "sha256": digest}
+            text = {"sha256": digest, "duplicates": self.duplicates}
             if self.hidden.get(side):
-                read["hidden"] = input_hash(self.hidden[side])
-            plan[f"{side}.text"] = read
+                text["hidden"] = input_hash(self.hidden[side])
+            plan[f"{side}.text"] = text
+
             if self.encoder is not None:
+                language = self.language(side)
                 # A model given by name is identified by its files, hashed once; an object may route by language.
-                language = self.language(side) if self.encoder.model is None else None
-                if language not in identities:
-                    identities[language] = self.encoder.identity(language, self.options.routes)
+                routed_language = language if self.encoder.model is None else None
+                if routed_language not in identities:
+                    identities[routed_language] = self.encoder.identity(routed_language, self.options.routes)
                 plan[f"{side}.vectors"] = {
-                    "text": read,
-                    "encoder": identities[language],
-                    "prompt": prompts.text(role=self.role(side), language=self.language(side)),
-                    "language": self.language(side),
+                    "text": text,
+                    "encoder": identities[routed_language],
+                    "prompt": prompts.text(role=self.role(side), language=language),
+                    "language": language,
                     "routes": dict(self.options.routes or {}),
                 }
         return inputs, plan
@@ -300,16 +334,25 @@ class Job:
         stores: dict[str, TextStore] = {}
         report: dict[str, Any] = {}
         for side, sentences in self.texts.items():
-            stage, name, folder = self[f"{side}.text"], file_of(sentences) or side, self.folder(f"{side}.text")
+            name = file_of(sentences) or side
+            folder = self.folder(f"{side}.text")
+            stage = self[f"{side}.text"]
             counts = stage.result if self.processes.is_main else stage.wait()
             if counts is not None:
                 self.reused.append(f"{side}.text")
             else:
-                shared: Any = {"memory": self.memory, "show_progress_bar": self.show_progress_bar}
-                hidden = self.hidden.get(side, ())
                 with self.timed("read"):
-                    counts = read_texts(sentences, folder, name, self.duplicates, hidden, **shared)
+                    counts = read_texts(
+                        sentences,
+                        folder,
+                        name,
+                        self.duplicates,
+                        self.hidden.get(side, ()),
+                        memory=self.memory,
+                        show_progress_bar=self.show_progress_bar,
+                    )
                     stage.finish(**counts)
+
             if counts["skipped"] and self.processes.is_main:
                 logger.warning("%s: skipped lines: %s.", name, counted(counts["skipped"]))
             stores[side] = TextStore(folder, name)
@@ -320,20 +363,35 @@ class Job:
         """Encodes what is not encoded yet, together with the other processes; returns the vectors by side."""
         if self.encoder is None:
             return {}
-        files = {side: VectorFile.of(self.folder(f"{side}.vectors"), store) for side, store in stores.items()}
-        waiting = [side for side, file in files.items() if file.missing()]
-        self.reused += [f"{side}.vectors" for side in files if side not in waiting]
+        sides = {}
+        waiting = []
+        for side, store in stores.items():
+            name = f"{side}.vectors"
+            file = VectorFile.of(self.folder(name), store)
+            sides[side] = Side(store, file, self.language(side), self.role(side))
+            if file.missing():
+                waiting.append(name)
+            else:
+                self.reused.append(name)
+
+        process = (self.processes.index, self.processes.count)
         with self.timed("encode"):
-            sides = [Side(store, files[side], self.language(side), self.role(side)) for side, store in stores.items()]
-            process = self.processes.index, self.processes.count
-            shown = self.show_progress_bar
-            encode_shards(sides, self.encoder, self.options.encoding, process=process, show_progress_bar=shown)
+            encode_shards(
+                list(sides.values()),
+                self.encoder,
+                self.options.encoding,
+                process=process,
+                show_progress_bar=self.show_progress_bar,
+            )
             self.encoder.release()
-            while any(file.missing() for file in files.values()):
+            while any(side.file.missing() for side in sides.values()):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
-        for side in waiting if self.processes.is_main else ():
-            self[f"{side}.vectors"].finish()
-        vectors = {side: file.open() for side, file in files.items()}
+
+        if self.processes.is_main:
+            for name in waiting:
+                self[name].finish()
+
+        vectors = {name: side.file.open() for name, side in sides.items()}
         for matrix in vectors.values():
             check_widths(vectors["source"], matrix)
         return vectors
@@ -343,12 +401,15 @@ class Job:
 
         `together`, all processes search.
         """
-        on_gpu = self.encoder is not None and torch.cuda.is_available()
+        device = self.options.device or "cpu"
+        if not self.options.device and self.encoder is not None and torch.cuda.is_available():
+            device = self.processes.device or "cuda"
+
         return neighbours_both_ways(
             source,
             target,
             memory=self.memory,
-            device=self.options.device or (self.processes.device or "cuda" if on_gpu else "cpu"),
+            device=device,
             process=(self.processes.index, self.processes.count) if together else (0, 1),
             folder=self.folder(name),
             show_progress_bar=self.show_progress_bar,
@@ -357,6 +418,7 @@ class Job:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
+        """Adds the seconds of a block to those of the stage."""
         start = time.perf_counter()
         try:
             yield
@@ -364,6 +426,7 @@ class Job:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def report(self) -> dict[str, Any]:
+        """Time by stage, the stages of an earlier call, and the number of processes."""
         seconds = {stage: round(seconds, 3) for stage, seconds in self.seconds.items()}
         return {"seconds": seconds, "reused": self.reused, "processes": self.processes.count}
 

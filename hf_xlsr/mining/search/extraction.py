@@ -35,9 +35,12 @@ class MinedBitext:
 
     def best(self, threshold: float | None = None, max_pairs: int | None = None) -> MinedBitext:
         """The pairs at or above the threshold, at most `max_pairs` of them."""
-        count = len(self) if threshold is None else int((self.score >= threshold).sum())
-        first = slice(count if max_pairs is None else min(count, max_pairs))
-        return MinedBitext(self.source[first], self.target[first], self.score[first])
+        count = len(self)
+        if threshold is not None:
+            count = int((self.score >= threshold).sum())
+        if max_pairs is not None:
+            count = min(count, max_pairs)
+        return MinedBitext(self.source[:count], self.target[:count], self.score[:count])
 
 
 def margin_scores(
@@ -60,12 +63,13 @@ def margin_scores(
         array([1.5])
     """
     require_choice("margin", margin, MARGINS)
-    similarity, average = np.broadcast_arrays(
-        np.asarray(forward_sim, np.float64), (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
-    )
+    average = (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
+    similarity, average = np.broadcast_arrays(np.asarray(forward_sim, np.float64), average)
     if margin == "ratio":
         return similarity / np.maximum(average, SMALLEST_MEAN)
-    return similarity - average if margin == "distance" else similarity.copy()
+    if margin == "distance":
+        return similarity - average
+    return similarity.copy()
 
 
 def mine_vectors(
@@ -119,18 +123,26 @@ def extract_pairs(
     """
     require_choice("retrieval", retrieval, RETRIEVALS)
     require_positive("max_pairs", max_pairs)
-    source_count, target_count = len(neighbours.forward_indices), len(neighbours.backward_indices)
-    if not source_count or not target_count:
+    source_count = len(neighbours.forward_indices)
+    target_count = len(neighbours.backward_indices)
+    if source_count == 0 or target_count == 0:
         return MinedBitext(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
+
     source_means = neighbours.forward_similarities.mean(axis=1, dtype=np.float64)
     target_means = neighbours.backward_similarities.mean(axis=1, dtype=np.float64)
-    no_source, no_target = without or (None, None)
-    forward, forward_scores = _best(
-        neighbours.forward_similarities, neighbours.forward_indices, source_means, target_means, margin, no_target
+    without_source, without_target = without or (None, None)
+    forward, forward_scores = _best_by_margin(
+        neighbours.forward_similarities, neighbours.forward_indices, source_means, target_means, margin, without_target
     )
-    backward, backward_scores = _best(
-        neighbours.backward_similarities, neighbours.backward_indices, target_means, source_means, margin, no_source
+    backward, backward_scores = _best_by_margin(
+        neighbours.backward_similarities,
+        neighbours.backward_indices,
+        target_means,
+        source_means,
+        margin,
+        without_source,
     )
+
     # A pair that both sides propose is kept once, as the forward one: its score is the same.
     mutual = backward[forward] == np.arange(source_count)
     use_forward = np.full(source_count, retrieval != "backward")
@@ -142,6 +154,7 @@ def extract_pairs(
     if without is not None:
         use_forward &= ~without[0] & np.isfinite(forward_scores)
         use_backward &= ~without[1] & np.isfinite(backward_scores)
+
     source = np.concatenate([np.flatnonzero(use_forward), backward[use_backward]])
     target = np.concatenate([forward[use_forward], np.flatnonzero(use_backward)])
     score = np.concatenate([forward_scores[use_forward], backward_scores[use_backward]])
@@ -151,7 +164,7 @@ def extract_pairs(
     return MinedBitext(source[order], target[order], score[order]).best(threshold, max_pairs)
 
 
-def _best(
+def _best_by_margin(
     similarities: np.ndarray,
     indices: np.ndarray,
     own_means: np.ndarray,
@@ -159,25 +172,30 @@ def _best(
     margin: str,
     without: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The neighbour of each row with the best margin, and that margin."""
+    """The neighbour of each row with the best margin, and that margin; `(rows,)` each.
+
+    The margin is minus infinity where no neighbour may take part.
+    """
     best = np.empty(len(indices), np.int64)
     best_scores = np.empty(len(indices), np.float64)
     for start in range(0, len(indices), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
-        found = np.asarray(indices[rows])
-        scores = margin_scores(similarities[rows], own_means[rows, None], other_means[found], margin)
+        neighbours = np.asarray(indices[rows])
+        scores = margin_scores(similarities[rows], own_means[rows, None], other_means[neighbours], margin)
         if without is not None:
-            scores[without[found]] = -np.inf
-        place = scores.argmax(axis=1)[:, None]
-        best[rows] = np.take_along_axis(found, place, axis=1)[:, 0]
-        best_scores[rows] = np.take_along_axis(scores, place, axis=1)[:, 0]
+            scores[without[neighbours]] = -np.inf
+
+        column = scores.argmax(axis=1)[:, None]
+        best[rows] = np.take_along_axis(neighbours, column, axis=1)[:, 0]
+        best_scores[rows] = np.take_along_axis(scores, column, axis=1)[:, 0]
     return best, best_scores
 
 
 def _greedy_matching(sources: np.ndarray, targets: np.ndarray, source_count: int, target_count: int) -> list[int]:
     """Positions of the pairs that greedy one-to-one matching takes, ascending; the pairs are given best first."""
     taken: list[int] = []
-    used_sources, used_targets = bytearray(source_count), bytearray(target_count)
+    used_sources = bytearray(source_count)
+    used_targets = bytearray(target_count)
     for position, (source, target) in enumerate(zip(sources.tolist(), targets.tolist(), strict=True)):
         if not (used_sources[source] or used_targets[target]):
             used_sources[source] = used_targets[target] = True
