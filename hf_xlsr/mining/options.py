@@ -69,9 +69,10 @@ class MiningOptions:
     show_progress_bar: bool = False
 
     def __post_init__(self) -> None:  # before hours of encoding
-        for name, known in CHOICES.items():
-            if getattr(self, name) is not None:
-                require_choice(name, getattr(self, name), known)
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value is not None:
+                require_choice(name, value, choices)
         for name in ("k", "batch_size", "max_pairs"):
             require_positive(name, getattr(self, name))
         if self.recall is not None and not 0 < self.recall <= 1:

@@ -24,7 +24,8 @@ from hf_xlsr.utils.files import atomic_write, write_text
 
 PAIR_COLUMNS = ("score", "source", "target", "source_line", "target_line")
 SCORE_COLUMNS = ("score", "cosine", "source", "target")
-TEXT_COLUMNS, LINE_COLUMNS = ("source", "target"), ("source_line", "target_line")
+TEXT_COLUMNS = ("source", "target")
+LINE_COLUMNS = ("source_line", "target_line")
 ROWS_AT_ONCE = 1 << 12
 BANDS = 20  # of the scores, shown from best to worst
 SHOWN = 30  # pairs of each band
@@ -87,22 +88,25 @@ def write_pairs(
 
 def output_format(path: str | Path, format: str | None = None, languages: Sequence[str] | None = None) -> str:
     """Format of an output file, checked before there is something to write."""
-    chosen = format or Path(path).suffix.lower().removeprefix(".")
-    require_choice("format" if format else f"suffix of {path}", chosen, FORMATS)
-    if chosen == "tmx" and len(set(languages or ())) != 2:
+    kind = format or Path(path).suffix.lower().removeprefix(".")
+    require_choice("format" if format else f"suffix of {path}", kind, FORMATS)
+    if kind == "tmx" and len(set(languages or ())) != 2:
         raise XlsrError(f"`languages` of source and target are required by TMX ({path}), e.g. en,fr.")
-    return chosen
+    return kind
 
 
 def _numbers(columns: Sequence[str]) -> list[str]:
+    """The columns of scores."""
     return [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
 
 
 def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
-    yield "\t".join([*_numbers(columns), *TEXT_COLUMNS]) + "\n"
+    numbers = _numbers(columns)
+    yield "\t".join([*numbers, *TEXT_COLUMNS]) + "\n"
     for row in rows:
-        texts = (BREAKS.sub(" ", row[side]) for side in TEXT_COLUMNS)
-        yield "\t".join([*(f"{row[name]:.6f}" for name in _numbers(columns)), *texts]) + "\n"
+        fields = [f"{row[name]:.6f}" for name in numbers]
+        fields += [BREAKS.sub(" ", row[side]) for side in TEXT_COLUMNS]
+        yield "\t".join(fields) + "\n"
 
 
 def _jsonl(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
@@ -118,9 +122,10 @@ def _tmx(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) 
     )
     for row in rows:
         props = "".join(f'<prop type="{name}">{row[name]:.6f}</prop>' for name in _numbers(columns))
-        texts = (escape(_NOT_XML.sub(" ", row[side]), {"\r": "&#13;"}) for side in TEXT_COLUMNS)
-        sides = zip(map(quoteattr, languages), texts, strict=True)
-        variants = "".join(f"<tuv xml:lang={tag}><seg>{text}</seg></tuv>" for tag, text in sides)
+        variants = ""
+        for language, side in zip(languages, TEXT_COLUMNS, strict=True):
+            text = escape(_NOT_XML.sub(" ", row[side]), {"\r": "&#13;"})
+            variants += f"<tuv xml:lang={quoteattr(language)}><seg>{text}</seg></tuv>"
         yield f"<tu>{props}{variants}</tu>\n"
     yield "</body>\n</tmx>\n"
 
@@ -137,8 +142,8 @@ def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str]) -> N
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
     remaining = iter(rows)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while part := [{name: row[name] for name in columns} for row in islice(remaining, ROWS_AT_ONCE)]:
-            writer.write_table(pa.Table.from_pylist(part, schema))
+        while batch := list(islice(remaining, ROWS_AT_ONCE)):
+            writer.write_table(pa.Table.from_pylist(batch, schema))
 
 
 def write_report(
@@ -152,29 +157,33 @@ def write_report(
     languages: Sequence[str] | None = None,
 ) -> None:
     """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style."""
-    order, rng = np.argsort(-scores, kind="stable"), np.random.default_rng(0)
-    bands = [
-        band if len(band) <= SHOWN else np.sort(rng.choice(band, SHOWN, replace=False))
-        for band in np.array_split(order, min(BANDS, max(len(order), 1)))
-        if len(band)
-    ]
-    wanted = {int(index) for band in bands for index in band}
-    found = [
-        {"score": float(scores[index]), "source": row["source"], "target": row["target"]}
-        for index, row in enumerate(rows)
-        if index in wanted
-    ]
-    counts, edges = np.histogram(scores, BARS) if len(scores) else (np.zeros(1, int), np.array([0.0, 1.0]))
+    # Of the pairs from best to worst, some of each band.
+    rng = np.random.default_rng(0)
+    shown = set[int]()
+    for band in np.array_split(np.argsort(-scores, kind="stable"), BANDS):
+        if len(band) > SHOWN:
+            band = rng.choice(band, SHOWN, replace=False)
+        shown.update(band.tolist())
+    pairs = []
+    for index, row in enumerate(rows):
+        if index in shown:
+            pairs.append({"score": float(scores[index]), "source": row["source"], "target": row["target"]})
+
+    histogram = {"counts": [0], "edges": [0.0, 1.0]}
+    if len(scores):
+        counts, edges = np.histogram(scores, BARS)
+        histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
     content = {
         "title": title,
         "languages": languages or ("", ""),
-        "pairs": sorted(found, key=lambda pair: -pair["score"]),
-        "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
+        "pairs": sorted(pairs, key=lambda pair: -pair["score"]),
+        "histogram": histogram,
         "total": len(scores),
         "threshold": threshold,
         "curve": None if curve is None else curve.values(),
     }
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
+
     page = files("hf_xlsr.mining").joinpath("report.html").read_text("utf-8")
     for kind in ("style", "script"):
         text = page.split(f"<{kind}>")[1].split(f"</{kind}>")[0]
@@ -185,8 +194,8 @@ def write_report(
 
 def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
     """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out."""
-    # Texts may contain other line breaks of Unicode.
-    header, *lines = (line.split("\t") for line in Path(path).read_text("utf-8").rstrip("\n").split("\n"))
-    if header != ["label", "score", *TEXT_COLUMNS] or any(len(line) != 4 for line in lines):
+    lines = Path(path).read_text("utf-8").rstrip("\n").split("\n")  # texts may contain other line breaks of Unicode
+    header, *rows = [line.split("\t") for line in lines]
+    if header != ["label", "score", *TEXT_COLUMNS] or any(len(row) != 4 for row in rows):
         raise XlsrError(f"{path} must have the columns label, score, source and target of the report page.")
-    return {(source, target): label == "accept" for label, _, source, target in lines if label != "unsure"}
+    return {(source, target): label == "accept" for label, _, source, target in rows if label != "unsure"}

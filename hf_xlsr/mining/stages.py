@@ -159,20 +159,16 @@ class VectorFile:
     """A float16 matrix on disk that several processes fill by ranges of rows (`shards`), in any order.
 
     A range is written first and then marked in `shards/`, so a marked range is complete whenever a process is killed.
+    The ranges depend only on the texts in the store.
     """
 
-    def __init__(self, folder: Path, rows: int, shards: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, folder: Path, store: TextStore) -> None:
         self.path = folder / VECTORS
         self.marks = folder / SHARDS
-        self.rows = rows
-        self.shards = list(shards)
         self.marks.mkdir(parents=True, exist_ok=True)
-
-    @classmethod
-    def of(cls, folder: Path, store: TextStore) -> VectorFile:
-        """The vectors of some texts, in ranges that depend only on the texts."""
-        rows = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-len(store) // SHARDS_WANTED)))
-        return cls(folder, len(store), store.shards(rows, SHARD_BYTES))
+        self.rows = len(store)
+        shard_rows = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-self.rows // SHARDS_WANTED)))
+        self.shards = store.shards(shard_rows, SHARD_BYTES)
 
     def missing(self) -> set[int]:
         """Numbers of the ranges that are not written yet."""
@@ -367,7 +363,7 @@ class Job:
         waiting = []
         for side, store in stores.items():
             name = f"{side}.vectors"
-            file = VectorFile.of(self.folder(name), store)
+            file = VectorFile(self.folder(name), store)
             sides[side] = Side(store, file, self.language(side), self.role(side))
             if file.missing():
                 waiting.append(name)

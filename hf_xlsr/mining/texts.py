@@ -27,12 +27,16 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash, file_sha256
 
 DUPLICATES = ("merge", "keep")
-TEXTS, ROWS, HASHES, SKIPPED = "texts.bin", "rows.npy", "hashes.bin", "skipped.jsonl"
-SPAN, HASH = struct.Struct("=qq"), struct.Struct("=Q")
+TEXTS = "texts.bin"
+ROWS = "rows.npy"
+HASHES = "hashes.bin"
+SKIPPED = "skipped.jsonl"
+SPAN = struct.Struct("=qq")
+HASH = struct.Struct("=Q")
 ROWS_AT_ONCE = 1 << 16
 PAIRS_AT_ONCE = 1 << 12
 BYTES_PER_HASH = 96  # memory for finding equal hashes
-SMALLEST_PART = 1 << 24
+SMALLEST_MEMORY = 1 << 24  # that is used for it
 BREAKS = re.compile("[\t\n\r]+")  # a space in files of pairs
 
 # A file, or texts that can be iterated more than once.
@@ -72,11 +76,11 @@ def read_texts(
     lines = end = 0
     with disk_errors(folder), ExitStack() as stack:
         quarantine = stack.enter_context(Quarantine(folder / SKIPPED))
-        places = (folder / TEXTS, spans, folder / HASHES)
-        texts_file, spans_file, hashes_file = (stack.enter_context(place.open("wb")) for place in places)
-        more = (text.encode("utf-8", "surrogatepass") for text in hidden)
-        given = chain(_raw_lines(sentences, name, stack), more)
-        for line in tqdm(given, f"reading {name}", unit=" lines", unit_scale=True, disable=not show_progress_bar):
+        texts_file = stack.enter_context((folder / TEXTS).open("wb"))
+        spans_file = stack.enter_context(spans.open("wb"))
+        hashes_file = stack.enter_context((folder / HASHES).open("wb"))
+        all_lines = chain(_raw_lines(sentences, name, stack), map(_to_bytes, hidden))
+        for line in tqdm(all_lines, f"reading {name}", unit=" lines", unit_scale=True, disable=not show_progress_bar):
             lines += 1
             text = line.removesuffix(b"\r")
             try:
@@ -85,20 +89,27 @@ def read_texts(
             except BadLine as bad:
                 quarantine.reject(name, lines, str(bad), line)
                 continue
+
             end += len(text)
             texts_file.write(text)
             spans_file.write(SPAN.pack(end, lines - 1))
             hashes_file.write(HASH.pack(hash64(text)))
-    kept = _kept(folder / HASHES, duplicates, memory)
-    if not kept.any():
-        why = f"all {lines:,} lines were left out ({counted(quarantine.counts)})"
-        raise XlsrError(f"{name} has no sentences: {why if lines else 'it is empty'}.")
-    save_rows(folder / ROWS, _rows(spans, kept), (int(kept.sum()), 3), np.int64)
+
+    is_sentence = _sentence_lines(folder / HASHES, duplicates, memory)
+    if not is_sentence.any():
+        reason = f"all {lines:,} lines were left out ({counted(quarantine.counts)})" if lines else "it is empty"
+        raise XlsrError(f"{name} has no sentences: {reason}.")
+    save_rows(folder / ROWS, _rows(spans, is_sentence), (int(is_sentence.sum()), 3), np.int64)
     spans.unlink()
-    usable = len(kept) - len(hidden)  # lines that were not skipped
-    distinct = int(kept[:usable].sum())
-    counts = {"lines": lines - len(hidden), "skipped": quarantine.counts}
-    return {**counts, "duplicates": usable - distinct, "sentences": distinct}
+
+    usable = len(is_sentence) - len(hidden)  # lines that were not skipped
+    distinct = int(is_sentence[:usable].sum())
+    return {
+        "lines": lines - len(hidden),
+        "skipped": quarantine.counts,
+        "duplicates": usable - distinct,
+        "sentences": distinct,
+    }
 
 
 def counted(skipped: Mapping[str, int]) -> str:
@@ -106,10 +117,14 @@ def counted(skipped: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
 
 
+def _to_bytes(text: str) -> bytes:
+    """A text as UTF-8; a lone surrogate becomes bytes that are not UTF-8, and the line is skipped as such."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[bytes]:
     if not isinstance(sentences, (str, os.PathLike)):
-        # A lone surrogate becomes bytes that are not UTF-8, and the line is skipped as such.
-        yield from (text.encode("utf-8", "surrogatepass") for text in sentences)
+        yield from map(_to_bytes, sentences)
         return
     try:
         yield from iter_lines(stack.enter_context(open_binary(Path(sentences).expanduser())))
@@ -117,42 +132,49 @@ def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[by
         raise XlsrError(f"{name} cannot be read to its end: {error}.") from error
 
 
-def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
+def _sentence_lines(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
     """Which lines become sentences, bool; equal hashes are found in one residue class at a time, to save memory."""
     total = hashes.stat().st_size // 8
-    kept = np.ones(total, bool)
+    is_sentence = np.ones(total, bool)
     if duplicates == "keep" or not total:
-        return kept
-    parts = 1 if memory is None else -(-total * BYTES_PER_HASH // max(SMALLEST_PART, memory))
-    for part in range(parts):
-        found, places = [], []
+        return is_sentence
+
+    classes = 1
+    if memory is not None:
+        classes = -(-total * BYTES_PER_HASH // max(SMALLEST_MEMORY, memory))
+    for residue in range(classes):
+        class_hashes = []
+        class_lines = []
         for start in range(0, total, ROWS_AT_ONCE):
             block = np.fromfile(hashes, np.uint64, min(ROWS_AT_ONCE, total - start), offset=8 * start)
-            chosen = np.flatnonzero(block % np.uint64(parts) == part)
-            found.append(block[chosen])
-            places.append(chosen + start)
-        where = np.concatenate(places)
-        _, first = np.unique(np.concatenate(found), return_index=True)
-        kept[where] = False
-        kept[where[first]] = True
-    return kept
+            members = np.flatnonzero(block % np.uint64(classes) == residue)
+            class_hashes.append(block[members])
+            class_lines.append(members + start)
+
+        lines = np.concatenate(class_lines)
+        _, first = np.unique(np.concatenate(class_hashes), return_index=True)
+        is_sentence[lines] = False
+        is_sentence[lines[first]] = True
+    return is_sentence
 
 
-def _rows(spans: Path, kept: np.ndarray) -> Iterator[np.ndarray]:
+def _rows(spans: Path, is_sentence: np.ndarray) -> Iterator[np.ndarray]:
     """`start`, `stop` (bytes) and `line` (from 0) of each row, block by block: `(rows, 3)`, int64."""
-    before = 0
-    for start in range(0, len(kept), ROWS_AT_ONCE):
-        ends, numbers = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=16 * start).reshape(-1, 2).T
-        rows = np.stack([np.append(before, ends[:-1]), ends, numbers], axis=1)
-        yield rows[kept[start : start + ROWS_AT_ONCE]]
-        before = int(ends[-1])
+    previous_end = 0
+    for start in range(0, len(is_sentence), ROWS_AT_ONCE):
+        ends, lines = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=16 * start).reshape(-1, 2).T
+        starts = np.append(previous_end, ends[:-1])
+        rows = np.stack([starts, ends, lines], axis=1)
+        yield rows[is_sentence[start : start + ROWS_AT_ONCE]]
+        previous_end = int(ends[-1])
 
 
 class TextStore:
     """Sentences written by `read_texts`, by row."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name = folder, name
+        self.folder = folder
+        self.name = name
         self._rows = np.load(folder / ROWS, mmap_mode="r")
         self._file: BinaryIO = (folder / TEXTS).open("rb")
         if len(self._rows) and (folder / TEXTS).stat().st_size < self._rows[-1, 1]:  # else other texts would be paired
@@ -164,16 +186,16 @@ class TextStore:
     def texts(self, rows: np.ndarray) -> list[str]:
         """The sentences of some rows, in the order of the rows."""
         spans = self._rows[rows, :2]
-        found: list[str] = [""] * len(spans)
-        for place in np.argsort(spans[:, 0], kind="stable").tolist():  # forwards through the file
-            start, stop = spans[place].tolist()
+        texts = [""] * len(spans)
+        for number in np.argsort(spans[:, 0], kind="stable").tolist():  # forwards through the file
+            start, stop = spans[number].tolist()
             self._file.seek(start)
-            found[place] = self._file.read(stop - start).decode("utf-8")
-        return found
+            texts[number] = self._file.read(stop - start).decode("utf-8")
+        return texts
 
     def holds(self, texts: Iterable[str]) -> np.ndarray:
         """Whether each text is one of the sentences, bool."""
-        wanted = np.array([hash64(text.encode("utf-8", "surrogatepass")) for text in texts], np.uint64)
+        wanted = np.array([hash64(_to_bytes(text)) for text in texts], np.uint64)
         return np.isin(wanted, np.fromfile(self.folder / HASHES, np.uint64))
 
     def rows_of_lines(self) -> np.ndarray:
@@ -187,6 +209,7 @@ class TextStore:
         return np.array(self._rows[rows, 2])
 
     def line_name(self, row: int) -> str:
+        """Where a row stands in the file, for messages."""
         return f"line {self._rows[row, 2] + 1} of {self.name}"
 
     def shards(self, rows: int, size: int) -> list[tuple[int, int]]:
@@ -207,20 +230,21 @@ def pair_rows(
 ) -> Iterator[dict[str, Any]]:
     """Pairs with their texts and other columns, for `write_pairs`."""
     for start in range(0, len(rows[0]), PAIRS_AT_ONCE):
-        part = slice(start, start + PAIRS_AT_ONCE)
-        source, target = (store.texts(own[part]) for store, own in zip(stores, rows, strict=True))
-        shown = {name: values[part].tolist() for name, values in columns.items()} | {
-            "source": source,
-            "target": target,
-        }
-        yield from (dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True))
+        chunk = slice(start, start + PAIRS_AT_ONCE)
+        values_by_name = {name: values[chunk].tolist() for name, values in columns.items()}
+        values_by_name["source"] = stores[0].texts(rows[0][chunk])
+        values_by_name["target"] = stores[1].texts(rows[1][chunk])
+        for pair in zip(*values_by_name.values(), strict=True):
+            yield dict(zip(values_by_name, pair, strict=True))
 
 
 def is_plain(path: str) -> bool:
     """Whether mining reads a file line by line: any that is not a table, a translation memory or a dataset."""
     file = Path(path).expanduser()
     suffix = format_suffix(file)
-    return SUFFIXES[suffix] == "moses" if suffix in SUFFIXES else file.is_file()  # else an id on the Hub
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix] == "moses"
+    return file.is_file()  # else an id on the Hub
 
 
 @dataclass
@@ -237,14 +261,23 @@ class SourceTexts:
     report: dict[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[str]:
-        language, quarantine = self.language or "und", Quarantine()
+        language = self.language or "und"
+        quarantine = Quarantine()
         cleaner = Cleaner(build_text_steps(self.cleaning, [language]))
         rows = open_texts(Source.parse(self.source), ("text",), languages=[language], quarantine=quarantine)
         if self.split:
-            rows = ({**row, "text": text} for row in rows for text in split_sentences(row["text"], row["lang"]))
+            rows = _split_rows(rows)
+
         for row in cleaner(rows):
             yield " ".join(row["text"].split())
         self.report = {"cleaning": cleaner.counts, "bad_lines": quarantine.report()}
+
+
+def _split_rows(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row for each sentence of each text."""
+    for row in rows:
+        for sentence in split_sentences(row["text"], row["lang"]):
+            yield {**row, "text": sentence}
 
 
 def clean_pairs(

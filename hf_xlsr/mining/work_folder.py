@@ -19,7 +19,9 @@ from numpy.typing import DTypeLike
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, write_json
 
-JOB, STAGE, LOCK = "job.json", "stage.json", "lock"
+JOB = "job.json"
+STAGE = "stage.json"
+LOCK = "lock"
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -33,9 +35,11 @@ class Stage:
 
     @property
     def state(self) -> dict[str, Any]:
+        """What was stored; empty at first."""
         return self._state if self.path is None else _read_json(self.path / STAGE)
 
     def update(self, **entries: Any) -> None:
+        """Stores entries of the state beside the others."""
         state = {**self.state, **entries}
         if self.path is None:
             self._state = state
@@ -49,12 +53,15 @@ class Stage:
         return self.state.get("result")
 
     def finish(self, **result: Any) -> None:
+        """Marks the stage as finished, with what it found."""
         self.update(result=result)
 
     def wait(self, name: str = "result") -> Any:
         """Waits until another process has finished the stage, or has stored another entry; returns what it stored."""
-        while (value := self.state.get(name)) is None:
+        value = self.state.get(name)
+        while value is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
+            value = self.state.get(name)
         return value
 
     def restart(self, settings: Any) -> None:
@@ -71,19 +78,14 @@ class Stage:
             return np.zeros(shape, dtype)
         path = self.path / f"{name}.npy"
         if not path.exists():
-            with disk_errors(path):
-                self.path.mkdir(parents=True, exist_ok=True)
-                with atomic_write(path) as partial:
-                    np.lib.format.open_memmap(partial, "w+", dtype, shape)
-                    if hasattr(os, "posix_fallocate"):
-                        # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
-                        with partial.open("r+b") as file:
-                            os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
+            _create_array(path, shape, dtype)
         return np.load(path, mmap_mode="r+")
 
     def clear(self, keep: Collection[str]) -> None:
         """Removes all arrays in the folder but some, and all folders."""
-        for path in self.path.iterdir() if self.path is not None else ():
+        if self.path is None:
+            return
+        for path in self.path.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.suffix == ".npy" and path.stem not in keep:
@@ -119,6 +121,7 @@ class WorkFolder:
             lock = FileLock(self.path / LOCK).acquire(timeout=0)
         except Timeout:
             raise XlsrError(f"Work folder {self.path} is in use by another process.") from None
+
         with lock:
             self._check_job(kind, inputs, plan)
             if _read_json(job).get("kind") != kind:
@@ -128,27 +131,33 @@ class WorkFolder:
             for name, settings in plan.items():
                 if not self._is_of(name, settings):
                     self.stage(name).restart(settings)
+
             yield
 
     def _check_job(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> None:
         """Refuses to remove finished stages of another job; a changed file is the same job."""
         old = _read_json(self.path / JOB)
+        same_kind = old.get("kind") == kind
         finished = {name for name in self._names() if self.stage(name).result is not None}
-        if not finished or (old.get("kind") == kind and all(self._is_of(name, plan.get(name)) for name in finished)):
+        if not finished or (same_kind and all(self._is_of(name, plan.get(name)) for name in finished)):
             return
-        for side, given in inputs.items():
-            before = old.get("inputs", {}).get(side, {})
-            same_file = given["name"] is not None and before.get("name") == given["name"]
-            if old.get("kind") != kind or not (same_file or before.get("sha256") == given["sha256"]):
+
+        for side, new_input in inputs.items():
+            old_input = old.get("inputs", {}).get(side, {})
+            same_file = new_input["name"] is not None and old_input.get("name") == new_input["name"]
+            same_content = old_input.get("sha256") == new_input["sha256"]
+            if not same_kind or not (same_file or same_content):
                 raise XlsrError(
-                    f"Work folder {self.path} holds another job, with {before.get('name') or 'other sentences'} as "
+                    f"Work folder {self.path} holds another job, with {old_input.get('name') or 'other sentences'} as "
                     f"{side}. Choose another folder (--work), or remove that one."
                 )
 
     def _names(self) -> set[str]:
+        """The stages in the folder."""
         return {file.parent.name for file in self.path.glob(f"*/{STAGE}")}
 
     def _is_of(self, name: str, settings: Any) -> bool:
+        """Whether a stage has these settings."""
         return settings is not None and self.stage(name).state.get("settings") == json.loads(json.dumps(settings))
 
 
@@ -167,6 +176,18 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
+def _create_array(path: Path, shape: tuple[int, ...], dtype: type) -> None:
+    """Writes a `.npy` file of zeros, and moves it into place when all its blocks are allocated."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path), atomic_write(path) as partial:
+        np.lib.format.open_memmap(partial, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):
+            # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
+            with partial.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
+
+
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Writes an `.npz` file, and moves it into place when it is complete."""
     with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
@@ -174,6 +195,7 @@ def save_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file, by name."""
     with np.load(path) as file:
         return dict(file)
 

@@ -23,7 +23,7 @@ def side(folder: Path, sentences: Any, **options: Any) -> Side:
     folder.mkdir(exist_ok=True)
     read_texts(sentences, folder, name=folder.name, **options)
     store = TextStore(folder, folder.name)
-    return Side(store, VectorFile.of(folder, store))
+    return Side(store, VectorFile(folder, store))
 
 
 def encode(parts: list[Side], encoder: Any, **options: Any) -> list[np.ndarray]:

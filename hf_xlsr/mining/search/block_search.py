@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ SIZES = {
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
 }
 ROWS_SETTLED = 512
+LISTS = ("values", "candidates")  # arrays of the targets' lists
 FOUND = "found"  # folder of what several processes found
 
 
@@ -133,7 +135,8 @@ class BlockSearch:
         for matrix, name, own_middle, other_middle in zip(matrices, SIDES, middles, middles[::-1], strict=True):
             stats = scan(matrix, name, k, own_middle, other_middle, filter_.rounded)
             self.stats.append(stats)
-            self.sides.append(Vectors(matrix, stats.searched_rows(len(matrix))))
+            searched_rows = np.delete(np.arange(len(matrix)), stats.surplus) if len(stats.surplus) else None
+            self.sides.append(Vectors(matrix, searched_rows))
         self.tile = Tile(self.height, filter_, cells)
 
     def run(self, method: str, results: Sequence[Neighbours], probes: int, recall: float | None) -> None:
@@ -164,14 +167,13 @@ class BlockSearch:
                 del queries, lists  # before the next ones are allocated
 
             if self.processes > 1:
-                values, candidates = target_lists.values, target_lists.candidates
-                self._save(f"columns-{self.index}", values=values.cpu().numpy(), candidates=candidates.cpu().numpy())
+                self._save(f"columns-{self.index}", **dict(zip(LISTS, target_lists.arrays(), strict=True)))
                 if self.index:
                     return
                 self._collect(results, 0)
                 for index in range(1, self.processes):
                     arrays = self._load(f"columns-{index}")
-                    target_lists.merge(as_tensor(arrays["values"]), as_tensor(arrays["candidates"]))
+                    target_lists.merge(*(as_tensor(arrays[name]) for name in LISTS))
             self._finish(results, 1, target, 0, target_lists, source, shared=False)
 
     def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None = None) -> None:
@@ -214,17 +216,19 @@ class BlockSearch:
         for start in range(max(done, self.index * self.rows), count, stride):
             yield start, min(start + stride, count)
 
+    def _shared_file(self, name: str) -> Path:
+        assert self.stage.path is not None, "several processes share a folder"
+        return self.stage.path / FOUND / f"{name}.npz"
+
     def _save(self, name: str, **arrays: np.ndarray) -> None:
         """Saves what the first process will load."""
-        assert self.stage.path is not None
-        folder = self.stage.path / FOUND
-        folder.mkdir(parents=True, exist_ok=True)
-        save_arrays(folder / f"{name}.npz", **arrays)
+        path = self._shared_file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_arrays(path, **arrays)
 
     def _load(self, name: str) -> dict[str, np.ndarray]:
         """What a process has saved, or will have."""
-        assert self.stage.path is not None
-        path = self.stage.path / FOUND / f"{name}.npz"
+        path = self._shared_file(name)
         while not path.exists():
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return load_arrays(path)
@@ -238,7 +242,7 @@ class BlockSearch:
     def _probe(self, direction: int, block: np.ndarray, candidates: Cells, probes: int) -> TopK:
         """The best candidates of some queries in their nearest cells."""
         lists = self._lists(direction, len(block))
-        probe_cells(as_tensor(block, self.device), candidates, probes, lists, self.tile, self.height)
+        probe_cells(as_tensor(block, self.device), candidates, probes, lists, self.tile)
         return lists
 
     def _enough_probes(self, layouts: Sequence[Cells], probes: int, recall: float) -> int:
@@ -370,7 +374,7 @@ class BlockSearch:
         """The targets' lists after that many sources."""
         shape = (len(self.sides[1]), self._listed(1))
         tensors = []
-        for name, kind, fill in (("values", np.float32, -np.inf), ("candidates", np.int32, 0)):
+        for name, kind, fill in zip(LISTS, (np.float32, np.int32), (-np.inf, 0), strict=True):
             array = self.own_stage.array(name, shape, kind)
             array[:] = self.own_stage.array(f"{name}-{done}", shape, kind) if done else fill
             tensors.append(as_tensor(array, self.device))
@@ -380,9 +384,8 @@ class BlockSearch:
         """Saves the targets' lists after that many sources, and removes those before."""
         if self.own_stage.path is None:
             return
-        keep = ["values", "candidates", *RESULTS]
-        for name, tensor in (("values", target_lists.values), ("candidates", target_lists.candidates)):
-            array = tensor.cpu().numpy()
+        keep = [*LISTS, *RESULTS]
+        for name, array in zip(LISTS, target_lists.arrays(), strict=True):
             saved = f"{name}-{done}"
             self.own_stage.array(saved, array.shape, array.dtype.type)[:] = array
             keep.append(saved)

@@ -56,12 +56,13 @@ class Centroids:
 
         best = TopK.empty(len(queries), count, count, ROUNDING, queries.device)
         # Twice as many groups as hold `count` centroids on average.
-        probes = max(GROUPS_PROBED, 2 * count * len(self.groups.centroids) // len(self.vectors))
-        probe_cells(queries, self.groups, probes, best, self.tile, self.tile.size)
+        probes = max(GROUPS_PROBED, 2 * count * len(self.groups) // len(self.vectors))
+        probe_cells(queries, self.groups, probes, best, self.tile)
 
-        numbers = self.numbers[self.groups.vectors.labels(best.candidates.cpu().numpy())]
+        values, candidates = best.arrays()
+        numbers = self.numbers[self.groups.vectors.labels(candidates)]
         above_all = self.numbers[-1] + 1
-        return np.where(best.values.cpu().numpy() == -np.inf, above_all, numbers)
+        return np.where(values == -np.inf, above_all, numbers)
 
 
 def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> np.ndarray:
@@ -109,9 +110,11 @@ class Cells:
     """A side sorted by cell: cell `i` has the vectors from `starts[i]` to `starts[i + 1]`."""
 
     vectors: Vectors
-    centroids: np.ndarray
     starts: np.ndarray
-    search: Centroids  # of those whose cells are not empty
+    centroids: Centroids  # of the cells that are not empty
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
 
 
 def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> Cells:
@@ -135,22 +138,21 @@ def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> C
         stage.update(**{finished: cells})
 
     vectors = Vectors(matrix, labels=side.labels(np.array(order)))
-    search = Centroids(np.array(centroids), tile, np.diff(starts) > 0)
-    return Cells(vectors, np.array(centroids), np.array(starts), search)
+    return Cells(vectors, np.array(starts), Centroids(centroids, tile, np.diff(starts) > 0))
 
 
-def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile, rows: int) -> None:
+def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile) -> None:
     """Compares queries with the vectors of their `probes` nearest cells that are not empty, and updates their lists.
 
-    `rows` queries are compared at a time. Cell by cell, all queries that probe it are: each cell is read once.
+    The work goes cell by cell, with all queries that probe it, so that each cell is read once.
     """
-    search = cells.search
-    probes = min(probes, len(search.vectors))
-    total = len(cells.centroids)
+    centroids = cells.centroids
+    probes = min(probes, len(centroids.vectors))
+    total = len(cells)
     probed = np.empty((len(queries), probes), np.uint16 if total < 2**16 else np.int64)  # uint16 is sorted by radix
-    for start in range(0, len(queries), search.step):
-        block = slice(start, start + search.step)
-        probed[block] = search.nearest(queries[block].float(), probes)
+    for start in range(0, len(queries), centroids.step):
+        block = slice(start, start + centroids.step)
+        probed[block] = centroids.nearest(queries[block].float(), probes)
 
     # Queries sorted by the cells that they probe: those of a cell are `probing[bounds[cell] : bounds[cell + 1]]`.
     probing = np.argsort(probed, axis=None, kind="stable")
@@ -159,12 +161,12 @@ def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, ti
     del probed
     probing //= probes  # from the number of a probe to that of its query
 
-    height = tile.height(rows)
+    height = tile.height(tile.size)
     for cell in np.flatnonzero(counts):
         cell_queries = as_tensor(probing[bounds[cell] : bounds[cell + 1]], tile.device)
         stop = int(cells.starts[cell + 1])
         for start in range(int(cells.starts[cell]), stop, height):
             candidates = as_tensor(cells.vectors.block(start, min(start + height, stop)), tile.device)
-            for block_queries in cell_queries.split(rows):
+            for block_queries in cell_queries.split(tile.size):
                 products = tile.product(queries[block_queries].float(), candidates)
                 best.update(block_queries, products, start, by_row=True)

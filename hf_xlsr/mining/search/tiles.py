@@ -126,6 +126,10 @@ class TopK:
         candidates = torch.zeros((queries, listed), dtype=torch.int32, device=device)
         return cls(values, candidates, k, slack)
 
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values and candidates as NumPy arrays; on the CPU they share the lists' memory."""
+        return self.values.cpu().numpy(), self.candidates.cpu().numpy()
+
     def __getitem__(self, queries: slice) -> TopK:
         return TopK(self.values[queries], self.candidates[queries], self.k, self.slack)
 
@@ -211,8 +215,8 @@ def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, 
         Similarities (float32) and labels (int64) of the nearest, `(queries, k)` each, best first and ties by label;
         and the numbers of the doubtful queries.
     """
-    values = best.values.cpu().numpy()
-    candidates = best.candidates.cpu().numpy().astype(np.int64)
+    values, positions = best.arrays()
+    candidates = positions.astype(np.int64)
     near = values >= values[:, best.k - 1, None] - best.slack
     near &= values > -np.inf
 

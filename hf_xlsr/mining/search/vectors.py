@@ -127,12 +127,6 @@ class VectorStats(NamedTuple):
     surplus: np.ndarray
     originals: np.ndarray
 
-    def searched_rows(self, rows: int) -> np.ndarray | None:
-        """The rows that are not surplus; None if that is all of them."""
-        if not len(self.surplus):
-            return None
-        return np.delete(np.arange(rows), self.surplus)
-
 
 def middle(matrix: np.ndarray) -> np.ndarray:
     """Mean of a sample of a side's vectors, `(width,)`."""
