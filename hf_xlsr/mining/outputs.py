@@ -164,10 +164,11 @@ def write_report(
         if len(band) > SHOWN:
             band = rng.choice(band, SHOWN, replace=False)
         shown.update(band.tolist())
-    pairs = []
-    for index, row in enumerate(rows):
-        if index in shown:
-            pairs.append({"score": float(scores[index]), "source": row["source"], "target": row["target"]})
+    pairs = [
+        {"score": float(scores[index]), "source": row["source"], "target": row["target"]}
+        for index, row in enumerate(rows)
+        if index in shown
+    ]
 
     histogram = {"counts": [0], "edges": [0.0, 1.0]}
     if len(scores):

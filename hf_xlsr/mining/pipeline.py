@@ -164,8 +164,9 @@ def run_mining(
 
         hidden_numbers = []  # of each side's rows, from 0; below 0 for a sentence of the text
         if hidden.complete:
-            for side, store in stores.items():
-                hidden_numbers.append(store.lines(np.arange(len(store))) - report[side]["lines"])
+            hidden_numbers = [
+                store.lines(np.arange(len(store))) - report[side]["lines"] for side, store in stores.items()
+            ]
 
         if job.processes.is_main:
             _mine(job, unit_vectors, [numbers >= 0 for numbers in hidden_numbers])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import math
@@ -31,7 +30,7 @@ from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_hash, read_texts
-from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder, disk_errors
+from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder, disk_errors, npy_header
 from hf_xlsr.utils.devices import parse_size
 from hf_xlsr.utils.errors import XlsrError
 
@@ -179,7 +178,7 @@ class VectorFile:
         """Writes one range and marks it."""
         start = self.shards[number][0]
         width = vectors.shape[1]
-        header = _header((self.rows, width))
+        header = npy_header((self.rows, width), np.float16)
 
         with disk_errors(self.path), open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             file.write(header)  # the same as other processes write
@@ -193,13 +192,6 @@ class VectorFile:
     def open(self) -> np.ndarray:
         """The matrix, `(rows, width)`, memory-mapped; only when no range is missing."""
         return np.load(self.path, mmap_mode="r")
-
-
-def _header(shape: tuple[int, int]) -> bytes:
-    """The header of a `.npy` file of that shape."""
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f2", "fortran_order": False, "shape": shape})
-    return buffer.getvalue()
 
 
 class Side(NamedTuple):

@@ -249,10 +249,8 @@ def gold_curve(right: np.ndarray, first: np.ndarray, total: int, scores: np.ndar
 
 def _share(counts: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Shares, and both ends of their 95 % intervals (Wilson)."""
-    intervals = []
-    for count, total in zip(counts.astype(int).tolist(), totals.astype(int).tolist(), strict=True):
-        intervals.append(binomtest(min(count, total), total).proportion_ci(method="wilson"))
-    low, high = np.array(intervals).T
+    pairs = zip(np.minimum(counts, totals).astype(int).tolist(), totals.astype(int).tolist(), strict=True)
+    low, high = np.array([binomtest(*pair).proportion_ci(method="wilson") for pair in pairs]).T
     return counts / totals, low, high
 
 

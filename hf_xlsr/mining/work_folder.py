@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -200,11 +201,18 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
+def npy_header(shape: tuple[int, ...], dtype: DTypeLike) -> bytes:
+    """What a `.npy` file begins with; the numbers of the array, row by row, follow."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
 def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], dtype: DTypeLike) -> None:
     """Writes a `.npy` file block by block, and moves it into place when it is complete."""
-    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
+        file.write(npy_header(shape, dtype))
         for block in blocks:
             file.write(block.astype(dtype, order="C", copy=False).tobytes())  # `tofile` hides that the disk is full
 

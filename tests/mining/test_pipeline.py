@@ -119,7 +119,7 @@ def kills(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
     [
         ("stages", "read_texts", 2, {"source.text"}),
         ("", "encode", 5, {"source.text", "target.text"}),
-        ("stages", "_header", 7, {"source.text", "target.text", "source.vectors"}),
+        ("stages", "npy_header", 7, {"source.text", "target.text", "source.vectors"}),
         ("stages", "neighbours_both_ways", 1, ENCODED),
         ("pipeline", "extract_pairs", 1, ENCODED | {"neighbours"}),
         ("work_folder", "_write_json", 3, set()),

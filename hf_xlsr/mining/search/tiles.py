@@ -237,27 +237,23 @@ def search_down_to(
     """The `k` nearest if `k` have float32 products of `floor` or above, however many near ties there are."""
     query_tensor = as_tensor(queries, tile.device)
     floors = as_tensor(floor.astype(np.float32), tile.device)[:, None]
-    rows = np.empty(0, np.int64)
-    exact = np.empty(0, np.float32)
-    labels = np.empty(0, np.int64)
+    best = np.empty(0, [("query", np.int64), ("exact", np.float32), ("label", np.int64)])
 
     step = tile.height(len(queries))
     for start in range(0, len(side), step):
         candidates = as_tensor(side.block(start, start + step), tile.device)
         products = tile.product(query_tensor, candidates)[: len(queries), : len(candidates)]
-        new_rows, columns = (products >= floors).nonzero().cpu().numpy().T
+        rows, columns = (products >= floors).nonzero().cpu().numpy().T
         positions = start + columns
 
-        rows = np.concatenate([rows, new_rows])
-        exact = np.concatenate([exact, pair_products(queries, new_rows, side, positions)])
-        labels = np.concatenate([labels, side.labels(positions)])
+        near = np.empty(len(rows), best.dtype)
+        near["query"] = rows
+        near["exact"] = pair_products(queries, rows, side, positions)
+        near["label"] = side.labels(positions)
 
         # Of each query, the `k` best so far.
-        order = np.lexsort((labels, -exact, rows))
-        ordered_rows = rows[order]
-        rank = np.arange(len(rows)) - np.searchsorted(ordered_rows, ordered_rows)
-        best = order[rank < k]
-        rows = rows[best]
-        exact = exact[best]
-        labels = labels[best]
-    return exact.reshape(-1, k), labels.reshape(-1, k)
+        best = np.concatenate([best, near])
+        best = best[np.lexsort((best["label"], -best["exact"], best["query"]))]
+        rank = np.arange(len(best)) - np.searchsorted(best["query"], best["query"])
+        best = best[rank < k]
+    return best["exact"].reshape(-1, k), best["label"].reshape(-1, k)
