@@ -11,7 +11,14 @@ __getattr__, __dir__, __all__ = lazy_names(
         "outputs": ["write_pairs"],
         "pipeline": ["mine_bitext"],
         "scoring": ["score_bitext"],
-        "search.extraction": "MARGINS RETRIEVALS MinedBitext extract_pairs margin_scores mine_vectors".split(),
+        "search.extraction": [
+            "MARGINS",
+            "RETRIEVALS",
+            "MinedBitext",
+            "extract_pairs",
+            "margin_scores",
+            "mine_vectors",
+        ],
         "search.neighbours": ["BothWays", "nearest_neighbours", "neighbours_both_ways"],
     },
 )

@@ -187,6 +187,10 @@ def run_mining(
     return run
 
 
+def _save_pairs(job: Job, name: str, mined: MinedBitext) -> None:
+    save_arrays(job.folder("pairs") / f"{name}.npz", **vars(mined))
+
+
 def _load_pairs(job: Job, name: str) -> MinedBitext:
     return MinedBitext(**load_arrays(job.folder("pairs") / f"{name}.npz"))
 
@@ -282,10 +286,8 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
             logger.warning("k is %d, but %s sentences have only %d neighbours.", job.options.k, side, size)
 
     with job.timed("pairs"):
-        without_by_name = {"pairs": tuple(is_hidden) or None}
+        extraction = job.options.extraction
+        _save_pairs(job, "pairs", extract_pairs(neighbours, without=tuple(is_hidden) or None, **extraction))
         if is_hidden:
-            without_by_name["hidden"] = None
-        for name, without in without_by_name.items():
-            mined = extract_pairs(neighbours, without=without, **job.options.extraction)
-            save_arrays(job.folder("pairs") / f"{name}.npz", **vars(mined))
+            _save_pairs(job, "hidden", extract_pairs(neighbours, **extraction))
         job["pairs"].finish(**figures)

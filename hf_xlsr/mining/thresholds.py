@@ -90,27 +90,23 @@ class HiddenPairs:
     def sample(cls, pairs: Iterable[tuple[str, str]], count: int = 4000, seed: int = 0) -> HiddenPairs:
         """A random sample of known pairs, without repeated sentences, half of them complete."""
         target_of: dict[str, str] = {}
-        targets = set[str]()
+        known_targets = set[str]()
         for source, target in pairs:
             source = " ".join(source.split())
             target = " ".join(target.split())
-            if source and target and source not in target_of and target not in targets:
+            if source and target and source not in target_of and target not in known_targets:
                 target_of[source] = target
-                targets.add(target)
-        different = list(target_of.items())
-        require_enough("known", "different pairs", len(different), 4 * FEWEST)
+                known_targets.add(target)
+        require_enough("known", "different pairs", len(target_of), 4 * FEWEST)
 
-        # One half is complete; of the other, one half is hidden by its source alone, the rest by its target alone.
-        order = np.random.default_rng(seed).permutation(len(different))[:count].tolist()
+        # Of one half both sides are hidden; of the first half of the others the source alone, of the rest the target.
+        order = np.random.default_rng(seed).permutation(len(target_of))[:count].tolist()
+        pairs = list(target_of.items())
         complete = len(order) // 2
         middle = complete + (len(order) - complete) // 2
-        with_source = order[:middle]
-        with_target = order[:complete] + order[middle:]
-        return cls(
-            [different[number][0] for number in with_source],
-            [different[number][1] for number in with_target],
-            complete,
-        )
+        sources = [pairs[number][0] for number in order[:middle]]
+        targets = [pairs[number][1] for number in order[:complete] + order[middle:]]
+        return cls(sources, targets, complete)
 
 
 def hidden_curve(
@@ -148,7 +144,7 @@ def hidden_curve(
     source = mined.source - lines[0]
     target = mined.target - lines[1]
     scores = mined.score[(source < 0) & (target < 0)]
-    complete = [number for number in range(hidden.complete) if number in present[0] and number in present[1]]
+    complete = [number for number in present[0] & present[1] if number < hidden.complete]
     alone = sum(number >= hidden.complete for number in chain(*present))
     usable = min(len(complete), alone) if len(scores) and len(kept_scores) else 0
     require_enough("known", "mined pairs that are not in the texts themselves", usable)
@@ -157,10 +153,11 @@ def hidden_curve(
     # pair of two sentences with translations counts for both.
     is_complete = np.zeros(max(len(hidden.source), len(hidden.target)), bool)
     is_complete[complete] = True
-    source_translated = (source >= 0) & is_complete[np.maximum(source, 0)]
-    target_translated = (target >= 0) & is_complete[np.maximum(target, 0)]
+    source_translated, target_translated = (
+        (numbers >= 0) & is_complete[np.maximum(numbers, 0)] for numbers in (source, target)
+    )
     hit = source_translated & (source == target)
-    wrong_ends = np.where(hit, 0, source_translated.astype(int) + target_translated.astype(int))
+    wrong_ends = np.where(hit, 0, np.add(source_translated, target_translated, dtype=int))
     false = (source >= hidden.complete) | (target >= hidden.complete)
     kinds = [mined.score[hit], np.repeat(mined.score, wrong_ends), mined.score[false]]
     sizes = [len(complete), 2 * len(complete), alone]

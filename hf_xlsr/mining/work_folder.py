@@ -113,9 +113,9 @@ class WorkFolder:
         A job none of whose finished stages would be lost is replaced.
         """
         job = self.path / JOB
-        if self.path.exists() and not job.is_file():
-            if not self.path.is_dir() or {path.name for path in self.path.iterdir()} - {LOCK}:
-                raise XlsrError(f"Work folder {self.path} holds other files. Choose another folder.")
+        is_usable = job.is_file() or (self.path.is_dir() and not {path.name for path in self.path.iterdir()} - {LOCK})
+        if self.path.exists() and not is_usable:
+            raise XlsrError(f"Work folder {self.path} holds other files. Choose another folder.")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         try:

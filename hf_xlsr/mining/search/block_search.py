@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ class Neighbours(NamedTuple):
         """Room for the neighbours of that many rows."""
         return cls(np.empty((rows, k), np.float32), np.empty((rows, k), np.int64))
 
-    def store(self, rows: np.ndarray | slice, neighbours: tuple[np.ndarray, np.ndarray]) -> None:
+    def store(self, rows: np.ndarray | slice, neighbours: Iterable[np.ndarray]) -> None:
         """Writes the neighbours of some rows."""
         self.similarities[rows], self.indices[rows] = neighbours
 
@@ -140,11 +140,25 @@ class BlockSearch:
         self.tile = Tile(self.height, filter_, cells)
 
     def run(self, method: str, results: Sequence[Neighbours], probes: int, recall: float | None) -> None:
-        """Fills `results`, one a direction; of several processes, only those of the first."""
+        """Fills `results`, one a direction, and finishes the stage.
+
+        Of several processes the first one does both, and the others only pass it what they found.
+        """
         if method == "exact":
             self.exact(results)
         else:
             self.by_cells(results, probes, recall)
+        if self.index:
+            return
+
+        measured = 1.0
+        margin = 0.0
+        if method == "ivf":
+            measured, margin = self.recall(results)
+        for stats, neighbours in zip(self.stats, results, strict=True):
+            neighbours.store(stats.surplus, (array[stats.originals] for array in neighbours))
+        self.stage.finish(recall=measured, margin=margin)
+        self.stage.clear(keep=RESULTS)
 
     def exact(self, results: Sequence[Neighbours]) -> None:
         """Compares every source with every target, once for both directions, and fills `results`."""
@@ -294,16 +308,16 @@ class BlockSearch:
 
     def _lists(self, direction: int, queries: int) -> TopK:
         """Empty lists of that many queries."""
-        return TopK.empty(queries, self._listed(direction), *self._limits(direction), self.device)
+        return TopK.empty(queries, *self._limits(direction), self.device)
 
-    def _limits(self, direction: int) -> tuple[int, float]:
-        """Number of neighbours that a query of that direction has, and how much two of its products may err."""
+    def _limits(self, direction: int) -> tuple[int, int, float]:
+        """Length of a list, number of neighbours in it, and how much the difference of two products may err.
+
+        A list holds some candidates more than `k`, so that rounding hides no neighbour.
+        """
+        count = len(self.sides[1 - direction])
         slack = self.filter.slack(self.stats[direction], self.stats[1 - direction])
-        return min(self.k, len(self.sides[1 - direction])), slack
-
-    def _listed(self, direction: int) -> int:
-        """Length of a list: `k` and some more, so that rounding hides none."""
-        return min(self.k + self.filter.spare, len(self.sides[1 - direction]))
+        return min(self.k + self.filter.spare, count), min(self.k, count), slack
 
     def _blocks(self, side: Vectors) -> Iterator[tuple[int, torch.Tensor]]:
         """Position of the first vector of each block of candidates, and the block."""
@@ -372,13 +386,14 @@ class BlockSearch:
 
     def _target_lists(self, done: int) -> TopK:
         """The targets' lists after that many sources."""
-        shape = (len(self.sides[1]), self._listed(1))
+        listed, k, slack = self._limits(1)
+        shape = (len(self.sides[1]), listed)
         tensors = []
         for name, kind, fill in zip(LISTS, (np.float32, np.int32), (-np.inf, 0), strict=True):
             array = self.own_stage.array(name, shape, kind)
             array[:] = self.own_stage.array(f"{name}-{done}", shape, kind) if done else fill
             tensors.append(as_tensor(array, self.device))
-        return TopK(*tensors, *self._limits(1))
+        return TopK(*tensors, k, slack)
 
     def _save_progress(self, target_lists: TopK, done: int) -> None:
         """Saves the targets' lists after that many sources, and removes those before."""

@@ -49,10 +49,8 @@ class Centroids:
         if self.groups is None:
             products = self.tile.product(queries, self.vectors)[: len(queries), : len(self.vectors)]
             if count == 1:
-                positions = products.argmax(1, keepdim=True)
-            else:
-                positions = products.topk(count, 1, sorted=False).indices
-            return self.numbers[positions.cpu().numpy()]
+                return self.numbers[products.argmax(1, keepdim=True).cpu().numpy()]
+            return self.numbers[products.topk(count, 1, sorted=False).indices.cpu().numpy()]
 
         best = TopK.empty(len(queries), count, count, ROUNDING, queries.device)
         # Twice as many groups as hold `count` centroids on average.

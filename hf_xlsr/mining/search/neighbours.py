@@ -152,8 +152,7 @@ def neighbours_both_ways(
     if folder is not None:
         # Processes of different precisions meet in one folder, where `_agreed_sizes` refuses them.
         machine = filter_.precision if processes == 1 else processes
-        hashes = [array_hash(matrix) for matrix in matrices]
-        settings = repr((VERSION, k, method, cells, probes, recall, machine, *hashes))
+        settings = repr((VERSION, k, method, cells, probes, recall, machine, *map(array_hash, matrices)))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
 
@@ -167,18 +166,11 @@ def neighbours_both_ways(
             search.run(method, (), probes, recall)
         stage.wait()
 
+    # The first process alone creates the arrays of the result.
     forward = _stored_neighbours(stage, RESULTS[:2], (source_count, min(k, target_count)))
     backward = _stored_neighbours(stage, RESULTS[2:], (target_count, min(k, source_count)))
     if search is not None and index == 0:
-        results = (forward, backward)
-        search.run(method, results, probes, recall)
-        measured, margin = search.recall(results) if method == "ivf" else (1.0, 0.0)
-        for stats, neighbours in zip(search.stats, results, strict=True):
-            for array in neighbours:
-                array[stats.surplus] = array[stats.originals]
-        stage.finish(recall=measured, margin=margin)
-        stage.clear(keep=RESULTS)
-
+        search.run(method, (forward, backward), probes, recall)
     figures = stage.wait()
     return BothWays(*forward, *backward, method, figures["recall"], figures["margin"])
 

@@ -164,13 +164,8 @@ class TopK:
         else:
             query, group = above_floor.nonzero(as_tuple=True)
 
-        chunks = zip(query.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE), strict=True)
-        for chunk_query, chunk_group in chunks:
-            if by_row:
-                members = groups[chunk_query, :, chunk_group]
-            else:
-                members = groups[:, chunk_group, chunk_query].T
-
+        for chunk_query, chunk_group in zip(query.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE), strict=True):
+            members = groups[chunk_query, :, chunk_group] if by_row else groups[:, chunk_group, chunk_query].T
             hit, member = (members > floor[chunk_query, None]).nonzero(as_tuple=True)
             if len(hit):
                 candidates = first + member * group_count + chunk_group[hit]
