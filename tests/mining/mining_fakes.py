@@ -22,13 +22,15 @@ class NumberEncoder:
     """Encodes `en 17` and `fr 17` near each other: the number decides, the rest of the text adds noise."""
 
     def __init__(self, noise: float = 0.3, width: int = WIDTH) -> None:
-        self.noise, self.width = noise, width
+        self.noise = noise
+        self.width = width
         self.calls: list[list[str]] = []
 
     def vector(self, text: str) -> np.ndarray:
         number = int("".join(filter(str.isdigit, text)) or 0)
-        rng, own = np.random.default_rng(number), np.random.default_rng(zlib.crc32(text.encode()))
-        return rng.normal(size=self.width) + 0.5 + self.noise * own.normal(size=self.width)
+        meaning = np.random.default_rng(number).normal(size=self.width)
+        noise = np.random.default_rng(zlib.crc32(text.encode())).normal(size=self.width)
+        return meaning + 0.5 + self.noise * noise
 
     def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
         self.calls.append(list(texts))
@@ -41,7 +43,8 @@ def numbered(language: str, count: int, start: int = 0, seed: int = 0) -> list[s
     return [f"{language} {number} " + "word " * int(number % 7) + "." for number in order]
 
 
-SOURCE, TARGET = numbered("en", 60), numbered("fr", 50, start=20, seed=1)
+SOURCE = numbered("en", 60)
+TARGET = numbered("fr", 50, start=20, seed=1)
 
 
 def half(sentences: list[str]) -> np.ndarray:
@@ -93,26 +96,31 @@ def unit(seed: int, count: int, width: int, offset: float = 0.0) -> np.ndarray:
 
 def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """All inner products in float64, rounded to float32; ties by index."""
-    own, other = queries.astype(np.float64), candidates.astype(np.float64, order="C")
-    products = np.array([(row * other).sum(axis=1) for row in own], np.float32).reshape(len(own), len(other))
+    exact = candidates.astype(np.float64, order="C")
+    products = np.empty((len(queries), len(candidates)), np.float32)
+    for number, query in enumerate(queries.astype(np.float64)):
+        products[number] = (query * exact).sum(axis=1)
+
     order = np.argsort(-products, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(products, order, axis=1), order
 
 
-def arrays_of(found: BothWays) -> list[np.ndarray]:
-    return [getattr(found, name) for name in ARRAYS]
+def arrays_of(neighbours: BothWays) -> list[np.ndarray]:
+    return [getattr(neighbours, name) for name in ARRAYS]
 
 
 def assert_same(got: BothWays, expected: BothWays | list[np.ndarray]) -> None:
-    for one, other in zip(
-        arrays_of(got), arrays_of(expected) if isinstance(expected, BothWays) else expected, strict=True
-    ):
-        assert one.dtype == other.dtype and one.shape == other.shape
-        np.testing.assert_array_equal(one, other)
+    if isinstance(expected, BothWays):
+        expected = arrays_of(expected)
+    for array, expected_array in zip(arrays_of(got), expected, strict=True):
+        assert array.dtype == expected_array.dtype
+        assert array.shape == expected_array.shape
+        np.testing.assert_array_equal(array, expected_array)
 
 
 def two_searches(source: np.ndarray, target: np.ndarray, k: int) -> list[np.ndarray]:
-    source, target = (np.asarray(side, np.float32) for side in (source, target))
+    source = np.asarray(source, np.float32)
+    target = np.asarray(target, np.float32)
     return [*naive(source, target, k), *naive(target, source, k)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mining_fakes import assert_same, clustered, mapped, naive, two_searches, unit, use_small_blocks
 
-from hf_xlsr.mining import neighbours_both_ways
+from hf_xlsr.mining import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search import cells as search_cells
 from hf_xlsr.mining.search import tiles
 
@@ -24,9 +24,10 @@ def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def crowded(offset: float) -> tuple[np.ndarray, np.ndarray]:
     """The further from zero their middle, the nearer the cosines are to each other, and the less bfloat16 tells."""
-    source, target = unit(4, 700, 32, offset), unit(5, 800, 32, offset)
-    source[100:300] = unit(6, 1, 32, offset) + 1e-4 * np.random.default_rng(7).normal(size=(200, 32))
-    return source, target
+    source = unit(4, 700, 32, offset)
+    noise = np.random.default_rng(7).normal(size=(200, 32))
+    source[100:300] = unit(6, 1, 32, offset) + 1e-4 * noise
+    return source, unit(5, 800, 32, offset)
 
 
 def rounding_one_way() -> tuple[np.ndarray, np.ndarray]:
@@ -34,19 +35,22 @@ def rounding_one_way() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(8)
     signs = rng.choice([-1.0, 1.0], size=(900, 64)).astype(np.float32)
     signs[:300] = np.abs(signs[:300])
-    vectors = (signs * (1 + rng.integers(0, 40, size=(900, 1)).astype(np.float32) / 4096) / 8).astype(np.float32)
+    excess = rng.integers(0, 40, size=(900, 1)).astype(np.float32) / 4096
+    vectors = (signs * (1 + excess) / 8).astype(np.float32)
     return vectors[:500], vectors[400:]
 
 
 def different_lengths() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(9)
-    source, target = (unit(seed, 400, 16) * rng.uniform(0.1, 30, size=(400, 1)).astype(np.float32) for seed in (1, 2))
-    return source, target
+    lengths = rng.uniform(0.1, 30, size=(2, 400, 1)).astype(np.float32)
+    return unit(1, 400, 16) * lengths[0], unit(2, 400, 16) * lengths[1]
 
 
 def copies() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(11)
-    return unit(12, 60, 16)[rng.integers(0, 60, 900)], unit(13, 50, 16)[rng.integers(0, 50, 700)]
+    source_rows = rng.integers(0, 60, 900)
+    target_rows = rng.integers(0, 50, 700)
+    return unit(12, 60, 16)[source_rows], unit(13, 50, 16)[target_rows]
 
 
 def plain(count: int, other: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,10 +58,15 @@ def plain(count: int, other: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 SIDES = {
-    "single": plain(1, 1), "few": plain(70, 3), "many": plain(900, 1300),
-    "crowded 0.8": crowded(0.8), "crowded 5": crowded(5.0), "copies": copies(),
-    "rounding one way": rounding_one_way(), "lengths": different_lengths(),
-}  # fmt: skip
+    "single": plain(1, 1),
+    "few": plain(70, 3),
+    "many": plain(900, 1300),
+    "crowded 0.8": crowded(0.8),
+    "crowded 5": crowded(5.0),
+    "copies": copies(),
+    "rounding one way": rounding_one_way(),
+    "lengths": different_lengths(),
+}
 
 
 @pytest.mark.parametrize("blocks", ["usual", "small"])
@@ -65,9 +74,10 @@ SIDES = {
 def test_exact_equals_two_naive_searches(sides: str, blocks: str, precision: str, monkeypatch: pytest.MonkeyPatch):
     if blocks == "small":
         use_small_blocks(monkeypatch)
-    found = neighbours_both_ways(*SIDES[sides], 5)
-    assert (found.method, found.recall) == ("exact", 1.0)
-    assert_same(found, two_searches(*SIDES[sides], 5))
+    neighbours = neighbours_both_ways(*SIDES[sides], 5)
+    assert neighbours.method == "exact"
+    assert neighbours.recall == 1.0
+    assert_same(neighbours, two_searches(*SIDES[sides], 5))
 
 
 @settings(max_examples=40, deadline=None)
@@ -75,74 +85,95 @@ def test_exact_equals_two_naive_searches(sides: str, blocks: str, precision: str
 def test_ties_go_to_the_lowest_index(seed: int, count: int, other: int, k: int, fast: bool):
     # Small integers: every product is exact, and most of them are tied.
     rng = np.random.default_rng(seed)
-    source, target = (
-        np.c_[rng.integers(-1, 2, size=(rows, 3)), rng.integers(1, 3, size=rows)] for rows in (count, other)
-    )
+    source = np.c_[rng.integers(-1, 2, size=(count, 3)), rng.integers(1, 3, size=count)]
+    target = np.c_[rng.integers(-1, 2, size=(other, 3)), rng.integers(1, 3, size=other)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: fast)
-        found = neighbours_both_ways(source, target, k)
-    assert_same(found, [*naive(source, target, k), *naive(target, source, k)])
+        neighbours = neighbours_both_ways(source, target, k)
+
+    assert_same(neighbours, [*naive(source, target, k), *naive(target, source, k)])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("method", ["exact", "ivf"])
 def test_types_and_mapped_files(tmp_path: Path, dtype: type, method: str):
-    source, target = unit(16, 300, 24).astype(dtype), unit(17, 400, 24).astype(dtype)
+    source = unit(16, 300, 24).astype(dtype)
+    target = unit(17, 400, 24).astype(dtype)
     source.flags.writeable = target.flags.writeable = False
+
     expected = two_searches(source, target, 4)
     options: dict[str, Any] = {"method": method, "cells": 4, "probes": 4}
     assert_same(neighbours_both_ways(source, target, 4, **options), expected)
-    files = mapped(tmp_path / "source.npy", source), mapped(tmp_path / "target.npy", np.asfortranarray(target))
-    assert_same(neighbours_both_ways(*files, 4, **options), expected)
+    source_file = mapped(tmp_path / "source.npy", source)
+    target_file = mapped(tmp_path / "target.npy", np.asfortranarray(target))
+    assert_same(neighbours_both_ways(source_file, target_file, 4, **options), expected)
+
+
+def true_neighbours(neighbours: BothWays, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Whether each true neighbour of both directions was found, bool."""
+    k = neighbours.forward_indices.shape[1]
+    _, forward, _, backward = two_searches(source, target, k)
+    hits = (neighbours.forward_indices[:, :, None] == forward[:, None]).any(1)
+    back_hits = (neighbours.backward_indices[:, :, None] == backward[:, None]).any(1)
+    return np.concatenate([hits.ravel(), back_hits.ravel()])
 
 
 def test_recall_is_the_share_of_true_neighbours():
-    source, target = clustered(26, 600), clustered(27, 800)
-    _, forward, _, backward = two_searches(source, target, 4)
+    source = clustered(26, 600)
+    target = clustered(27, 800)
     recalls = []
     for probes in (1, 2, 6):
-        found = neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes)
-        hits = [np.isin(row, true).sum() for row, true in zip(found.forward_indices, forward, strict=True)]
-        hits += [np.isin(row, true).sum() for row, true in zip(found.backward_indices, backward, strict=True)]
-        assert found.recall == pytest.approx(sum(hits) / (4 * 1400))
-        recalls.append(found.recall)
+        neighbours = neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes)
+        assert neighbours.recall == pytest.approx(true_neighbours(neighbours, source, target).mean())
+        recalls.append(neighbours.recall)
+
         # Scores are exact.
-        products = np.einsum("nd,nkd->nk", source.astype(np.float64), target[found.forward_indices])
-        np.testing.assert_allclose(found.forward_similarities, products, rtol=1e-6)
-        assert (np.diff(found.forward_similarities) <= 0).all()
-        assert_same(neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes), found)
+        products = np.einsum("nd,nkd->nk", source.astype(np.float64), target[neighbours.forward_indices])
+        np.testing.assert_allclose(neighbours.forward_similarities, products, rtol=1e-6)
+        assert (np.diff(neighbours.forward_similarities) <= 0).all()
+        assert_same(neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes), neighbours)
     assert 0.3 < recalls[0] < recalls[1] < recalls[2]
 
 
 def test_groups_of_centroids_find_nearly_what_all_centroids_do(monkeypatch: pytest.MonkeyPatch):
-    source, target = clustered(26, 3000), clustered(27, 4000)
+    source = clustered(26, 3000)
+    target = clustered(27, 4000)
     options: dict[str, Any] = {"method": "ivf", "cells": 256}
-    plain = neighbours_both_ways(source, target, 4, probes=8, **options)
+    from_all = neighbours_both_ways(source, target, 4, probes=8, **options)
     monkeypatch.setattr(search_cells, "TWO_LEVELS", 64)
+
+    # All groups.
+    monkeypatch.setattr(search_cells, "GROUPS_PROBED", 300)
     tile = tiles.Tile(512, tiles.Filter(), 300)
-    for count in (1, 8):  # all groups
-        monkeypatch.setattr(search_cells, "GROUPS_PROBED", 300)
+    order = np.argsort(-target @ source[:300].T, axis=1)
+    for count in (1, 8):
         numbers = search_cells.Centroids(source[:300], tile).nearest(torch.from_numpy(target), count)
-        best = np.argsort(-target @ source[:300].T, axis=1)[:, :count]
-        np.testing.assert_array_equal(np.sort(numbers), np.sort(best))
+        np.testing.assert_array_equal(np.sort(numbers), np.sort(order[:, :count]))
+
+    # Few of them.
     monkeypatch.setattr(search_cells, "GROUPS_PROBED", 3)
-    found = neighbours_both_ways(source, target, 4, probes=8, **options)
-    assert 0.5 < plain.recall and plain.recall - 0.05 < found.recall < 1
+    from_groups = neighbours_both_ways(source, target, 4, probes=8, **options)
+    assert from_all.recall > 0.5
+    assert from_all.recall - 0.05 < from_groups.recall < 1
+
     # As many groups as the probes need: all of them find everything.
     assert_same(neighbours_both_ways(source, target, 4, probes=256, **options), two_searches(source, target, 4))
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.99])
 def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path):
-    source, target = unit(3, 1500, 16), unit(4, 1400, 16)  # without clusters, where few cells find little
+    source = unit(3, 1500, 16)  # without clusters, where few cells find little
+    target = unit(4, 1400, 16)
     few = neighbours_both_ways(source, target, 4, method="ivf", cells=64, probes=2)
+    assert few.recall < 0.5
+
     options: dict[str, Any] = {"method": "ivf", "cells": 64, "probes": 2, "recall": wanted}
-    found = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
-    assert few.recall < 0.5 and found.recall >= wanted - 0.02
-    assert 0 <= found.recall_margin < 0.03
-    exact = neighbours_both_ways(source, target, 4, method="exact")
-    sides = ((found.forward_indices, exact.forward_indices), (found.backward_indices, exact.backward_indices))
-    shares = np.concatenate([(own[:, :, None] == true[:, None]).any(1).ravel() for own, true in sides])
-    assert abs(shares.mean() - found.recall) <= 2 * found.recall_margin + 1e-9
+    neighbours = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
+    assert neighbours.recall >= wanted - 0.02
+    assert 0 <= neighbours.recall_margin < 0.03
+    share = true_neighbours(neighbours, source, target).mean()
+    assert abs(share - neighbours.recall) <= 2 * neighbours.recall_margin + 1e-9
+
     again = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
-    assert again.recall == found.recall and np.array_equal(again.forward_indices, found.forward_indices)
+    assert again.recall == neighbours.recall
+    np.testing.assert_array_equal(again.forward_indices, neighbours.forward_indices)

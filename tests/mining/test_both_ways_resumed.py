@@ -13,24 +13,40 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mining_fakes import ARRAYS, assert_same, clustered, in_child, mapped, two_searches, unit, use_small_blocks
+from mining_fakes import (
+    ARRAYS,
+    arrays_of,
+    assert_same,
+    clustered,
+    in_child,
+    mapped,
+    two_searches,
+    unit,
+    use_small_blocks,
+)
 
 from hf_xlsr.mining import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search import block_search, tiles
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError
 
+RESULT_FILES = {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
+
 
 def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    source, target = unit(35, 200, 8), unit(36, 150, 8)
-    found = neighbours_both_ways(source, target, 3, folder=tmp_path)
+    source = unit(35, 200, 8)
+    target = unit(36, 150, 8)
+    neighbours = neighbours_both_ways(source, target, 3, folder=tmp_path)
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
+    assert files == RESULT_FILES
+
     searches = []
     exact = block_search.BlockSearch.exact
     monkeypatch.setattr(block_search.BlockSearch, "exact", lambda self, results: searches.append(exact(self, results)))
-    assert_same(neighbours_both_ways(mapped(tmp_path / "moved.npy", source), target, 3, folder=tmp_path), found)
+    moved = mapped(tmp_path / "moved.npy", source)
+    assert_same(neighbours_both_ways(moved, target, 3, folder=tmp_path), neighbours)
     assert not searches
+
     changed = source.copy()
     changed[7] = changed[8]
     for arguments in ((changed, target, 3), (source, target, 2), (target, source, 3)):
@@ -49,7 +65,8 @@ def test_killed_and_resumed(
     use_small_blocks(monkeypatch)
     source = mapped(tmp_path / "source.npy", clustered(37, 500).astype(np.float16))
     target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
-    update, finish = Stage.update, block_search.BlockSearch._finish
+    update = Stage.update
+    finish = block_search.BlockSearch._finish
 
     def search(folder: Path | None) -> BothWays:
         return neighbours_both_ways(source, target, 4, method=method, cells=8, probes=3, folder=folder)
@@ -72,9 +89,9 @@ def test_killed_and_resumed(
     expected = search(None)
     finished: list[int] = []
 
-    def noted(self: block_search.BlockSearch, *given, **options) -> None:  # type: ignore[no-untyped-def]
-        finished.append(given[3])
-        finish(self, *given, **options)
+    def noted(self: block_search.BlockSearch, *arguments, **options) -> None:  # type: ignore[no-untyped-def]
+        finished.append(arguments[3])
+        finish(self, *arguments, **options)
 
     monkeypatch.setattr(block_search.BlockSearch, "_finish", noted)
     assert_same(search(tmp_path), expected)
@@ -90,7 +107,8 @@ def test_two_processes_find_what_one_does(
     source = mapped(tmp_path / "source.npy", clustered(37, 500).astype(np.float16))
     target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
     options: dict[str, Any] = {"method": method, "cells": 8, "probes": 3}
-    context, save = multiprocessing.get_context("fork"), block_search.BlockSearch._save
+    context = multiprocessing.get_context("fork")
+    save = block_search.BlockSearch._save
 
     def work(index: int, kill: bool) -> None:
         def saving(self: block_search.BlockSearch, name: str, **parts: Any) -> None:
@@ -101,32 +119,36 @@ def test_two_processes_find_what_one_does(
         monkeypatch.setattr(block_search.BlockSearch, "_save", saving)
         if index:  # less memory: the blocks are those of the first process
             monkeypatch.setattr(block_search, "SIZES", dict.fromkeys(block_search.SIZES, ((64, 64),)))
-        found = neighbours_both_ways(source, target, 4, **options, folder=tmp_path / "work", process=(index, 2))
-        np.savez(tmp_path / f"{index}.npz", **{name: getattr(found, name) for name in ARRAYS})
+        neighbours = neighbours_both_ways(source, target, 4, **options, folder=tmp_path / "work", process=(index, 2))
+        np.savez(tmp_path / f"{index}.npz", *arrays_of(neighbours))
+
+    def started(victim: int | None = None) -> list[Any]:
+        processes = [context.Process(target=work, args=(index, index == victim)) for index in range(2)]
+        for process in processes:
+            process.start()
+        return processes
 
     if victim is not None:
-        both = [context.Process(target=work, args=(index, index == victim)) for index in range(2)]
-        for process in both:
-            process.start()
-        both[victim].join(60)
-        assert both[victim].exitcode == -signal.SIGKILL
-        time.sleep(0.5)  # the other one waits; a launcher would end it
-        assert both[1 - victim].is_alive()
-        both[1 - victim].kill()
-        both[1 - victim].join(60)
-    both = [context.Process(target=work, args=(index, False)) for index in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
+        processes = started(victim)
+        killed = processes.pop(victim)
+        killed.join(60)
+        assert killed.exitcode == -signal.SIGKILL
+
+        (survivor,) = processes
+        time.sleep(0.5)  # it waits; a launcher would end it
+        assert survivor.is_alive()
+        survivor.kill()
+        survivor.join(60)
+
+    for process in started():
         process.join(60)
         assert process.exitcode == 0
     expected = neighbours_both_ways(source, target, 4, **options)
     for index in range(2):
-        with np.load(tmp_path / f"{index}.npz") as found:
-            for name in ARRAYS:
-                np.testing.assert_array_equal(found[name], getattr(expected, name))
+        with np.load(tmp_path / f"{index}.npz") as arrays:
+            assert_same(expected, list(arrays.values()))
     (folder,) = (tmp_path / "work").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
+    assert {path.name for path in folder.iterdir()} == RESULT_FILES
 
 
 def test_processes_of_two_precisions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -136,8 +158,8 @@ def test_processes_of_two_precisions_are_refused(tmp_path: Path, monkeypatch: py
         target=lambda: neighbours_both_ways(vectors, vectors, **options, process=(0, 2))
     )
     first.start()
-    other = not tiles.cpu_has_fast_bfloat16()
-    monkeypatch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: other)
+    is_fast = tiles.cpu_has_fast_bfloat16()
+    monkeypatch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: not is_fast)
     try:
         with pytest.raises(XlsrError, match="one kind"):
             neighbours_both_ways(vectors, vectors, **options, process=(1, 2))

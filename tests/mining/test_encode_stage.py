@@ -26,25 +26,22 @@ def side(folder: Path, sentences: Any, **options: Any) -> Side:
     return Side(store, VectorFile(folder, store))
 
 
-def encode(parts: list[Side], encoder: Any, **options: Any) -> list[np.ndarray]:
-    encode_shards(parts, LazyEncoder(encoder), options)
-    return [part.file.open() for part in parts]
-
-
 def test_shard_is_sorted_by_length_and_has_each_text_once(tmp_path: Path):
     sentences = ["three words long", "a", "bb", "a", "ccc", "bb", "a", "dddd"]
     encoder = NumberEncoder()
-    (vectors,) = encode([side(tmp_path / "source", sentences, duplicates="keep")], encoder, prompt="q: ")
+    source = side(tmp_path / "source", sentences, duplicates="keep")
+    encode_shards([source], LazyEncoder(encoder), {"prompt": "q: "})
     assert encoder.calls == [["q: three words long", "q: dddd", "q: ccc", "q: bb", "q: a"]]
     expected = embed(NumberEncoder(), sentences, prompt="q: ").astype(np.float16)
-    np.testing.assert_array_equal(vectors, expected)
+    np.testing.assert_array_equal(source.file.open(), expected)
 
 
 def test_model_of_the_hub_is_identified_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    snapshot, loads = tmp_path / "snapshot", list[str]()
+    snapshot = tmp_path / "snapshot"
+    loads: list[str] = []
 
     def cached(model: str, **options: Any) -> str:
         if not snapshot.exists():
@@ -71,9 +68,14 @@ def test_loaded_models_are_identified_by_more_than_a_probe_shows(tiny_export: st
     def loaded() -> SentenceTransformer:
         return SentenceTransformer(tiny_export, device="cpu")
 
-    first = LazyEncoder(loaded()).identity()
-    assert first == LazyEncoder(loaded()).identity()
-    (rows := loaded())[0].model.embeddings.word_embeddings.weight.data[-1] += 1e-4
-    (shorter := loaded()).max_seq_length = 7
-    (prompted := loaded()).prompts["query"] = "query: "
-    assert len({first, *(LazyEncoder(model).identity() for model in (rows, shorter, prompted))}) == 4
+    unchanged = loaded()
+    other_row = loaded()
+    other_row[0].model.embeddings.word_embeddings.weight.data[-1] += 1e-4
+    shorter = loaded()
+    shorter.max_seq_length = 7
+    prompted = loaded()
+    prompted.prompts["query"] = "query: "
+
+    assert LazyEncoder(unchanged).identity() == LazyEncoder(loaded()).identity()
+    models = (unchanged, other_row, shorter, prompted)
+    assert len({LazyEncoder(model).identity() for model in models}) == len(models)

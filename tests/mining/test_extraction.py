@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,7 +43,8 @@ def pairs(mined: MinedBitext) -> list[tuple[int, int]]:
 def one_by_one(proposed: list[Triple]) -> list[Triple]:
     """Greedy matching."""
     taken: list[Triple] = []
-    used_sources, used_targets = set(), set()
+    used_sources = set()
+    used_targets = set()
     for i, j, score in proposed:
         if i not in used_sources and j not in used_targets:
             taken.append((i, j, score))
@@ -65,21 +68,37 @@ def naive(
     def neighbours(row: np.ndarray) -> list[int]:
         return sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
 
-    mean_x = [float(np.mean([row[j] for j in neighbours(row)])) for row in cosines]
-    mean_y = [float(np.mean([column[i] for i in neighbours(column)])) for column in cosines.T]
+    def mean(row: np.ndarray) -> float:
+        return float(np.mean(row[neighbours(row)]))
+
+    mean_x = [mean(row) for row in cosines]
+    mean_y = [mean(column) for column in cosines.T]
 
     def score(i: int, j: int) -> float:
         average = (mean_x[i] + mean_y[j]) / 2
         cosine = cosines[i, j]
         return {"ratio": cosine / average, "distance": cosine - average, "absolute": cosine}[margin]
 
-    forward = {(i, max(neighbours(row), key=lambda j: score(i, j))) for i, row in enumerate(cosines)}
-    backward = {(max(neighbours(column), key=lambda i: score(i, j)), j) for j, column in enumerate(cosines.T)}
-    both = {"forward": forward, "backward": backward, "intersection": forward & backward, "max": forward | backward}
-    proposed = both[retrieval]
-    ordered = sorted(((i, j, score(i, j)) for i, j in proposed), key=lambda triple: (-triple[2], *triple[:2]))
-    ordered = [triple for triple in ordered if threshold is None or triple[2] >= threshold]
-    return one_by_one(ordered) if one_to_one else ordered
+    forward = set()
+    for i, row in enumerate(cosines):
+        pairs_of_row = [(i, j) for j in neighbours(row)]
+        forward.add(max(pairs_of_row, key=lambda pair: score(*pair)))
+    backward = set()
+    for j, column in enumerate(cosines.T):
+        pairs_of_column = [(i, j) for i in neighbours(column)]
+        backward.add(max(pairs_of_column, key=lambda pair: score(*pair)))
+    proposals = {
+        "forward": forward,
+        "backward": backward,
+        "intersection": forward & backward,
+        "max": forward | backward,
+    }
+
+    scored = [(i, j, score(i, j)) for i, j in proposals[retrieval]]
+    scored.sort(key=lambda triple: (-triple[2], *triple[:2]))
+    if threshold is not None:
+        scored = [triple for triple in scored if triple[2] >= threshold]
+    return one_by_one(scored) if one_to_one else scored
 
 
 def assert_same(got: MinedBitext, expected: list[Triple]) -> None:
@@ -118,14 +137,15 @@ def test_equals_the_naive_twin(
 @pytest.mark.parametrize("retrieval", RETRIEVALS)
 @pytest.mark.parametrize("one_to_one", [True, False])
 def test_threshold_and_max_pairs_keep_the_best(retrieval: str, one_to_one: bool):
-    found = neighbours_both_ways(*bitext(3, 60, 20, noise=0.6), 4)
+    neighbours = neighbours_both_ways(*bitext(3, 60, 20, noise=0.6), 4)
 
-    def mine(threshold: float | None = None) -> list[Triple]:
-        return triples(extract_pairs(found, retrieval=retrieval, one_to_one=one_to_one, threshold=threshold))
+    def mine(threshold: float | None = None, max_pairs: int | None = None) -> list[Triple]:
+        options: dict[str, Any] = {"retrieval": retrieval, "one_to_one": one_to_one}
+        return triples(extract_pairs(neighbours, threshold=threshold, max_pairs=max_pairs, **options))
 
     everything = mine()
     score = everything[20][2]
     assert mine(score) == everything[:21]
     assert mine(np.nextafter(score, 9)) == everything[:20]
     assert mine(9.0) == []
-    assert triples(extract_pairs(found, retrieval=retrieval, one_to_one=one_to_one, max_pairs=7)) == everything[:7]
+    assert mine(max_pairs=7) == everything[:7]

@@ -18,6 +18,7 @@ from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.mining import mine_vectors, stages
 
 Capture = pytest.CaptureFixture[str]
+LABELS_HEADER = "label\tscore\tsource\ttarget"
 
 
 @pytest.fixture
@@ -32,8 +33,22 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    sides = numbered("en", 40), numbered("fr", 40, start=5, seed=1)
-    return [str(write_lines(tmp_path / f"{name}.txt", side)) for name, side in zip(("en", "fr"), sides, strict=True)]
+    source = write_lines(tmp_path / "en.txt", numbered("en", 40))
+    target = write_lines(tmp_path / "fr.txt", numbered("fr", 40, start=5, seed=1))
+    return [str(source), str(target)]
+
+
+def lines_of(path: str | Path) -> list[str]:
+    return Path(path).read_text("utf-8").splitlines()
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines_of(path)]
+
+
+def is_right(row: dict[str, Any]) -> bool:
+    """Whether both sentences of a pair have the same number."""
+    return row["source"].split()[1] == row["target"].split()[1]
 
 
 def run(words: Sequence[str], capsys: Capture) -> dict[str, Any]:
@@ -58,70 +73,91 @@ def interruptible() -> Iterator[None]:
 
 def test_real_encoder_end_to_end(tiny_export: str, tmp_path: Path, capsys: Capture):
     pairs = make_pairs(60)
-    source, target = [pair["source"] for pair in pairs], [pair["target"] for pair in pairs[::-1]]
-    files = [str(write_lines(tmp_path / name, side)) for name, side in (("en.txt", source), ("fr.txt", target))]
+    source = [pair["source"] for pair in pairs]
+    target = [pair["target"] for pair in pairs[::-1]]
+    files = [str(write_lines(tmp_path / "en.txt", source)), str(write_lines(tmp_path / "fr.txt", target))]
     output = tmp_path / "pairs.jsonl"
     report = run(["mine", *files, "--model", tiny_export, "--output", str(output), "--duplicates", "keep"], capsys)
+
     model = SentenceTransformer(tiny_export)
     # Vectors of other batches differ in the last digits.
-    expected = mine_vectors(*(model.encode(side, normalize_embeddings=True) for side in (source, target)))
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    expected = mine_vectors(
+        model.encode(source, normalize_embeddings=True), model.encode(target, normalize_embeddings=True)
+    )
+    rows = json_rows(output)
+    scores = [row["score"] for row in rows]
     assert report["pairs"] == len(rows) == len(expected)
-    np.testing.assert_allclose([row["score"] for row in rows], expected.score, atol=2e-3)
+    np.testing.assert_allclose(scores, expected.score, atol=2e-3)
     for row in rows:
-        assert row["source"] == source[row["source_line"] - 1] and row["target"] == target[row["target_line"] - 1]
+        assert row["source"] == source[row["source_line"] - 1]
+        assert row["target"] == target[row["target_line"] - 1]
+
     scored = tmp_path / "scored.tsv"
     pools = ["--source-pool", files[0], "--target-pool", files[1]]
     score = ["score", str(output), *pools, "--model", tiny_export, "--output", str(scored)]
     assert run(score, capsys)["pairs"] == len(rows)
-    np.testing.assert_allclose(
-        [float(row["score"]) for row in read_rows(scored)], [row["score"] for row in rows], atol=2e-3
-    )
+    np.testing.assert_allclose([float(row["score"]) for row in read_rows(scored)], scores, atol=2e-3)
 
 
 @pytest.mark.parametrize("choice", ["known", "gold", "labels"])
 def test_threshold_is_chosen(choice: str, fake: str, files: list[str], tmp_path: Path, capsys: Capture):
-    output, given = tmp_path / "pairs.jsonl", tmp_path / "given.tsv"
+    output = tmp_path / "pairs.jsonl"
+    basis = tmp_path / "basis.tsv"
     words = ["mine", *files, "--model", fake, "--output", str(output)]
     if choice == "labels":  # which the page saves with spaces instead of tabs
         Path(files[0]).write_text(Path(files[0]).read_text().replace(" ", "\t"))
     everything = run(words, capsys)["pairs"]
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
-    same = [row["source"].split()[1] == row["target"].split()[1] for row in rows]
+
+    lines = []
+    if choice == "known":
+        lines = [f"en {number} word\tfr {number} word" for number in range(100, 300)]
+    for row in json_rows(output):
+        if choice == "labels":
+            label = "accept" if is_right(row) else "reject"
+            lines.append("\t".join([label, "1", row["source"].replace("\t", " "), row["target"]]))
+        elif choice == "gold" and is_right(row):
+            lines.append(f"{row['source']}\t{row['target']}")
     if choice == "labels":
-        lines = ["label\tscore\tsource\ttarget"]
-        texts = ([row["source"].replace("\t", " "), row["target"]] for row in rows)
-        lines += ["\t".join(["accept" if ok else "reject", "1", *pair]) for pair, ok in zip(texts, same, strict=True)]
-    elif choice == "gold":
-        lines = [f"{row['source']}\t{row['target']}" for row, ok in zip(rows, same, strict=True) if ok]
-    else:
-        lines = [f"en {n} word\tfr {n} word" for n in range(100, 300)]
-    write_lines(given, lines)
-    report = run([*words, f"--{choice}", str(given), "--precision", "0.9"], capsys)
-    assert report["pairs"] <= everything and report["threshold"] == report["estimate"]["threshold"]
-    assert report["estimate"]["precision"] >= 0.9 and report["estimate"]["low"] <= report["estimate"]["high"]
-    assert all(json.loads(line)["score"] >= report["threshold"] for line in output.read_text("utf-8").splitlines())
-    page = Path(report["page"]).read_text("utf-8")
-    assert report["estimate"]["basis"] in page
+        lines.insert(0, LABELS_HEADER)
+    write_lines(basis, lines)
+
+    report = run([*words, f"--{choice}", str(basis), "--precision", "0.9"], capsys)
+    estimate = report["estimate"]
+    assert report["pairs"] <= everything
+    assert report["threshold"] == estimate["threshold"]
+    assert estimate["precision"] >= 0.9
+    assert estimate["low"] <= estimate["high"]
+    assert min(row["score"] for row in json_rows(output)) >= report["threshold"]
+    assert estimate["basis"] in Path(report["page"]).read_text("utf-8")
+
     if choice == "labels":  # of another mining, which would leave the pairs that both found
-        write_lines(given, [*lines, *(f"reject\t1\ten {n}\tfr {n}" for n in range(len(lines)))])
-        assert "labels" in failing([*words, "--labels", str(given), "--precision", "0.9"], capsys)
+        other_labels = [f"reject\t1\ten {number}\tfr {number}" for number in range(len(lines))]
+        write_lines(basis, lines + other_labels)
+        assert "labels" in failing([*words, "--labels", str(basis), "--precision", "0.9"], capsys)
 
 
 def test_labels_choose_the_threshold_of_given_pairs(fake: str, tmp_path: Path, capsys: Capture):
-    numbers = [(n, n if n % 3 else n + 200) for n in range(60)]
-    pairs = write_lines(tmp_path / "pairs.tsv", [f"en {one} word\tfr {other} word" for one, other in numbers])
-    kept = [f"{'accept' if one == other else 'reject'}\t1\ten {one} word\tfr {other} word" for one, other in numbers]
-    labels = write_lines(tmp_path / "labels.tsv", ["label\tscore\tsource\ttarget", *kept[:40]])
+    pairs = []
+    labels = []
+    for number in range(60):
+        label = "accept" if number % 3 else "reject"
+        translation = number if number % 3 else number + 200
+        pairs.append(f"en {number} word\tfr {translation} word")
+        labels.append(f"{label}\t1\t{pairs[-1]}")
+    pairs_file = write_lines(tmp_path / "pairs.tsv", pairs)
+    labels_file = write_lines(tmp_path / "labels.tsv", [LABELS_HEADER, *labels[:40]])
     output = tmp_path / "scored.tsv"
-    words = ["score", str(pairs), "--model", fake, "--output", str(output)]
+    words = ["score", str(pairs_file), "--model", fake, "--output", str(output)]
     assert run(words, capsys)["pairs"] == 60
-    report = run([*words, "--labels", str(labels), "--precision", "0.9"], capsys)
+
+    report = run([*words, "--labels", str(labels_file), "--precision", "0.9"], capsys)
     rows = list(read_rows(output))
-    assert report["threshold"] == report["estimate"]["threshold"] and report["pairs"] == len(rows)
-    wrong = [row for row in rows if row["source"].split()[1] != row["target"].split()[1]]
-    assert 30 <= len(rows) < 60 and len(wrong) <= 0.1 * len(rows)
+    assert report["threshold"] == report["estimate"]["threshold"]
+    assert report["pairs"] == len(rows)
+    assert 30 <= len(rows) < 60
+    assert sum(map(is_right, rows)) >= 0.9 * len(rows)
     assert report["estimate"]["basis"] in Path(report["page"]).read_text("utf-8")
+
     assert run([*words, "--threshold", str(report["threshold"])], capsys)["pairs"] == len(rows)
     assert "--labels" in failing([*words, "--precision", "0.9"], capsys)
 
@@ -133,7 +169,9 @@ def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
     languages = ["--languages", "en,ar"]
     report = run(["mine", *map(str, files), "--model", fake, *languages, "--output", output], capsys)
     page = Path(report["page"]).read_text("utf-8")
-    assert page.count("<script") == 2 and "<img" not in page and 'text.dir = "auto"' in page
+    assert page.count("<script") == 2
+    assert "<img" not in page
+    assert 'text.dir = "auto"' in page
     data = page.split('id="data">')[1].split("</script>")[0]
     assert attack in json.loads(data)["pairs"][0]["source"]
 
@@ -144,13 +182,13 @@ def test_options(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
     words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "64GB"]
     words += ["--work", f"{output}.work"]
     report = run(words, capsys)
-    rows = list(read_rows(output, languages=("en", "fr")))
-    sides = [Path(file).read_text().splitlines() for file in files]
+
+    source, target = map(lines_of, files)
     options: dict[str, Any] = {"margin": "distance", "retrieval": "forward", "one_to_one": False, "max_pairs": 9}
-    expected = mine_vectors(*map(half, sides), k=3, **options)
-    assert [(row["source"], row["target"]) for row in rows] == [
-        (sides[0][x], sides[1][y]) for x, y in zip(expected.source, expected.target, strict=True)
-    ]
+    expected = mine_vectors(half(source), half(target), k=3, **options)
+    rows = list(read_rows(output, languages=("en", "fr")))
+    assert [row["source"] for row in rows] == [source[line] for line in expected.source]
+    assert [row["target"] for row in rows] == [target[line] for line in expected.target]
     assert report["scores"] == [expected.score[-1], expected.score[0]]
     assert Path(f"{output}.work").is_dir()
 
@@ -165,27 +203,30 @@ def test_other_inputs_give_the_pairs_of_their_lines(fake: str, files: list[str],
     model = ["--model", fake, "--languages", "en,fr"]
     expected = mined(files, model, tmp_path, capsys)
     assert expected.count("\n") > 20
-    sides = [Path(file).read_text().splitlines() for file in files]
-    vectors = [str(tmp_path / name) for name in ("a.npy", "b.npy")]
-    for name, side in zip(vectors, sides, strict=True):
-        np.save(name, half(side))
-    given = ["--source-vectors", vectors[0], "--target-vectors", vectors[1]]
-    assert mined(files, given, tmp_path, capsys) == expected
-    tables = [
-        write_lines(tmp_path / f"{lang}.jsonl", [json.dumps({"id": n, lang: text}) for n, text in enumerate(side)])
-        for lang, side in zip(("en", "fr"), sides, strict=True)
-    ]
+
+    vectors = []
+    tables = []
+    for language, file in zip(("en", "fr"), files, strict=True):
+        lines = lines_of(file)
+        vectors.append(str(tmp_path / f"{language}.npy"))
+        np.save(vectors[-1], half(lines))
+        rows = [json.dumps({"id": number, language: text}) for number, text in enumerate(lines)]
+        tables.append(write_lines(tmp_path / f"{language}.jsonl", rows))
+    from_vectors = ["--source-vectors", vectors[0], "--target-vectors", vectors[1]]
+    assert mined(files, from_vectors, tmp_path, capsys) == expected
     assert mined(tables, [*model, "--columns", "text={lang}"], tmp_path, capsys) == expected
 
 
 def test_rows_of_tables(fake: str, files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "200")
-    rows = [f"{n}\t{text}" for n, text in enumerate(Path(files[0]).read_text().splitlines())]
+    rows = [f"{number}\t{text}" for number, text in enumerate(lines_of(files[0]))]
     table = write_lines(tmp_path / "en.tsv", ["id\ttext", "41\t", *rows, "42\tone\ttwo"])
     output = tmp_path / "pairs.jsonl"
     assert cli.main(["mine", str(table), files[1], "--model", fake, "--output", str(output)]) == 0
     assert "2 bad lines" in capsys.readouterr().out
-    assert all("source_line" not in pair and pair["target_line"] for pair in map(json.loads, output.open()))
+    for pair in json_rows(output):
+        assert "source_line" not in pair
+        assert pair["target_line"]
 
 
 @pytest.mark.parametrize("cleaning", [[], ["--cleaning", "normalize"]])
@@ -197,12 +238,15 @@ def test_gold_texts_have_the_form_of_the_sides(cleaning: list[str], fake: str, t
 
 
 def test_documents_are_split(fake: str, tmp_path: Path, capsys: Capture):
-    sides = [[f"{word} {n} is here." for n in range(20)] for word in ("Chapter", "Section")]
-    lines = [write_lines(tmp_path / f"lines{n}.txt", side) for n, side in enumerate(sides)]
-    whole = [write_lines(tmp_path / f"whole{n}.txt", [" ".join(side)]) for n, side in enumerate(sides)]
+    files = []
+    documents = []
+    for word in ("Chapter", "Section"):
+        sentences = [f"{word} {number} is here." for number in range(20)]
+        files.append(write_lines(tmp_path / f"{word}.txt", sentences))
+        documents.append(write_lines(tmp_path / f"{word}-document.txt", [" ".join(sentences)]))
     model = ["--model", fake, "--languages", "en,fr"]
-    expected = mined(lines, model, tmp_path, capsys)
-    assert mined(whole, [*model, "--split-sentences"], tmp_path, capsys) == expected
+    expected = mined(files, model, tmp_path, capsys)
+    assert mined(documents, [*model, "--split-sentences"], tmp_path, capsys) == expected
 
 
 def test_cleaning_of_texts_and_pairs(fake: str, tmp_path: Path, capsys: Capture):
@@ -211,10 +255,13 @@ def test_cleaning_of_texts_and_pairs(fake: str, tmp_path: Path, capsys: Capture)
     target = write_lines(tmp_path / "text.fr", [*numbered("fr", 40), f"{long} 41"])
     words = ["mine", str(source), str(target), "--model", fake, "--output", str(tmp_path / "pairs.jsonl")]
     report = run([*words, "--languages", "en,fr", "--cleaning", "normalize,language,ratio"], capsys)
+
     pairs = list(read_rows(tmp_path / "pairs.jsonl"))
     assert report["cleaning"]["source"]["cleaning"]["language"] == {"in": 41, "out": 40, "changed": 0}
     assert report["cleaning"]["pairs"]["ratio"]["out"] == len(pairs) == report["pairs"]
-    assert not any("дом" in pair["source"] or long in pair["target"] for pair in pairs)
+    for pair in pairs:
+        assert "дом" not in pair["source"]
+        assert long not in pair["target"]
 
 
 def test_interrupted_and_resumed(
@@ -232,11 +279,14 @@ def test_interrupted_and_resumed(
     for _ in range(2):  # in the third shard, and again in the fifth
         monkeypatch.setattr(stages, "load_encoder", lambda *arguments: Interrupted())
         assert cli.main(words) == 130
-        assert f"{output}.work" in capsys.readouterr().err and not output.exists()
+        assert f"{output}.work" in capsys.readouterr().err
+        assert not output.exists()
+
     encoder = NumberEncoder()
     monkeypatch.setattr(stages, "load_encoder", lambda *arguments: encoder)
     run(words, capsys)
-    assert output.exists() and len(encoder.calls) == 2
+    assert output.exists()
+    assert len(encoder.calls) == 2
     assert not Path(f"{output}.work").exists()
 
 
@@ -246,11 +296,15 @@ def test_score_of_a_file_in_any_format(fake: str, tmp_path: Path, capsys: Captur
     output = tmp_path / "scored.jsonl"
     words = ["score", str(table), "--columns", "source=en,target=de", "--model", fake, "--output", str(output)]
     report = run([*words, "--k", "1"], capsys)
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert report["bad_lines"] == "1 bad line was skipped (1 empty target)."
+    assert report["pairs"] == 3
+
+    rows = json_rows(output)
     assert [(row["source"], row["target"]) for row in rows] == [("en 1", "fr 1"), ("en 2", "fr 7"), ("en 1", "fr 1")]
-    assert report["bad_lines"] == "1 bad line was skipped (1 empty target)." and report["pairs"] == 3
     assert list(rows[0]) == ["score", "cosine", "source", "target"]
-    assert rows[0] == rows[2] and rows[0]["score"] == pytest.approx(1) and rows[1]["cosine"] < 0.9
+    assert rows[0] == rows[2]
+    assert rows[0]["score"] == pytest.approx(1)
+    assert rows[1]["cosine"] < 0.9
 
 
 @pytest.mark.parametrize(

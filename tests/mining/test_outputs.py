@@ -42,8 +42,10 @@ def test_read_back(texts: list[str], format: str, tmp_path: Path):
     rows = [row(1.5 - number / 100, text, text[::-1]) for number, text in enumerate(texts)]
     file = tmp_path / "sub" / f"pairs.{format}"
     assert write_pairs(file, iter(rows), languages=("en", "fr")) == len(rows)
+
     read_back = read(file)
-    assert [(pair["source"], pair["target"]) for pair in read_back] == [(text, text[::-1]) for text in texts]
+    assert [pair["source"] for pair in read_back] == texts
+    assert [pair["target"] for pair in read_back] == [text[::-1] for text in texts]
     if format != "tmx":
         assert [float(pair["score"]) for pair in read_back] == pytest.approx([pair["score"] for pair in rows])
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -58,6 +60,7 @@ def test_any_text(pair: tuple[str, str]):
             file = Path(folder) / f"pairs.{format}"
             write_pairs(file, rows, languages=("en", "fr"))
             read_back = [(pair["source"], pair["target"]) for pair in read(file)]
+
             assert read_back[-1] == ("after", "après")
             if format in ("jsonl", "parquet"):
                 assert read_back[:-1] == [pair]
@@ -69,8 +72,10 @@ def test_columns(tmp_path: Path):
     rows = [row(1.0625, "good day", "bonjour", 3)]
     write_pairs(tmp_path / "a.tsv", rows)
     assert (tmp_path / "a.tsv").read_text() == "score\tsource\ttarget\n1.062500\tgood day\tbonjour\n"
+
     write_pairs(tmp_path / "a.parquet", rows)
     assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
+
     scored = [{"score": 1.5, "cosine": 0.25, "source": "good day", "target": "bonjour"}]
     write_pairs(tmp_path / "b.parquet", scored, columns=SCORE_COLUMNS)
     assert pq.read_table(tmp_path / "b.parquet").to_pylist() == scored
@@ -79,15 +84,20 @@ def test_columns(tmp_path: Path):
 def test_tmx_has_languages_and_scores(tmp_path: Path):
     write_pairs(tmp_path / "a.tmx", [row(1.0625, "a\rb & <c>", "d\x0be")], languages=("en", "pt-BR"))
     root = ElementTree.parse(tmp_path / "a.tmx").getroot()
-    assert (root.tag, root.get("version")) == ("tmx", "1.4")
+    assert root.tag == "tmx"
+    assert root.get("version") == "1.4"
+
     header = root.find("header")
+    assert header is not None
     required = "creationtool creationtoolversion segtype o-tmf adminlang srclang datatype".split()
-    assert header is not None and sorted(header.attrib) == sorted(required) and header.get("srclang") == "en"
+    assert sorted(header.attrib) == sorted(required)
+    assert header.get("srclang") == "en"
+
     (unit,) = root.findall("body/tu")
     assert [(prop.get("type"), prop.text) for prop in unit.findall("prop")] == [("score", "1.062500")]
     language = "{http://www.w3.org/XML/1998/namespace}lang"
-    found = [(tuv.get(language), tuv.findtext("seg")) for tuv in unit.findall("tuv")]
-    assert found == [("en", "a\rb & <c>"), ("pt-BR", "d e")]
+    variants = [(tuv.get(language), tuv.findtext("seg")) for tuv in unit.findall("tuv")]
+    assert variants == [("en", "a\rb & <c>"), ("pt-BR", "d e")]
 
 
 def test_labels_of_texts_with_other_line_breaks(tmp_path: Path):

@@ -10,7 +10,8 @@ from mining_fakes import NumberEncoder, numbered, write_lines
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining.scoring import score_bitext
 
-SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
+SOURCES = numbered("en", 30)
+TARGETS = numbered("fr", 30)
 
 
 def naive(
@@ -22,10 +23,11 @@ def naive(
         return embed(NumberEncoder(), [text])[0].astype(np.float16).astype(np.float64)
 
     def mean(text: str, pool: list[str]) -> float:
-        cosines = sorted((float(vector(text) @ vector(other)) for other in set(pool)), reverse=True)[:k]
+        cosines = sorted((float(vector(text) @ vector(sentence)) for sentence in set(pool)), reverse=True)[:k]
         return sum(cosines) / len(cosines)
 
-    scores, cosines = [], []
+    scores = []
+    cosines = []
     for source, target in pairs:
         cosine = float(vector(source) @ vector(target))
         average = (mean(source, target_pool) + mean(target, source_pool)) / 2
@@ -37,14 +39,16 @@ def naive(
 @pytest.mark.parametrize("margin", ["ratio", "distance", "absolute"])
 @pytest.mark.parametrize("pools", ["own", "both", "target"])
 def test_equals_the_naive_twin(margin: str, pools: str, tmp_path: Path):
-    pairs = list(zip(SOURCES[:12], TARGETS[:12], strict=True)) + [(SOURCES[0], TARGETS[5]), (SOURCES[0], TARGETS[5])]
-    sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    sources = [*SOURCES[:12], SOURCES[0], SOURCES[0]]
+    targets = [*TARGETS[:12], TARGETS[5], TARGETS[5]]
     source_pool = SOURCES[10:] + SOURCES[10:14] if pools == "both" else None
     target_pool = None if pools == "own" else TARGETS[8:]
     options: dict[str, Any] = {"source_pool": source_pool}
     if target_pool:
         options["target_pool"] = write_lines(tmp_path / "pool.txt", target_pool)
+
     scored = score_bitext(sources, targets, encoder=NumberEncoder(), k=3, margin=margin, **options)
+    pairs = list(zip(sources, targets, strict=True))
     scores, cosines = naive(pairs, source_pool or sources, target_pool or targets, 3, margin)
     np.testing.assert_allclose(scored.score, scores, rtol=1e-6)
     np.testing.assert_allclose(scored.cosine, cosines, rtol=1e-6)

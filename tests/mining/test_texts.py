@@ -31,10 +31,12 @@ def naive(lines: list[bytes], duplicates: str) -> list[tuple[int, str]]:
             continue
         if text.strip() and "\0" not in text:
             usable.append((number, text))
-    texts = [text for _, text in usable]
     if duplicates == "keep":
         return usable
-    return [(number, text) for place, (number, text) in enumerate(usable) if text not in texts[:place]]
+    number_of: dict[str, int] = {}
+    for number, text in usable:
+        number_of.setdefault(text, number)
+    return [(number, text) for text, number in number_of.items()]
 
 
 def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, dict[str, Any]]:

@@ -27,10 +27,14 @@ def test_finished_stages_stay_and_changed_ones_go(tmp_path: Path):
     folder = tmp_path / "work"
     assert claim(folder) == {"text": False, "pairs": False}
     moved = {"source": {"name": "/b.txt", "sha256": "1"}, "target": INPUTS["target"]}  # of the same content
-    assert claim(folder, moved) == claim(folder) == {"text": True, "pairs": True}
+    assert claim(folder, moved) == {"text": True, "pairs": True}
+    assert claim(folder) == {"text": True, "pairs": True}
+
     (folder / "pairs" / "old").touch()
     assert claim(folder, plan={**PLAN, "pairs": {**PLAN["pairs"], "k": 5}}) == {"text": True, "pairs": False}
-    assert not (folder / "pairs" / "old").exists() and (folder / "text" / "data").exists()
+    assert not (folder / "pairs" / "old").exists()
+    assert (folder / "text" / "data").exists()
+
     changed = {"source": {"name": "/a.txt", "sha256": "9"}, "target": INPUTS["target"]}
     plan = {"text": {"sha256": "9"}, "pairs": {"text": {"sha256": "9"}, "k": 5}}
     assert claim(folder, changed, plan) == {"text": False, "pairs": False}
@@ -38,9 +42,10 @@ def test_finished_stages_stay_and_changed_ones_go(tmp_path: Path):
 
 def test_other_files_and_a_busy_folder_are_refused(tmp_path: Path):
     (tmp_path / "letter.txt").touch()
-    for place in (tmp_path, tmp_path / "letter.txt"):
+    for path in (tmp_path, tmp_path / "letter.txt"):
         with pytest.raises(XlsrError, match="other files"):
-            claim(place)
+            claim(path)
+
     with WorkFolder(tmp_path / "work").claim("mine", INPUTS, PLAN):
         with pytest.raises(XlsrError, match="in use"):
             claim(tmp_path / "work")
