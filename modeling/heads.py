@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype, masked_lm_loss
+from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype, masked_lm_loss
 from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.distributed import scaled_to_mean
 

@@ -20,7 +20,7 @@ from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
-from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow

@@ -10,7 +10,7 @@ import torch
 
 from hf_xlsr.data.masking import MaskDrawer, counter_uniform, mask_token_id
 from hf_xlsr.data.tokenization import punctuation_ids
-from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.utils.errors import XlsrError
 
 Feature = Mapping[str, Any]

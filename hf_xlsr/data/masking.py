@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.utils.errors import XlsrError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from hf_xlsr.losses.additive_margin import additive_margin_loss
+from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
-from hf_xlsr.losses.in_batch import (
-    additive_margin_loss,
-    alignment_loss,
-    matching_loss,
-    sentence_contrast_loss,
-    similarity_loss,
-    teacher_loss,
-)
+from hf_xlsr.losses.cross_entropy import masked_lm_loss, sparse_target_cross_entropy
+from hf_xlsr.losses.distillation import matching_loss, teacher_loss
+from hf_xlsr.losses.generative import generative_loss
 from hf_xlsr.losses.queue_info_nce import (
     STORAGES,
     QuantizedRows,
@@ -19,13 +16,8 @@ from hf_xlsr.losses.queue_info_nce import (
     queue_info_nce,
     truncate_rows,
 )
-from hf_xlsr.losses.vocabulary import (
-    generative_labels,
-    generative_loss,
-    masked_lm_loss,
-    sparse_target_cross_entropy,
-    swap_sides,
-)
+from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
+from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 
 __all__ = [
@@ -36,7 +28,6 @@ __all__ = [
     "bags_of_words",
     "draw_negative_words",
     "encode_in_chunks",
-    "generative_labels",
     "generative_loss",
     "hard_word_share",
     "masked_lm_loss",
@@ -48,7 +39,6 @@ __all__ = [
     "sentence_contrast_loss",
     "similarity_loss",
     "sparse_target_cross_entropy",
-    "swap_sides",
     "teacher_loss",
     "truncate_rows",
     "weighted_sum",

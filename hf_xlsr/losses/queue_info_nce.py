@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from hf_xlsr.losses.cross_entropy import accumulation_dtype
 from hf_xlsr.losses.in_batch import check_shapes, check_temperature
-from hf_xlsr.losses.vocabulary import accumulation_dtype
 from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import require_positive
 

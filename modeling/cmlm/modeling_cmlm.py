@@ -17,9 +17,9 @@ from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.stock import first_position
+from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
-from hf_xlsr.losses.in_batch import additive_margin_loss
-from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
+from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
 from hf_xlsr.modeling.encoding import (
     encode_by_length,

@@ -9,7 +9,7 @@ from transformers.utils.type_validators import interval
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.encoders.stock import ATTENTION_DROPOUTS, STATE_DROPOUTS, own_dropout
-from hf_xlsr.losses.vocabulary import LOGITS
+from hf_xlsr.losses.cross_entropy import LOGITS
 from hf_xlsr.modeling.configuration import SentenceEncoderConfig
 
 POSITIONS = 512  # of the decoder, for encoders without a table of positions

@@ -16,7 +16,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.reading import find_model, read_encoder
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout
-from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
+from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder, with_dropout
 from hf_xlsr.utils.errors import XlsrError
 

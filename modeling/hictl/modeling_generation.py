@@ -17,8 +17,8 @@ from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.reading import encoder_folder, read_encoder, read_tokenizer
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
+from hf_xlsr.losses.cross_entropy import IGNORE, masked_lm_loss
 from hf_xlsr.losses.in_batch import row_lengths
-from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
 from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder
 from hf_xlsr.modeling.heads import TokenBias
 from hf_xlsr.utils.errors import XlsrError

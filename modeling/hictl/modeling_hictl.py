@@ -11,8 +11,8 @@ from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
-from hf_xlsr.losses.in_batch import sentence_contrast_loss
-from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.cross_entropy import IGNORE
+from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
 from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
 from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, full_mask, in_order, length_chunks

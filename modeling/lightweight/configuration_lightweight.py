@@ -7,7 +7,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
-from hf_xlsr.losses.vocabulary import LOGITS
+from hf_xlsr.losses.cross_entropy import LOGITS
 from hf_xlsr.modeling.configuration import SentenceEncoderConfig
 
 

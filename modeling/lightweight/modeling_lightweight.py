@@ -14,10 +14,13 @@ from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.stock import is_causal
+from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
-from hf_xlsr.losses.in_batch import alignment_loss, matching_loss, similarity_loss, teacher_loss
+from hf_xlsr.losses.cross_entropy import IGNORE
+from hf_xlsr.losses.distillation import matching_loss, teacher_loss
+from hf_xlsr.losses.generative import generative_loss
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
-from hf_xlsr.losses.vocabulary import IGNORE, generative_labels, generative_loss
+from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel
 from hf_xlsr.modeling.dual_momentum.contrast import MemoryQueue
 from hf_xlsr.modeling.encoding import encode_negatives, full_mask
@@ -26,6 +29,7 @@ from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_lightweight import DistillationConfig, LightweightConfig
+from .labels import generative_labels
 
 LABELS_OF_TASK: dict[str, tuple[str, ...]] = {
     "ugt": ("masked_ids", "original_ids"),

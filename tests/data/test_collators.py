@@ -24,7 +24,7 @@ from hf_xlsr.data.collators import (
 )
 from hf_xlsr.data.masking import counter_uniform
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.losses.vocabulary import IGNORE
+from hf_xlsr.losses.cross_entropy import IGNORE
 
 TEXTS = ["the cat, the dog sees bright rivers.", "le chat , le chien voit une belle maison ."] * 50
 PADS = {"en": 0, "zh": 9}

@@ -13,7 +13,6 @@ from hf_xlsr.losses import (
     additive_margin_loss,
     bags_of_words,
     draw_negative_words,
-    generative_labels,
     matryoshka_mean,
     queue_info_nce,
     sentence_contrast_loss,
@@ -21,6 +20,7 @@ from hf_xlsr.losses import (
     teacher_loss,
     weighted_sum,
 )
+from hf_xlsr.modeling.lightweight.labels import generative_labels
 from hf_xlsr.utils.errors import XlsrError
 
 EYE = torch.eye(3, 4)

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.losses import generative_labels, generative_loss
+from hf_xlsr.losses import generative_loss
+from hf_xlsr.modeling.lightweight.labels import generative_labels
 
 VOCABULARY, MASK, IGNORE = 12, 11, -100
 

@@ -8,7 +8,8 @@ import torch
 from model_cases import PLAIN, lightweight, lightweight_batch
 
 from hf_xlsr import LightweightDualTransformer
-from hf_xlsr.losses import alignment_loss, generative_labels, generative_loss, similarity_loss
+from hf_xlsr.losses import alignment_loss, generative_loss, similarity_loss
+from hf_xlsr.modeling.lightweight.labels import generative_labels
 
 
 def gradients(model: LightweightDualTransformer, batch: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,55 @@
+"""In-batch retrieval of translations, equation 5 of the lightweight dual transformer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from hf_xlsr.losses.in_batch import contrast_both_ways
+
+
+def alignment_loss(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    negatives: torch.Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    normalize: bool = False,
+    identities: torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""In-batch retrieval of translations in both directions, equation 5 of the lightweight dual transformer.
+
+    ```math
+    L_{align} = -\sum_j \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_j^\top v_k)}
+    + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
+    ```
+
+    averaged over `j`. The paper uses the inner product (footnote 5), the default. With `normalize=True`, half of it is
+    sentence-transformers' `MultipleNegativesRankingLoss` made symmetric.
+
+    Args:
+        source: `u`, `(batch, width)`.
+        target: `v`, the translations, `(batch, width)`.
+        negatives: Hard negatives in the language of the targets, `(negatives, width)`: further `v_k` of the first term.
+        temperature: Divides the similarities.
+        normalize: Compare by cosine instead of the inner product.
+        identities: A number for each source and each target, equal for equal texts, `(2, batch)`, int64. Two pairs with
+            an equal source or target are then not negatives of each other.
+
+    Examples:
+        >>> eye = 20.0 * torch.eye(3)
+        >>> bool(alignment_loss(eye, eye) < 1e-6)
+        True
+    """
+
+    def logits(similarities: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        similarities = similarities / temperature
+        if identities is None:
+            return similarities
+        equal = (identities[:, own, None] == identities[:, None, :]).any(0)
+        equal[torch.arange(len(own), device=own.device), own] = False
+        return similarities.masked_fill(F.pad(equal, (0, similarities.shape[1] - equal.shape[1])), -math.inf)
+
+    return contrast_both_ways(source, target, negatives, normalize, logits)

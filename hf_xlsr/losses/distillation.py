@@ -1,0 +1,69 @@
+"""Losses of a student's sentence embeddings against those of a teacher."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from hf_xlsr.losses.in_batch import precise, sum_over_blocks
+from hf_xlsr.utils.errors import require_choice
+
+TEACHER_LOSSES = ("cosine", "mse")
+
+
+def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "cosine") -> torch.Tensor:
+    r"""Distance of each student embedding from the teacher's (Reimers and Gurevych, 2020).
+
+    ```math
+    L_{cos} = \frac{1}{n} \sum_j 1 - \cos(u_j, t_j) \qquad
+    L_{mse} = \frac{1}{n d} \sum_j \lVert u_j - t_j \rVert^2
+    ```
+
+    A translation learns from the teacher's embedding of its source, as in the paper. `student` is `u`, and `teacher`,
+    without gradient, `t`: `(rows, width)` each. `kind` is `cosine`, or `mse` (the paper).
+
+    Examples:
+        >>> eye = torch.eye(2)
+        >>> teacher_loss(3 * eye, eye), teacher_loss(3 * eye, eye, kind="mse")
+        (tensor(0.), tensor(2.))
+    """
+    require_choice("kind", kind, TEACHER_LOSSES)
+    student, teacher = precise(student, teacher)
+    if kind == "mse":
+        return F.mse_loss(student, teacher)
+    return 1.0 - F.cosine_similarity(student, teacher, dim=-1).mean()
+
+
+def matching_loss(
+    source: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor, *, temperature: float = 0.05
+) -> torch.Tensor:
+    r"""Divergence of the student's similarities in a batch from the teacher's.
+
+    ```math
+    L_{match} = \frac{1}{n} \sum_j \mathrm{KL}\left(\mathrm{softmax}_k \frac{\cos(t_j, t_k)}{\tau} \,\Big\|\,
+    \mathrm{softmax}_k \frac{\cos(u_j, v_k)}{\tau}\right)
+    ```
+
+    Sentences that the teacher holds close are not pushed apart as far as others. The widths of student and teacher may
+    differ.
+
+    Args:
+        source: `u`, `(batch, width)`.
+        target: `v`, their translations, `(batch, width)`.
+        teacher: `t`, the teacher's embeddings of the sources, `(batch, teacher_width)`, without gradient.
+        temperature: Divides the cosines of both.
+
+    Examples:
+        >>> vectors = torch.randn(4, 8)
+        >>> bool(matching_loss(vectors, vectors, vectors).abs() < 1e-5)
+        True
+    """
+    source, target, teacher = precise(source, target, teacher, normalize=True)
+
+    def divergence(rows: torch.Tensor, taught: torch.Tensor) -> torch.Tensor:
+        expected = F.log_softmax(taught @ teacher.T / temperature, dim=-1)
+        found = F.log_softmax(rows @ target.T / temperature, dim=-1)
+        return F.kl_div(found, expected, reduction="sum", log_target=True)
+
+    with torch.autocast(source.device.type, enabled=False):
+        return sum_over_blocks(divergence, source, teacher, columns=len(source)) / len(source)
