@@ -24,7 +24,8 @@ def additive_margin_loss(
     \frac{e^{\phi(s_i, t_i) - m}}{e^{\phi(s_i, t_i) - m} + \sum_{j \neq i} e^{\phi(s_i, t_j)}}
     ```
 
-    and `L_{br} = L_{br}^s + L_{br}^t`, with the source sentences in the denominator of the second. The paper prints
+    and `L_{br} = L_{br}^s + L_{br}^t`, with the source sentences in the denominator of the second. The margin keeps
+    translations nearer than all others by that much, which helps where pairs are mined by a threshold. The paper prints
     no logarithm, which Yang et al. (2019), its source, have. Its `phi` is the inner product, the default. With
     `margin=0` it is `alignment_loss` at temperature `1 / scale`.
 
@@ -44,7 +45,8 @@ def additive_margin_loss(
     """
     check_shapes(source=source, target=target)
 
-    def logits(similarities: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        return scale * (similarities - margin * F.one_hot(own, similarities.shape[1]).to(similarities.dtype))
+    def logits(similarities: torch.Tensor, translations: torch.Tensor) -> torch.Tensor:
+        is_translation = F.one_hot(translations, similarities.shape[1]).to(similarities.dtype)
+        return scale * (similarities - margin * is_translation)
 
     return contrast_both_ways(source, target, negatives, normalize, logits)

@@ -26,8 +26,10 @@ def alignment_loss(
     + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
     ```
 
-    averaged over `j`. The paper uses the inner product (footnote 5), the default. With `normalize=True`, half of it is
-    sentence-transformers' `MultipleNegativesRankingLoss` made symmetric.
+    averaged over `j`. It is the first loss to try on translation pairs; batches of some hundred pairs and more have
+    negatives that are hard enough. The paper uses the inner product (footnote 5), the default. With `normalize=True`,
+    half of it is sentence-transformers' `MultipleNegativesRankingLoss` made symmetric. `queue_info_nce` has negatives of
+    earlier batches, too.
 
     Args:
         source: `u`, `(batch, width)`.
@@ -44,12 +46,15 @@ def alignment_loss(
         True
     """
 
-    def logits(similarities: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    def logits(similarities: torch.Tensor, translations: torch.Tensor) -> torch.Tensor:
         similarities = similarities / temperature
         if identities is None:
             return similarities
-        equal = (identities[:, own, None] == identities[:, None, :]).any(0)
-        equal[torch.arange(len(own), device=own.device), own] = False
-        return similarities.masked_fill(F.pad(equal, (0, similarities.shape[1] - equal.shape[1])), -math.inf)
+
+        equal = (identities[:, translations, None] == identities[:, None, :]).any(0)
+        rows = torch.arange(len(translations), device=translations.device)
+        equal[rows, translations] = False
+        negatives_too = F.pad(equal, (0, similarities.shape[1] - equal.shape[1]))
+        return similarities.masked_fill(negatives_too, -math.inf)
 
     return contrast_both_ways(source, target, negatives, normalize, logits)

@@ -32,37 +32,39 @@ def encode_in_chunks(encode: Callable[..., Any], cache_batch_size: int | None) -
     if cache_batch_size is None:
         return encode
 
-    def encode_chunks(*rows: torch.Tensor | None) -> Any:
-        splits: list[Any] = [repeat(None) if row is None else row.split(cache_batch_size) for row in rows]
+    # Reentrant, no node of the graph is kept. DDP would see the gradient of a parameter once for each chunk.
+    reentrant = world_size() == 1
+
+    def encode_chunk(_: torch.Tensor, *chunk: torch.Tensor | None) -> Any:
+        return encode(*chunk)
+
+    def encode_chunks(*inputs: torch.Tensor | None) -> Any:
+        leaf = torch.empty(0, requires_grad=True)  # without it nothing has a gradient if reentrant
+        splits: list[Any] = [repeat(None) if rows is None else rows.split(cache_batch_size) for rows in inputs]
         chunks = zip(*splits, strict=False)  # None repeats without end
-        if world_size() > 1:
-            found = [checkpoint(encode, *chunk, use_reentrant=False) for chunk in chunks]
-        else:
-            # Without even the nodes of the graph. DDP would see the gradient of a parameter once for each chunk.
-            leaf = torch.empty(0, requires_grad=True)  # or nothing would have a gradient
-
-            def rerun(_: torch.Tensor, *chunk: torch.Tensor | None) -> Any:
-                return encode(*chunk)
-
-            found = [checkpoint(rerun, leaf, *chunk, use_reentrant=True) for chunk in chunks]
-        if isinstance(found[0], tuple):
-            return tuple(map(torch.cat, zip(*found, strict=True)))
-        return torch.cat(found)
+        outputs = [checkpoint(encode_chunk, leaf, *chunk, use_reentrant=reentrant) for chunk in chunks]
+        if isinstance(outputs[0], tuple):
+            return tuple(map(torch.cat, zip(*outputs, strict=True)))
+        return torch.cat(outputs)
 
     return encode_chunks
 
 
-def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:
-    r"""Equation 7: `L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}`, of losses and weights by name.
+def weighted_sum(losses: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:
+    r"""The sum of losses, each times the weight of its name: equation 7 of the lightweight dual transformer.
+
+    ```math
+    L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}
+    ```
 
     Examples:
-        >>> parts = {"generative": torch.tensor(3.0), "alignment": torch.tensor(0.5)}
-        >>> weighted_sum(parts, {"generative": 1.0, "alignment": 2.0})
+        >>> losses = {"generative": torch.tensor(3.0), "alignment": torch.tensor(0.5)}
+        >>> weighted_sum(losses, {"generative": 1.0, "alignment": 2.0})
         tensor(4.)
     """
-    if not parts:
+    if not losses:
         raise XlsrError("No loss to train: at least one weight must be above 0.")
-    return torch.stack([weights[name] * value for name, value in parts.items()]).sum()
+    return torch.stack([weights[name] * loss for name, loss in losses.items()]).sum()
 
 
 def matryoshka_mean(
@@ -93,5 +95,9 @@ def matryoshka_mean(
     width = max(rows.shape[1] for rows in embeddings if rows is not None)
     if not all(0 < dim <= width for dim in dims):
         raise XlsrError(f"`matryoshka_dims` must be from 1 to {width}, got {list(dims)}.")
-    parts = [loss(*(None if rows is None else rows[:, :dim] for rows in embeddings)) for dim in dims]
-    return torch.stack(parts).mean()
+
+    losses = []
+    for dim in dims:
+        truncated = [None if rows is None else rows[:, :dim] for rows in embeddings]
+        losses.append(loss(*truncated))
+    return torch.stack(losses).mean()

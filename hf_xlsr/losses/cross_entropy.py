@@ -37,60 +37,71 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         chunk_size: int,
     ) -> torch.Tensor:
         accumulate = accumulation_dtype(hidden)
+        device = hidden.device.type
         # Of the matrix products; autocast does not cast the inputs of a custom function.
-        cast = hidden.dtype != torch.float64 and torch.is_autocast_enabled(hidden.device.type)
-        ctx.dtype = torch.get_autocast_dtype(hidden.device.type) if cast else hidden.dtype
-        ctx.even_mass, ctx.chunk_size = even_mass, chunk_size
+        ctx.dtype = hidden.dtype
+        if hidden.dtype != torch.float64 and torch.is_autocast_enabled(device):
+            ctx.dtype = torch.get_autocast_dtype(device)
+        ctx.even_mass = even_mass
+        ctx.chunk_size = chunk_size
+
         probs = target_probs.to(accumulate)
         highest = hidden.new_full((len(hidden),), -torch.inf, dtype=accumulate)
-        mass, expected = torch.zeros_like(highest), torch.zeros_like(highest)
+        mass = torch.zeros_like(highest)  # of exp(logit - highest)
+        expected = torch.zeros_like(highest)  # the mean logit of the labels
         for columns, logits in _chunks(hidden, weight, bias, sentences, ctx.dtype, chunk_size):
             ids, inside = _within(target_ids, columns)
             expected += (probs * inside * logits.gather(1, ids)).sum(1)
             if even_mass:
                 expected += even_mass / len(weight) * logits.sum(1)
-            before, highest = highest, torch.maximum(highest, logits.amax(1))
-            mass.mul_((before - highest).exp_()).add_(logits.sub_(highest.unsqueeze(1)).exp_().sum(1))
+
+            raised = torch.maximum(highest, logits.amax(1))
+            mass.mul_((highest - raised).exp_()).add_(logits.sub_(raised.unsqueeze(1)).exp_().sum(1))
+            highest = raised
+
         normaliser = highest + mass.log()
         ctx.save_for_backward(hidden, weight, bias, sentences, target_ids, target_probs, row_weights, normaliser)
-        total = (row_weights.to(accumulate) * ((probs.sum(1) + even_mass) * normaliser - expected)).sum()
-        return total if len(hidden) else hidden.new_zeros((), dtype=accumulate)
+        losses = (probs.sum(1) + even_mass) * normaliser - expected
+        return (row_weights.to(accumulate) * losses).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, normaliser = ctx.saved_tensors
-        accumulate, dtype = normaliser.dtype, ctx.dtype
         (grad_output,) = grad_outputs
+        accumulate = normaliser.dtype
         # A row's share of one token underflows in float16; the rows' factors sum to 2 at most, so this cannot overflow.
-        boost = 1024.0 if dtype == torch.float16 else 1.0
+        boost = 1024.0 if ctx.dtype == torch.float16 else 1.0
         after = grad_output.to(accumulate) / boost
         scale = boost * row_weights.to(accumulate).unsqueeze(1)
         probs = target_probs.to(accumulate) * scale
         mass = probs.sum(1, keepdim=True) + ctx.even_mass * scale  # "set" labels sum to less than 1
+
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_hidden = torch.zeros_like(hidden, dtype=accumulate) if needs_hidden else None
+        grad_hidden = torch.zeros_like(hidden, dtype=accumulate)
         grad_weight = torch.zeros_like(weight) if needs_weight else None
         grad_bias = torch.zeros_like(bias) if needs_bias else None
-        states = hidden.to(dtype)
-        for columns, logits in _chunks(hidden, weight, bias, sentences, dtype, ctx.chunk_size):
+        states = hidden.to(ctx.dtype)
+        for columns, logits in _chunks(hidden, weight, bias, sentences, ctx.dtype, ctx.chunk_size):
             # d loss / d logits = mass * softmax - label, written over the logits
             logits.sub_(normaliser.unsqueeze(1)).exp_().mul_(mass)
             ids, inside = _within(target_ids, columns)
             logits.scatter_add_(1, ids, -probs * inside)
             if ctx.even_mass:
                 logits.sub_(ctx.even_mass / len(weight) * scale)
+
             if grad_bias is not None and sentences is None:
                 grad_bias[columns] = (logits.sum(0) * after).to(bias.dtype)
             elif grad_bias is not None:
                 grad_bias[:, columns] = grad_bias[:, columns].index_add(0, sentences, (logits * after).to(bias.dtype))
-            logits = logits.to(dtype)
+            slopes = logits.to(ctx.dtype)
             if grad_weight is not None:
-                grad_weight[columns] = ((logits.T @ states).to(accumulate) * after).to(weight.dtype)
-            if grad_hidden is not None:
-                grad_hidden += (logits @ weight[columns].to(dtype)).to(accumulate) * after
-        grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
+                grad_weight[columns] = ((slopes.T @ states).to(accumulate) * after).to(weight.dtype)
+            if needs_hidden:
+                grad_hidden += (slopes @ weight[columns].to(ctx.dtype)).to(accumulate) * after
+
+        grads = (grad_hidden.to(hidden.dtype), grad_weight, grad_bias)
+        return (*grads, None, None, None, None, None, None)
 
 
 def _chunks(
@@ -102,11 +113,16 @@ def _chunks(
     chunk_size: int,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """The logits of all rows, some columns at a time; the caller may write over them."""
-    states, width = hidden.to(dtype), max(1, chunk_size // max(len(hidden), 1))
-    for start in range(0, len(weight) if len(hidden) else 0, width):
+    if not len(hidden):
+        return
+
+    states = hidden.to(dtype)
+    width = max(1, chunk_size // len(hidden))
+    for start in range(0, len(weight), width):
         columns = slice(start, min(start + width, len(weight)))
-        products = (states @ weight[columns].to(dtype).T).to(accumulation_dtype(hidden))
-        yield columns, products.add_(bias[columns] if sentences is None else bias[:, columns][sentences])
+        logits = (states @ weight[columns].to(dtype).T).to(accumulation_dtype(hidden))
+        logits += bias[columns] if sentences is None else bias[:, columns][sentences]
+        yield columns, logits
 
 
 def _within(ids: torch.Tensor, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,16 +207,21 @@ def masked_lm_loss(
         tensor(2.3026)
     """
     positions = (labels != IGNORE).nonzero(as_tuple=True)
-    states = hidden[positions] if transform is None else transform(hidden[positions])
+    states = hidden[positions]
+    if transform is not None:
+        states = transform(states)
+
     count = len(states)
-    options: dict[str, Any] = {"device": states.device, "dtype": accumulation_dtype(states)}
+    dtype = accumulation_dtype(states)
+    label_mass = torch.full((count, 1), 1 - label_smoothing, device=states.device, dtype=dtype)
+    row_weights = torch.full((count,), 1 / max(count, 1), device=states.device, dtype=dtype)
     return sparse_target_cross_entropy(
         states,
         weight,
         bias,
         labels[positions].unsqueeze(1),
-        torch.full((count, 1), 1 - label_smoothing, **options),
-        torch.full((count,), 1 / max(count, 1), **options),
+        label_mass,
+        row_weights,
         sentences=positions[0] if bias.dim() == 2 else None,
         even_mass=label_smoothing,
         chunk_size=chunk_size,

@@ -8,8 +8,6 @@ import torch.nn.functional as F
 from hf_xlsr.losses.in_batch import precise, sum_over_blocks
 from hf_xlsr.utils.errors import require_choice
 
-TEACHER_LOSSES = ("cosine", "mse")
-
 
 def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "cosine") -> torch.Tensor:
     r"""Distance of each student embedding from the teacher's (Reimers and Gurevych, 2020).
@@ -27,7 +25,7 @@ def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "c
         >>> teacher_loss(3 * eye, eye), teacher_loss(3 * eye, eye, kind="mse")
         (tensor(0.), tensor(2.))
     """
-    require_choice("kind", kind, TEACHER_LOSSES)
+    require_choice("kind", kind, ("cosine", "mse"))
     student, teacher = precise(student, teacher)
     if kind == "mse":
         return F.mse_loss(student, teacher)
@@ -44,8 +42,8 @@ def matching_loss(
     \mathrm{softmax}_k \frac{\cos(u_j, v_k)}{\tau}\right)
     ```
 
-    Sentences that the teacher holds close are not pushed apart as far as others. The widths of student and teacher may
-    differ.
+    It stands beside `teacher_loss`: sentences that the teacher holds close are not pushed apart as far as others. The
+    widths of student and teacher may differ.
 
     Args:
         source: `u`, `(batch, width)`.
@@ -62,8 +60,8 @@ def matching_loss(
 
     def divergence(rows: torch.Tensor, taught: torch.Tensor) -> torch.Tensor:
         expected = F.log_softmax(taught @ teacher.T / temperature, dim=-1)
-        found = F.log_softmax(rows @ target.T / temperature, dim=-1)
-        return F.kl_div(found, expected, reduction="sum", log_target=True)
+        predicted = F.log_softmax(rows @ target.T / temperature, dim=-1)
+        return F.kl_div(predicted, expected, reduction="sum", log_target=True)
 
     with torch.autocast(source.device.type, enabled=False):
         return sum_over_blocks(divergence, source, teacher, columns=len(source)) / len(source)

@@ -16,7 +16,7 @@ def generative_loss(
     *,
     chunk_size: int = LOGITS,
 ) -> torch.Tensor:
-    r"""Equation 2, averaged over pairs.
+    r"""Divergence of predicted tokens from label distributions, equation 2, averaged over pairs.
 
     ```math
     D_{KL}(q(S_l) \,\|\, p(h_{S_l})) + D_{KL}(q(S_{l'}) \,\|\, p(h_{S_{l'}}))
@@ -28,7 +28,7 @@ def generative_loss(
         hidden: States after the fully connected layer, `(2 * batch, width)`.
         weight: Tied word embeddings, `(vocabulary, width)`.
         bias: `(vocabulary,)`.
-        target_ids: From `generative_labels`, `(2 * batch, targets)`.
+        target_ids: Tokens with mass, `(2 * batch, targets)`, such as those of the model's `generative_labels`.
         target_probs: Likewise; tokens must not repeat within a row.
         chunk_size: Maximum number of logits in memory at a time.
 
@@ -37,11 +37,12 @@ def generative_loss(
         >>> generative_loss(torch.zeros(2, 8), torch.zeros(16, 8), torch.zeros(16), *labels)  # 2 (log 16 - log 2)
         tensor(4.1589)
     """
-    pairs = len(hidden) // 2
+    pairs = max(len(hidden) // 2, 1)
     target_probs = target_probs.to(accumulation_dtype(hidden))
-    row_weights = torch.full((len(hidden),), 1 / max(pairs, 1), device=hidden.device, dtype=target_probs.dtype)
+    row_weights = torch.full((len(hidden),), 1 / pairs, device=hidden.device, dtype=target_probs.dtype)
+
     cross_entropy = sparse_target_cross_entropy(
         hidden, weight, bias, target_ids, target_probs, row_weights, chunk_size=chunk_size
     )
-    negative_entropy = torch.xlogy(target_probs, target_probs).sum() / max(pairs, 1)
+    negative_entropy = torch.xlogy(target_probs, target_probs).sum() / pairs
     return cross_entropy + negative_entropy

@@ -1,6 +1,6 @@
-"""Losses of the sentence embeddings of a batch, in blocks of rows.
+"""What the losses of a batch share: rows in the precision of sums, and similarities in blocks of rows.
 
-Each is a scalar, computed in float32 (float64 for float64 input), also under autocast.
+Each of these losses is a scalar, computed in float32 (float64 for float64 input), also under autocast.
 """
 
 from __future__ import annotations
@@ -34,13 +34,21 @@ def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
     return vectors / row_lengths(vectors).unsqueeze(1)
 
 
+def precise(*embeddings: torch.Tensor, normalize: bool = False) -> list[torch.Tensor]:
+    """Embeddings in the precision of sums, that of the first; with `normalize` of length 1."""
+    dtype = accumulation_dtype(embeddings[0])
+    precise_rows = [rows.to(dtype) for rows in embeddings]
+    if normalize:
+        return list(map(unit_rows, precise_rows))
+    return precise_rows
+
+
 def check_shapes(**tensors: torch.Tensor) -> None:
     """Checks that tensors have one shape, which broadcasting would hide."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if len(set(shapes.values())) > 1:
-        raise XlsrError(
-            f"Shapes must be equal, got {', '.join(f'`{name}` {shape}' for name, shape in shapes.items())}."
-        )
+    shapes = {tuple(tensor.shape) for tensor in tensors.values()}
+    if len(shapes) > 1:
+        listed = ", ".join(f"`{name}` {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise XlsrError(f"Shapes must be equal, got {listed}.")
 
 
 def check_temperature(temperature: float) -> None:
@@ -48,22 +56,18 @@ def check_temperature(temperature: float) -> None:
         raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
 
 
-def precise(*embeddings: torch.Tensor, normalize: bool = False) -> list[torch.Tensor]:
-    """Embeddings in the precision of sums; with `normalize` of length 1."""
-    dtype = accumulation_dtype(embeddings[0])
-    return [unit_rows(rows.to(dtype)) if normalize else rows.to(dtype) for rows in embeddings]
-
-
 def sum_over_blocks(loss: Callable[..., torch.Tensor], *rows: torch.Tensor, columns: int) -> torch.Tensor:
     """Adds up a loss over blocks of rows, whose similarities the backward pass computes again.
 
     At most `SIMILARITIES` are in memory; `columns` is their number in a row.
     """
-    block = max(1, SIMILARITIES // columns)
-    if len(rows[0]) <= block:
+    block_size = max(1, SIMILARITIES // columns)
+    if len(rows[0]) <= block_size:
         return loss(*rows)
-    parts = zip(*(row.split(block) for row in rows), strict=True)
-    return torch.stack([checkpoint(loss, *part, use_reentrant=False) for part in parts]).sum()
+
+    blocks = zip(*(tensor.split(block_size) for tensor in rows), strict=True)
+    losses = [checkpoint(loss, *block, use_reentrant=False) for block in blocks]
+    return torch.stack(losses).sum()
 
 
 def contrast_both_ways(
@@ -79,16 +83,20 @@ def contrast_both_ways(
     """
     candidates = target if negatives is None else torch.cat([target, negatives])
     source, candidates = precise(source, candidates, normalize=normalize)
-    truth = torch.arange(len(source), device=source.device)
+    count = len(source)
+    translations = torch.arange(count, device=source.device)
 
-    def direction(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        def loss(rows: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-            return F.cross_entropy(logits(rows @ keys.T, own), own, reduction="sum")
+    def one_way(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        def loss(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(logits(rows @ keys.T, columns), columns, reduction="sum")
 
-        return sum_over_blocks(loss, queries, truth, columns=len(keys))
+        return sum_over_blocks(loss, queries, translations, columns=len(keys))
 
     with torch.autocast(source.device.type, enabled=False):
-        if len(source) * len(candidates) <= SIMILARITIES:  # one matrix for both directions
-            whole = logits(source @ candidates.T, truth)
-            return F.cross_entropy(whole, truth) + F.cross_entropy(whole[:, : len(source)].T, truth)
-        return (direction(source, candidates) + direction(candidates[: len(source)], source)) / len(source)
+        if count * len(candidates) <= SIMILARITIES:  # one matrix for both directions
+            matrix = logits(source @ candidates.T, translations)
+            return F.cross_entropy(matrix, translations) + F.cross_entropy(matrix[:, :count].T, translations)
+
+        onward = one_way(source, candidates)
+        back = one_way(candidates[:count], source)
+        return (onward + back) / count

@@ -20,8 +20,8 @@ STORAGES = ("float32", "bfloat16", "int8")
 LARGEST = 127  # of an 8-bit number
 # Rows of a chunk and bytes of its logits, at most. Measured on a CPU at batches of 256 and 1,024: 1,024 to 4,096
 # rows are about as fast, fewer and more are slower. An accelerator would wait for the launches of small chunks.
-_CPU_CHUNK = 4096, 16 << 20
-_OTHER_CHUNK = 32768, 128 << 20
+CPU_CHUNK = (4096, 16 << 20)
+ACCELERATOR_CHUNK = (32768, 128 << 20)
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,13 @@ def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    values = (rows.values if isinstance(rows, QuantizedRows) else rows)[:, :dim]
+    stored = rows.values if isinstance(rows, QuantizedRows) else rows
+    values = stored[:, :dim]
+    dtype = accumulation_dtype(values)
+
     # A common factor of a row, such as its scale, has no effect.
-    parts = values.split(8192)
-    lengths = torch.cat([torch.linalg.vector_norm(part.to(accumulation_dtype(part)), dim=1) for part in parts])
+    blocks = values.split(8192)
+    lengths = torch.cat([torch.linalg.vector_norm(block.to(dtype), dim=1) for block in blocks])
     return QuantizedRows(values, 1 / lengths.masked_fill(lengths == 0, 1.0))
 
 
@@ -97,40 +100,52 @@ class _Negatives:
     """The queue, then the other keys, in chunks, and the masked pairs of each chunk."""
 
     def __init__(self, banks: Sequence[Rows], masked: Pairs | None, chunk_size: int) -> None:
-        firsts = [0, *(len(bank) for bank in banks[:-1])]  # the column of each bank's first row
-        self.parts = [
-            (first + start, bank[start : start + chunk_size])
-            for first, bank in zip(firsts, banks, strict=True)
-            for start in range(0, len(bank), chunk_size)
-        ]
-        self.largest = max((len(part) for _, part in self.parts), default=0)
-        self.pairs: dict[int, Pairs] = {}
+        self.stored: list[tuple[int, Rows]] = []  # the first column of each chunk, and its rows
+        first_column = 0
+        for bank in banks:
+            for start in range(0, len(bank), chunk_size):
+                self.stored.append((first_column + start, bank[start : start + chunk_size]))
+            first_column += len(bank)
+
+        self.largest = max((len(rows) for _, rows in self.stored), default=0)
+        self.masked: dict[int, Pairs] = {}
         if masked is not None and len(masked[0]):
-            columns, order = masked[1].sort()
-            rows = masked[0][order]
-            starts = torch.tensor([start for start, _ in self.parts], device=columns.device)
-            edges = [*torch.searchsorted(columns, starts).tolist(), len(columns)]
-            for (start, _), first, last in zip(self.parts, edges[:-1], edges[1:], strict=True):
-                if last > first:
-                    self.pairs[start] = rows[first:last], columns[first:last] - start
+            self._mask_chunks(*masked)
+
+    def _mask_chunks(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Sorts the masked pairs by chunk; their columns are then those of the chunk."""
+        columns, order = columns.sort()
+        rows = rows[order]
+        starts = [start for start, _ in self.stored]
+        firsts = torch.searchsorted(columns, torch.tensor(starts, device=columns.device)).tolist()
+        lasts = [*firsts[1:], len(columns)]
+
+        for start, first, last in zip(starts, firsts, lasts, strict=True):
+            if last > first:
+                self.masked[start] = (rows[first:last], columns[first:last] - start)
 
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[int, torch.Tensor]]:
         """The first column of each chunk, and its rows in `dtype`; converted rows are valid until the next chunk."""
         buffer: torch.Tensor | None = None
-        for start, part in self.parts:
-            if isinstance(part, torch.Tensor) and part.dtype == dtype:
-                yield start, part
+        for start, rows in self.stored:
+            if isinstance(rows, torch.Tensor) and rows.dtype == dtype:
+                yield start, rows
                 continue
+
             if buffer is None:
-                stored = part.values if isinstance(part, QuantizedRows) else part
-                buffer = torch.empty(self.largest, stored.shape[1], dtype=dtype, device=stored.device)
-            rows = buffer[: len(part)]
-            yield start, part.dequantize(rows) if isinstance(part, QuantizedRows) else rows.copy_(part)
+                values = rows.values if isinstance(rows, QuantizedRows) else rows
+                buffer = torch.empty(self.largest, values.shape[1], dtype=dtype, device=values.device)
+            converted = buffer[: len(rows)]
+            if isinstance(rows, QuantizedRows):
+                rows.dequantize(converted)
+            else:
+                converted.copy_(rows)
+            yield start, converted
 
     def mask(self, matrix: torch.Tensor, start: int, value: float) -> None:
         """Writes `value` over the masked pairs in a chunk's `(batch, chunk)` matrix."""
-        if start in self.pairs:
-            matrix[self.pairs[start]] = value
+        if start in self.masked:
+            matrix[self.masked[start]] = value
 
 
 class _QueueInfoNCE(torch.autograd.Function):
@@ -144,54 +159,70 @@ class _QueueInfoNCE(torch.autograd.Function):
         negatives: _Negatives,
         temperature: float,
         bfloat16: bool,
-        with_gradient: tuple[bool, bool],
+        queries_learn: bool,
+        keys_learn: bool,
     ) -> torch.Tensor:
-        batch_size, device = len(queries), queries.device
+        batch_size = len(queries)
         dtype = accumulation_dtype(queries)
-        operand_dtype = torch.bfloat16 if bfloat16 and device.type == "cuda" else dtype
+        device = queries.device.type
+        operand_dtype = torch.bfloat16 if bfloat16 and device == "cuda" else dtype
         # Subnormal weights make CPU products a hundred times slower and have no effect on a total of 1.
-        floor = 0.75 * math.log(torch.finfo(dtype).tiny) if device.type == "cpu" else None
-        scaled, positives = queries.to(dtype) / temperature, positive_keys.to(dtype)
+        floor = 0.75 * math.log(torch.finfo(dtype).tiny)
+
+        scaled = queries.to(dtype) / temperature
+        positives = positive_keys.to(dtype)
         operand = scaled.to(operand_dtype)
         positive_logits = (scaled * positives).sum(1, keepdim=True)
+
         maximum = positive_logits
         total = torch.zeros_like(maximum)  # over the negatives, of exp(logit - maximum)
         centre = torch.zeros_like(positives)  # the negatives' sum, weighted so
         product = torch.empty_like(positives)
-        logit_buffer = torch.empty(batch_size * negatives.largest, dtype=dtype, device=device)
-        weight_buffer = logit_buffer if operand_dtype == dtype else torch.empty_like(logit_buffer, dtype=operand_dtype)
+        logit_buffer = torch.empty(batch_size * negatives.largest, dtype=dtype, device=queries.device)
+        weight_buffer = logit_buffer
+        if operand_dtype != dtype:
+            weight_buffer = torch.empty_like(logit_buffer, dtype=operand_dtype)
+
         for start, chunk in negatives.chunks(operand_dtype):
-            shape = batch_size, len(chunk)
-            logits = _multiply(operand, chunk.T, logit_buffer[: math.prod(shape)].view(shape))
+            size = batch_size * len(chunk)
+            shape = (batch_size, len(chunk))
+            logits = _multiply(operand, chunk.T, logit_buffer[:size].view(shape))
             negatives.mask(logits, start, -math.inf)
             raised = torch.maximum(maximum, logits.amax(1, keepdim=True))
             logits.sub_(raised)
-            if floor is not None:
+            if device == "cpu":
                 logits.clamp_(min=floor)
-            weights = torch.exp(logits, out=weight_buffer[: math.prod(shape)].view(shape))
+
+            weights = torch.exp(logits, out=weight_buffer[:size].view(shape))
             negatives.mask(weights, start, 0.0)
             decay = (maximum - raised).exp_()
             total = torch.addcmul(weights.sum(1, keepdim=True, dtype=dtype), total, decay)
-            if with_gradient[0]:
+            if queries_learn:
                 torch.addcmul(_multiply(weights, chunk, product), centre, decay, out=centre)
             maximum = raised
-        whole = total + (positive_logits - maximum).exp()
-        away = total / whole  # 1 - the positive's probability, without the rounding of that difference
-        slope = (centre / whole - away * positives) / (temperature * batch_size) if with_gradient[0] else None
-        key_slope = away * scaled / -batch_size if with_gradient[1] else None
+
+        total_with_positive = total + (positive_logits - maximum).exp()
+        away = total / total_with_positive  # 1 - the positive's probability, without the rounding of that difference
+        slope = None
+        if queries_learn:
+            slope = (centre / total_with_positive - away * positives) / (temperature * batch_size)
+        key_slope = None
+        if keys_learn:
+            key_slope = away * scaled / -batch_size
         ctx.save_for_backward(slope, key_slope)
-        ctx.dtypes = queries.dtype, positive_keys.dtype
+        ctx.dtypes = (queries.dtype, positive_keys.dtype)
+
         lead = maximum - positive_logits + total.log()  # of all negatives together over the positive
         return torch.logaddexp(lead, torch.zeros_like(lead)).mean()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grads = (
-            None if slope is None else (slope * grad_outputs[0]).to(dtype)
-            for slope, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        )
-        return (*grads, None, None, None, None)
+        (grad_output,) = grad_outputs
+        gradients: list[torch.Tensor | None] = []
+        for slope, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
+            gradients.append(None if slope is None else (slope * grad_output).to(dtype))
+        return (*gradients, None, None, None, None, None)
 
 
 def queue_info_nce(
@@ -241,20 +272,24 @@ def queue_info_nce(
     """
     check_shapes(queries=queries, positive_keys=positive_keys)
     check_temperature(temperature)
-    banks = [queue] if other_keys is None else [queue, other_keys]
-    device, on_cpu = queries.device.type, queries.device.type == "cpu"
     require_positive("chunk_size", chunk_size)  # a negative one would drop all negatives
+    device = queries.device.type
     if chunk_size is None:
-        most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
+        most_rows, most_bytes = CPU_CHUNK if device == "cpu" else ACCELERATOR_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
+    banks = [queue] if other_keys is None else [queue, other_keys]
+
     fast = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
     bfloat16 = queries.dtype != torch.float64 and fast and torch.is_autocast_enabled(device)
-    products: AbstractContextManager[None] = product_precision("bf16") if bfloat16 and on_cpu else nullcontext()
-    graded = torch.is_grad_enabled()
-    with_gradient = graded and queries.requires_grad, graded and positive_keys.requires_grad
+    products: AbstractContextManager[None] = nullcontext()
+    if bfloat16 and device == "cpu":
+        products = product_precision("bf16")
+
+    queries_learn = torch.is_grad_enabled() and queries.requires_grad
+    keys_learn = torch.is_grad_enabled() and positive_keys.requires_grad
     with torch.autocast(device, enabled=False), products:
         negatives = _Negatives(banks, masked, chunk_size)
-        return _QueueInfoNCE.apply(queries, positive_keys, negatives, temperature, bfloat16, with_gradient)
+        return _QueueInfoNCE.apply(queries, positive_keys, negatives, temperature, bfloat16, queries_learn, keys_learn)
 
 
 def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:
@@ -271,9 +306,13 @@ def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:
     table = torch.zeros(low_bits + 1, dtype=torch.bool, device=ids.device)
     table[ids & low_bits] = True
     candidates = table[queue_ids & low_bits].nonzero().squeeze(1)
-    known, order = ids.sort(stable=True)
-    first = torch.searchsorted(known, queue_ids[candidates])
-    count = torch.searchsorted(known, queue_ids[candidates], right=True) - first
+
+    sorted_ids, order = ids.sort(stable=True)
+    first = torch.searchsorted(sorted_ids, queue_ids[candidates])
+    count = torch.searchsorted(sorted_ids, queue_ids[candidates], right=True) - first
     before = count.cumsum(0) - count  # pairs of earlier candidates
-    chosen = torch.arange(len(candidates), device=ids.device).repeat_interleave(count)
-    return order[torch.arange(len(chosen), device=ids.device) + (first - before)[chosen]], candidates[chosen]
+
+    candidate_of_pair = torch.arange(len(candidates), device=ids.device).repeat_interleave(count)
+    pair_numbers = torch.arange(len(candidate_of_pair), device=ids.device)
+    rows = order[pair_numbers + (first - before)[candidate_of_pair]]
+    return rows, candidates[candidate_of_pair]

@@ -25,8 +25,9 @@ def sentence_contrast_loss(
     -\log \frac{\exp s(x_i, y_i)}{\exp s(x_i, y_i) + \sum_{j \neq i} \exp s(x_i, y_j) + \exp s(x_i, x_j)}
     ```
 
-    with `s` the cosine over the temperature, and `L(y_i)` likewise: 2n - 2 negatives for each sentence. The paper has
-    no temperature, which is 1.0; the loss then stays well above 0.
+    with `s` the cosine over the temperature, and `L(y_i)` likewise: 2n - 2 negatives for each sentence, also in its own
+    language, which `alignment_loss` does not have. The paper has no temperature, which is 1.0; the loss then stays well
+    above 0.
 
     With `hardness`, each negative `k` of a sentence `x` moves towards it (the published HICTL, ICLR 2021, section 3.2):
 
@@ -52,34 +53,42 @@ def sentence_contrast_loss(
     """
     check_shapes(source=source, target=target)
     check_temperature(temperature)
-    both = torch.cat([source, target])
-    vectors = both if negatives is None else torch.cat([both, negatives])
-    candidates, own = unit_rows(vectors), torch.arange(len(both), device=both.device)
-    positives = own.roll(len(source))
+    sentences = torch.cat([source, target])
+    count = len(sentences)
+    vectors = sentences if negatives is None else torch.cat([sentences, negatives])
+    candidates = unit_rows(vectors)
+    selves = torch.arange(count, device=sentences.device)  # the column of each sentence
+    translations = selves.roll(len(source))
 
-    def loss(rows: torch.Tensor, vector: torch.Tensor, own: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
-        logits = rows @ candidates.T  # (rows, 2 * batch + negatives)
+    def loss(
+        directions: torch.Tensor, rows: torch.Tensor, selves: torch.Tensor, translations: torch.Tensor
+    ) -> torch.Tensor:
+        logits = directions @ candidates.T  # (rows, 2 * batch + negatives)
         if hardness:
-            logits = _interpolated_cosines(logits, vector, vectors, positives, hardness)
+            logits = _interpolated_cosines(logits, rows, vectors, translations, hardness)
         logits = logits / temperature
-        logits[torch.arange(len(own), device=own.device), own] = -math.inf
-        return F.cross_entropy(logits, positives, reduction="sum")
+        logits[torch.arange(len(selves), device=selves.device), selves] = -math.inf
+        return F.cross_entropy(logits, translations, reduction="sum")
 
-    with torch.autocast(both.device.type, enabled=False):
-        rows = candidates[: len(both)], both, own, positives
-        return 2 * (sum_over_blocks(loss, *rows, columns=len(candidates)) / len(both))
+    with torch.autocast(sentences.device.type, enabled=False):
+        total = sum_over_blocks(loss, candidates[:count], sentences, selves, translations, columns=len(candidates))
+        return 2 * (total / count)
 
 
 def _interpolated_cosines(
-    cosines: torch.Tensor, rows: torch.Tensor, candidates: torch.Tensor, positives: torch.Tensor, hardness: float
+    cosines: torch.Tensor, rows: torch.Tensor, candidates: torch.Tensor, translations: torch.Tensor, hardness: float
 ) -> torch.Tensor:
     """Cosines of each row and `row + share * (candidate - row)`, from norms and cosines: no vector of a pair is made."""
-    rows, candidates = rows.to(cosines.dtype), candidates.to(cosines.dtype)
+    rows = rows.to(cosines.dtype)
+    candidates = candidates.to(cosines.dtype)
     with torch.no_grad():
         distances = torch.cdist(rows, candidates)
-        ratios = distances.gather(1, positives.unsqueeze(1)) / distances
+        ratios = distances.gather(1, translations.unsqueeze(1)) / distances
         shares = ratios.nan_to_num(1.0).clamp(max=1.0) ** hardness
-    own = (1 - shares) * torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    other = shares * torch.linalg.vector_norm(candidates, dim=1)
-    squares = own**2 + 2 * own * other * cosines + other**2
-    return (own + other * cosines) / squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+
+    # Lengths of the two summands of the interpolated vector.
+    along_row = (1 - shares) * torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    along_candidate = shares * torch.linalg.vector_norm(candidates, dim=1)
+    squares = along_row**2 + 2 * along_row * along_candidate * cosines + along_candidate**2
+    lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+    return (along_row + along_candidate * cosines) / lengths

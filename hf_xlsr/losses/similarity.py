@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from hf_xlsr.losses.in_batch import precise, sum_over_blocks
 from hf_xlsr.utils.errors import require_choice
 
-SIMILARITY_REDUCTIONS = ("batchmean", "sum")
-
 
 def similarity_loss(
     source: torch.Tensor,
@@ -30,6 +28,8 @@ def similarity_loss(
     \frac{\exp(v_{j_1}^\top v_{j_2})}{\sum_k \exp(v_{j_1}^\top v_k)} \right)
     ```
 
+    It stands beside `alignment_loss`: alone it does not bring translations together.
+
     At a difference of exactly 1 the cosine is 0 (slightly below in float32) and its logarithm is not a number, so the
     difference is clamped to `1 - epsilon`. The clamp has no gradient, so the slope is bounded by `1 / epsilon`.
 
@@ -47,14 +47,17 @@ def similarity_loss(
         >>> similarity_loss(vectors, vectors)
         tensor(0.)
     """
-    require_choice("reduction", reduction, SIMILARITY_REDUCTIONS)
+    require_choice("reduction", reduction, ("batchmean", "sum"))
     source, target = precise(source, target, normalize=normalize)
 
     def loss(rows: torch.Tensor, translations: torch.Tensor) -> torch.Tensor:
-        ours, theirs = rows @ source.T / temperature, translations @ target.T / temperature
-        difference = F.softmax(ours, 1) - F.softmax(theirs, 1)
-        return -torch.log(torch.cos(math.pi / 2 * difference.clamp(-1 + epsilon, 1 - epsilon))).sum()
+        source_shares = F.softmax(rows @ source.T / temperature, 1)
+        target_shares = F.softmax(translations @ target.T / temperature, 1)
+        difference = (source_shares - target_shares).clamp(-1 + epsilon, 1 - epsilon)
+        return -torch.log(torch.cos(math.pi / 2 * difference)).sum()
 
     with torch.autocast(source.device.type, enabled=False):
-        total = sum_over_blocks(loss, source, target, columns=len(source)) + 0.0
-        return total / len(source) if reduction == "batchmean" else total
+        total = sum_over_blocks(loss, source, target, columns=len(source)) + 0.0  # 0 for -0
+        if reduction == "sum":
+            return total
+        return total / len(source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,11 +33,13 @@ def bags_of_words(input_ids: torch.Tensor, attention_mask: torch.Tensor, special
         >>> bags_of_words(ids, (ids != 1).long(), [0, 1, 2])
         (tensor([0, 0, 1]), tensor([5, 7, 9]))
     """
-    excluded = torch.isin(input_ids, _as_ids(special_ids, input_ids.device)) | (attention_mask == 0)
-    tokens = input_ids.long().masked_fill(excluded, -1).sort(1).values
-    first = tokens >= 0
-    first[:, 1:] &= tokens[:, 1:] != tokens[:, :-1]
-    rows, columns = first.nonzero(as_tuple=True)
+    is_special = torch.isin(input_ids, _as_ids(special_ids, input_ids.device))
+    ignored = is_special | (attention_mask == 0)
+    tokens = input_ids.long().masked_fill(ignored, -1).sort(1).values
+
+    is_first = tokens >= 0
+    is_first[:, 1:] &= tokens[:, 1:] != tokens[:, :-1]
+    rows, columns = is_first.nonzero(as_tuple=True)
     return rows, tokens[rows, columns]
 
 
@@ -88,28 +91,38 @@ def draw_negative_words(
         tensor([[3, 4, 7]])
     """
     check_temperature(temperature)
-    directions, device = unit_rows(queries) / temperature, queries.device
-    generator = own_generator(device) if generator is None else generator
-    special, every_row = _as_ids(special_ids, device).unique(), torch.arange(len(queries), device=device)
-    rows = torch.cat([bags[0], every_row.repeat_interleave(len(special))])  # pairs that must not be sampled
-    left = len(embeddings) - max(rows.bincount().tolist(), default=0)
-    if left < count:
-        raise XlsrError(f"`count` must be at most the {left} words that are left for a row, got {count}.")
+    device = queries.device
+    directions = unit_rows(queries) / temperature
+    if generator is None:
+        generator = own_generator(device)
+
+    # The pairs of a row and a token that must not be sampled, sorted by token.
+    special = _as_ids(special_ids, device).unique()
+    every_row = torch.arange(len(queries), device=device)
+    rows = torch.cat([bags[0], every_row.repeat_interleave(len(special))])
+    allowed = len(embeddings) - max(rows.bincount().tolist(), default=0)
+    if allowed < count:
+        raise XlsrError(f"`count` must be at most the {allowed} words that are left for a row, got {count}.")
     tokens, order = torch.cat([bags[1], special.repeat(len(queries))]).sort()
-    rows, starts = rows[order], range(0, len(embeddings), chunk_size)
-    edges = torch.searchsorted(tokens, torch.tensor([*starts, len(embeddings)], device=device)).tolist()
+    rows = rows[order]
+
+    starts = range(0, len(embeddings), chunk_size)
+    borders = torch.tensor([*starts, len(embeddings)], device=device)
+    borders_in_pairs = torch.searchsorted(tokens, borders).tolist()
     best = directions.new_full((len(queries), count), -math.inf)
     drawn = torch.zeros(len(queries), count, dtype=torch.long, device=device)
-    for start, first, last in zip(starts, edges[:-1], edges[1:], strict=True):
+    for start, (first, last) in zip(starts, pairwise(borders_in_pairs), strict=True):
         chunk = embeddings[start : start + chunk_size].to(directions.dtype)
         with torch.autocast(device.type, enabled=False):
             scores = directions @ chunk.T  # (batch, chunk)
         scores /= row_lengths(chunk)
         scores += _gumbel_noise(scores, generator)
         scores[rows[first:last], tokens[first:last] - start] = -math.inf
-        best, chosen = torch.cat([best, scores], 1).topk(count, sorted=False)
-        kept = drawn.gather(1, chosen.clamp(max=count - 1))
-        drawn = torch.where(chosen < count, kept, chosen + (start - count))
+
+        # Columns of the best scores: first those drawn before, then this chunk.
+        best, columns = torch.cat([best, scores], 1).topk(count, sorted=False)
+        drawn_before = drawn.gather(1, columns.clamp(max=count - 1))
+        drawn = torch.where(columns < count, drawn_before, columns + (start - count))
     return drawn
 
 
@@ -126,12 +139,14 @@ def hard_word_share(
         >>> hard_word_share(torch.ones(1, 1), torch.linspace(-1, 1, 5)[:, None], torch.tensor([[0, 4]]), top=0.5)
         tensor(0.5000)
     """
-    words = unit_rows(embeddings[:: -(-len(embeddings) // sample)])
+    step = math.ceil(len(embeddings) / sample)
+    sampled_words = unit_rows(embeddings[::step])
     with torch.autocast(queries.device.type, enabled=False):
-        directions = unit_rows(queries).to(words.dtype)
-        thresholds = (directions @ words.T).quantile(1 - top, dim=1, keepdim=True)
-        own = unit_rows(embeddings[drawn].flatten(0, 1)).unflatten(0, drawn.shape)
-        return ((own @ directions.unsqueeze(2)).squeeze(2) >= thresholds).float().mean()
+        directions = unit_rows(queries).to(sampled_words.dtype)
+        thresholds = (directions @ sampled_words.T).quantile(1 - top, dim=1, keepdim=True)
+        drawn_words = unit_rows(embeddings[drawn].flatten(0, 1)).unflatten(0, drawn.shape)
+        cosines = (drawn_words @ directions.unsqueeze(2)).squeeze(2)
+        return (cosines >= thresholds).float().mean()
 
 
 class _WordCosines(torch.autograd.Function):
@@ -146,11 +161,12 @@ class _WordCosines(torch.autograd.Function):
         tokens: torch.Tensor,
         chunk_size: int,
     ) -> torch.Tensor:
-        cosines = queries.new_empty(len(rows))
-        for part in _slices(len(rows), chunk_size):
-            words = embeddings[tokens[part]].to(queries.dtype)
+        chunks = []
+        for chunk_rows, chunk_tokens in zip(rows.split(chunk_size), tokens.split(chunk_size), strict=True):
+            words = embeddings[chunk_tokens].to(queries.dtype)
             lengths = row_lengths(words)
-            cosines[part] = words.mul_(queries[rows[part]]).sum(1) / lengths
+            chunks.append(words.mul_(queries[chunk_rows]).sum(1) / lengths)
+        cosines = torch.cat(chunks)
         ctx.save_for_backward(queries, embeddings, rows, tokens, cosines)
         ctx.chunk_size = chunk_size
         return cosines
@@ -158,28 +174,26 @@ class _WordCosines(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        queries, embeddings, rows, tokens, cosines = ctx.saved_tensors
-        for_queries, for_embeddings = ctx.needs_input_grad[:2]
-        grad_queries = torch.zeros_like(queries) if for_queries else None
-        grad_embeddings = torch.zeros_like(embeddings, dtype=queries.dtype) if for_embeddings else None
-        for part in _slices(len(rows), ctx.chunk_size):
-            words = embeddings[tokens[part]].to(queries.dtype)
+        queries, embeddings, *pairs = ctx.saved_tensors
+        queries_learn, embeddings_learn = ctx.needs_input_grad[:2]
+        grad_queries = torch.zeros_like(queries) if queries_learn else None
+        grad_embeddings = torch.zeros_like(embeddings, dtype=queries.dtype) if embeddings_learn else None
+
+        chunks = [tensor.split(ctx.chunk_size) for tensor in (*pairs, *grad_outputs)]
+        for rows, tokens, cosines, grad_cosines in zip(*chunks, strict=True):
+            words = embeddings[tokens].to(queries.dtype)
             lengths = row_lengths(words)
-            slopes = (grad_outputs[0][part] / lengths).unsqueeze(1)
+            slopes = (grad_cosines / lengths).unsqueeze(1)
             if grad_queries is not None:
-                grad_queries.index_add_(0, rows[part], words * slopes)
+                grad_queries.index_add_(0, rows, words * slopes)
             if grad_embeddings is not None:
                 # Only what is orthogonal to the embedding changes its cosine.
-                along = words.mul_((cosines[part] / lengths).unsqueeze(1))
-                grad_embeddings.index_add_(0, tokens[part], (queries[rows[part]] - along).mul_(slopes))
+                along = words.mul_((cosines / lengths).unsqueeze(1))
+                grad_embeddings.index_add_(0, tokens, (queries[rows] - along).mul_(slopes))
         return grad_queries, grad_embeddings, None, None, None
 
 
 _word_cosines = torch.compiler.disable(_WordCosines.apply)  # as for drawing
-
-
-def _slices(count: int, chunk_size: int) -> Iterator[slice]:
-    return (slice(start, start + chunk_size) for start in range(0, count, chunk_size))
 
 
 def word_contrast_loss(
@@ -223,14 +237,13 @@ def word_contrast_loss(
     batch_size, count = negatives.shape
     rows, tokens = bags
     negative_rows = torch.arange(batch_size, device=rows.device).repeat_interleave(count)
-    cosines = _word_cosines(
-        unit_rows(queries),
-        embeddings,
-        torch.cat([rows, negative_rows]),
-        torch.cat([tokens, negatives.flatten()]),
-        chunk_size,
-    )
-    positives, others = (cosines / temperature).split([len(rows), len(negative_rows)])
-    lead = others.view(batch_size, count).logsumexp(1)[rows] - positives  # of all negatives together over the word
-    sizes = rows.bincount(minlength=batch_size)  # |B|
-    return (torch.logaddexp(lead, torch.zeros_like(lead)) / sizes[rows]).sum() / max(batch_size, 1)
+    all_rows = torch.cat([rows, negative_rows])
+    all_tokens = torch.cat([tokens, negatives.flatten()])
+    cosines = _word_cosines(unit_rows(queries), embeddings, all_rows, all_tokens, chunk_size)
+
+    word_logits, negative_logits = (cosines / temperature).split([len(rows), len(negative_rows)])
+    negative_sums = negative_logits.view(batch_size, count).logsumexp(1)
+    lead = negative_sums[rows] - word_logits  # of all negatives together over the word
+    losses = torch.logaddexp(lead, torch.zeros_like(lead))
+    bag_sizes = rows.bincount(minlength=batch_size)
+    return (losses / bag_sizes[rows]).sum() / max(batch_size, 1)

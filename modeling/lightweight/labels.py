@@ -30,16 +30,18 @@ def merge_duplicates(
     It is the sum of the token's entries, or with `keep_first` the first. Entries with mass 0 are padding.
     """
     # Padding must not precede a real entry of the same token, or it would count as its first occurrence.
-    key = ids * 2 + (probs == 0)
-    key, order = key.sort(dim=1, stable=True)
-    ids, probs = ids.gather(1, order), probs.gather(1, order)
-    first = torch.ones_like(ids, dtype=torch.bool)
-    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    order = (ids * 2 + (probs == 0)).argsort(dim=1, stable=True)
+    ids = ids.gather(1, order)
+    probs = probs.gather(1, order)
+
+    is_first = torch.ones_like(ids, dtype=torch.bool)
+    is_first[:, 1:] = ids[:, 1:] != ids[:, :-1]
     if keep_first:
-        return ids, probs * first
-    group = first.long().cumsum(1) - 1  # index of the run that the entry belongs to
-    summed = torch.zeros_like(probs).scatter_add_(1, group, probs)
-    return ids, summed.gather(1, group) * first
+        return ids, probs * is_first
+
+    run = is_first.long().cumsum(1) - 1  # index of the run of equal tokens that an entry belongs to
+    sums = torch.zeros_like(probs).scatter_add_(1, run, probs)
+    return ids, sums.gather(1, run) * is_first
 
 
 def generative_labels(
@@ -86,32 +88,33 @@ def generative_labels(
     require_choice("task", task, ("ugt", "xtr", "smlm"))
     require_choice("label_mode", label_mode, ("accumulate", "set"))
     dtype = torch.float64 if original_ids.device.type != "mps" else torch.float32
-    rows = len(original_ids)
-    hidden = torch.full((rows,), IGNORE, device=original_ids.device) if masked_ids is None else masked_ids
-    is_masked = hidden != IGNORE
+    if masked_ids is None:
+        masked_ids = torch.full((len(original_ids),), IGNORE, device=original_ids.device)
+    is_masked = masked_ids != IGNORE
     if task == "smlm":
         # Equation 1: both sides predict the token that was masked on one of them.
-        token = torch.where(is_masked, hidden, swap_sides(hidden))
-        return token.clamp(min=0).unsqueeze(1), (token != IGNORE).float().unsqueeze(1)
+        token = torch.where(is_masked, masked_ids, swap_sides(masked_ids)).unsqueeze(1)
+        return token.clamp(min=0), (token != IGNORE).float()
 
-    translation, counts = swap_sides(original_ids), swap_sides(attention_mask).to(dtype)
+    translation = swap_sides(original_ids)
+    counts = swap_sides(attention_mask).to(dtype)
     share = counts / counts.sum(1, keepdim=True).clamp(min=1.0)  # N_w / ||S'|| of each token
+    masked_share = share.new_zeros(len(share), 1)
     if task == "ugt":
         share = torch.where(is_masked.unsqueeze(1), share / 2, share)
-        hidden_share = is_masked.to(dtype) / 2
-    else:
-        hidden_share = torch.zeros(rows, dtype=dtype, device=original_ids.device)
+        masked_share = is_masked.to(dtype).unsqueeze(1) / 2
+
     if task == "ugt" and label_mode == "set":
         if mask_token_id is None:
             raise XlsrError("label_mode 'set' needs `mask_token_id`.")
         # For the row whose translation was masked, <mask> replaces one occurrence of the masked token.
-        hidden_there = swap_sides(hidden).unsqueeze(1)
-        occurs = (translation == hidden_there) & (counts > 0)
-        first = occurs & (occurs.long().cumsum(1) == 1)
-        translation = translation.masked_fill(first, mask_token_id)
-    ids = torch.cat([translation, hidden.clamp(min=0).unsqueeze(1)], 1)
+        masked_there = swap_sides(masked_ids).unsqueeze(1)
+        occurs = (translation == masked_there) & (counts > 0)
+        is_first = occurs & (occurs.long().cumsum(1) == 1)
+        translation = translation.masked_fill(is_first, mask_token_id)
+
     # Tokens of the translation come first: in `set` they overwrite the masked token's 1/2.
-    ids, probs = merge_duplicates(
-        ids, torch.cat([share, hidden_share.unsqueeze(1)], 1), keep_first=label_mode == "set"
-    )
+    ids = torch.cat([translation, masked_ids.clamp(min=0).unsqueeze(1)], 1)
+    probs = torch.cat([share, masked_share], 1)
+    ids, probs = merge_duplicates(ids, probs, keep_first=label_mode == "set")
     return ids, probs.float()
