@@ -74,42 +74,36 @@ class EncodeMethods(ABC):
         Returns:
             float32 for the precision of that name, also for models in half precision.
         """
-        refused = [name for name, value in unsupported.items() if value is not None]
-        if refused:
-            raise XlsrError(
-                f"`{refused[0]}` is not supported by {type(self).__name__}, got {unsupported[refused[0]]}."
-            )
+        for name, value in unsupported.items():
+            if value is not None:
+                raise XlsrError(f"`{name}` is not supported by {type(self).__name__}, got {value}.")
         require_choice("output_value", output_value, [SENTENCES])
         require_choice("precision", precision or "float32", PRECISIONS)
         require_positive("batch_size", batch_size)
 
-        given = sentences if inputs is None else inputs
-        texts = [given] if isinstance(given, str) else list([] if given is None else given)
-        if given is None or not all(isinstance(text, str) for text in texts):
-            raise XlsrError(f"`inputs` must be a text or a list of texts, got {str(given)[:40]}.")
+        if inputs is None:
+            inputs = sentences
+        texts: list[Any] = [inputs] if isinstance(inputs, str | None) else list(inputs)
+        if not all(isinstance(text, str) for text in texts):
+            raise XlsrError(f"`inputs` must be a text or a list of texts, got {str(inputs)[:40]}.")
 
         vectors = np.empty(0, np.float32)  # of no texts, without a width, as in sentence-transformers
         if texts:
-            on_device = {} if device is None else {"device": device}
-            vectors = self.vectors_of(
-                texts,
-                prompt=self._resolved(prompt, prompt_name),
-                task=task,
-                batch_size=batch_size,
-                show_progress_bar=show_progress_bar,
-                **on_device,
-            )
+            options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+            if device is not None:
+                options["device"] = device
+            vectors = self.vectors_of(texts, prompt=self._resolved(prompt, prompt_name), task=task, **options)
             vectors = self._truncated(vectors, truncate_dim)
             if normalize_embeddings:
                 vectors = unit_length(vectors)
             vectors = quantized(vectors, precision)
 
-        result: Any = vectors
+        embeddings: Any = vectors
         if convert_to_tensor:
-            result = self._tensor(vectors)
+            embeddings = self._tensor(vectors)
         elif not convert_to_numpy:
-            result = list(self._tensor(vectors))
-        return result[0] if isinstance(given, str) else result
+            embeddings = list(self._tensor(vectors))
+        return embeddings[0] if isinstance(inputs, str) else embeddings
 
     def encode_query(
         self,
@@ -141,9 +135,9 @@ class EncodeMethods(ABC):
 
     def _resolved(self, prompt: str | None, prompt_name: str | None) -> str:
         """The text of the prompt that two arguments of `encode` name."""
-        table = PromptTable.of(self)
         if prompt is not None:
             return prompt
+        table = PromptTable.of(self)
         if prompt_name is None:
             return table.text()
         require_choice("prompt_name", prompt_name, table.texts)

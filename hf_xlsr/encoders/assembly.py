@@ -19,13 +19,14 @@ from sentence_transformers.util import load_file_path
 from torch import nn
 
 from hf_xlsr.data.prompts import PromptTable
-from hf_xlsr.encoders.stock import add_pooler, check_tokenizer_files, max_positions, missing_weights, set_pad_token
+from hf_xlsr.encoders.stock import add_pooler, check_tokenizer_files, longest_text, missing_weights, set_pad_token
 from hf_xlsr.utils.auto_classes import quiet_loading
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 logger = logging.getLogger(__name__)
 
-MODULES_FILE, ROUTER_FILE = "modules.json", "router_config.json"
+MODULES_FILE = "modules.json"
+ROUTER_FILE = "router_config.json"
 TEXT_MODALITIES = ("text", "message")
 
 
@@ -52,22 +53,25 @@ class EncoderSettings:
     @classmethod
     def of(cls, model: SentenceTransformer) -> EncoderSettings:
         """The settings of a model."""
-        router = next((module for module in model if isinstance(module, Router)), None)
-        mappings = router.route_mappings if router else {}
-        return cls(
+        settings = cls(
             prompts=dict(PromptTable.of(model).texts),
             default_prompt_name=model.default_prompt_name,
             similarity_fn_name=model.similarity_fn_name,
             truncate_dim=model.truncate_dim,
-            default_route=router.default_route if router else None,
-            task_routes={task: route for (task, modality), route in mappings.items() if task and modality is None},
         )
+        for module in model:
+            if isinstance(module, Router):
+                settings.default_route = module.default_route
+                for (task, modality), route in module.route_mappings.items():
+                    if task and modality is None:
+                        settings.task_routes[task] = route
+        return settings
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> EncoderSettings:
         """The settings that a configuration stores."""
-        known = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in (values or {}).items() if name in known})
+        values = values or {}
+        return cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values})
 
     def arguments(self) -> dict[str, Any]:
         """The settings as arguments of `SentenceTransformer`; those of a router belong to its module."""
@@ -99,12 +103,12 @@ class EncoderPart:
     head: list[nn.Module] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
-    def required_tokenizer(self, place: str = "") -> Any:
-        """The tokenizer; an error if there is none."""
+    def required_tokenizer(self, language: str = "") -> Any:
+        """The tokenizer; an error, which names the language of an encoder among others, if there is none."""
         if self.tokenizer is None:
-            of = f" of '{place}'" if place else ""
+            encoder = f"encoder of '{language}'" if language else "encoder"
             raise XlsrError(
-                f"The encoder{of} has no tokenizer next to its weights. Give one (--tokenizer), or a folder with both."
+                f"The {encoder} has no tokenizer next to its weights. Give one (--tokenizer), or a folder with both."
             )
         return self.tokenizer
 
@@ -132,14 +136,14 @@ class SentenceEncoder:
     def detached(self) -> SentenceEncoder:
         """A copy on the CPU in float32, with the poolers that the architectures have; tokenizers are shared."""
         memo: dict[int, Any] = {}
-        parts = {}
+        detached_parts = {}
         for name, part in self.parts.items():
             encoder, head = copy.deepcopy((part.encoder, list(part.head or ())), memo)
             add_pooler(encoder)
             for module in (encoder, *head):
                 module.to("cpu", torch.float32)
-            parts[name] = replace(part, encoder=encoder, head=head)
-        return replace(self, parts=parts)
+            detached_parts[name] = replace(part, encoder=encoder, head=head)
+        return replace(self, parts=detached_parts)
 
     def assemble(self, device: torch.device | str = "cpu") -> SentenceTransformer:
         """A `SentenceTransformer` of stock modules around these encoders and heads, which are not copied.
@@ -148,26 +152,25 @@ class SentenceEncoder:
         route of the settings, or raises an error that names the routes; `encode_query` and `encode_document` take the
         first. Routes with equal objects share one module.
         """
-        built: dict[tuple[int, int], Transformer] = {}
+        transformers: dict[tuple[int, int], Transformer] = {}
         routes: dict[str, list[nn.Module]] = {}
         for name, part in self.parts.items():
             key = (id(part.encoder), id(part.tokenizer))
-            if key not in built:
-                built[key] = assemble_transformer(part)
-            routes[name] = [built[key], *(part.head or ())]
-        settings = self.settings
-        return SentenceTransformer(
-            modules=_routed(routes, settings) if len(routes) > 1 else next(iter(routes.values())),
-            device=str(device),
-            **settings.arguments(),
-        )
+            if key not in transformers:
+                transformers[key] = assemble_transformer(part)
+            routes[name] = [transformers[key], *(part.head or ())]
+
+        modules = next(iter(routes.values()))
+        if len(routes) > 1:
+            modules = _routed(routes, self.settings)
+        return SentenceTransformer(modules=modules, device=str(device), **self.settings.arguments())
 
 
 class OpenTransformer(Transformer):
     """`Transformer` of an encoder in memory, or of a folder, whose weights must be complete.
 
-    The methods below are private to sentence-transformers; nothing else here depends on them. `closed` makes it a stock
-    `Transformer`.
+    The methods below are private to sentence-transformers, which has no public way to read an encoder that is loaded
+    already; nothing else here depends on them. `closed` makes it a stock `Transformer`.
     """
 
     def __init__(self, model_name_or_path: str, *, encoder: Any = None, **options: Any) -> None:
@@ -175,11 +178,13 @@ class OpenTransformer(Transformer):
         super().__init__(model_name_or_path, **options)
 
     def _load_config(self, *args: Any, **kwargs: Any) -> Any:
-        return super()._load_config(*args, **kwargs) if self._given is None else (self._given.config, False)
+        if self._given is not None:
+            return self._given.config, False
+        return super()._load_config(*args, **kwargs)
 
     def _configure_use_cache(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # static there
         if self._given is None and hasattr(Transformer, "_configure_use_cache"):  # sentence-transformers 6.2
-            Transformer._configure_use_cache(*args, **kwargs)
+            Transformer._configure_use_cache(*args, **kwargs)  # noqa: SLF001  # see above
 
     def _load_model(self, *args: Any, **kwargs: Any) -> Any:
         if self._given is not None:
@@ -189,7 +194,8 @@ class OpenTransformer(Transformer):
         encoder, info = loaded
         missing = missing_weights(info)
         if missing:
-            raise XlsrError(f"weights are missing ({missing[0]}{', ...' if len(missing) > 1 else ''}).")
+            more = ", ..." if len(missing) > 1 else ""
+            raise XlsrError(f"weights are missing ({missing[0]}{more}).")
         return encoder
 
     def closed(self) -> Transformer:
@@ -214,13 +220,15 @@ def load_sentence_transformer(path: str, device: str | None = None, **model_kwar
     if modules_file is None:
         model = SentenceTransformer(modules=_plain_modules(path, model_kwargs), device=device)
     else:
-        model = SentenceTransformer._load_with_module_classes(
+        # No public way names the classes of modules; `OpenTransformer` checks the weights.
+        model = SentenceTransformer._load_with_module_classes(  # noqa: SLF001
             path,
             dict.fromkeys(_transformer_names(path, modules_file), OpenTransformer),
             device=device,
             trust_remote_code=False,
             model_kwargs=model_kwargs,
         )
+
     for module in model.modules():
         if isinstance(module, OpenTransformer):
             _fit_length_and_padding(module.closed())
@@ -248,9 +256,9 @@ def default_pooling(config: Any) -> str:
 
 def _transformer_names(path: str, modules_file: str) -> set[str]:
     """The names of `Transformer`, whose place has changed over time, in a folder's `modules.json` and its routers."""
-    modules = json.loads(Path(modules_file).read_text("utf-8"))
-    names = [entry["type"] for entry in modules]
-    for entry in modules:
+    names: list[str] = []
+    for entry in json.loads(Path(modules_file).read_text("utf-8")):
+        names.append(entry["type"])
         router_file = load_file_path(path, ROUTER_FILE, subfolder=entry["path"])
         if entry["type"].endswith(".Router") and router_file is not None:
             names += json.loads(Path(router_file).read_text("utf-8"))["types"].values()
@@ -261,9 +269,7 @@ def _fit_length_and_padding(transformer: Any) -> None:
     """Truncates to the encoder's positions, and gives a tokenizer without a padding token one."""
     check_tokenizer_files(transformer.tokenizer)
     set_pad_token(transformer.tokenizer, transformer.model)
-    positions = max_positions(transformer.model)
-    if positions is not None:
-        transformer.max_seq_length = min(transformer.max_seq_length or positions, positions)
+    transformer.max_seq_length = longest_text([transformer.model], transformer.max_seq_length)
 
 
 # --- Assembling ----------------------------------------------------------------------------------------------------
@@ -272,9 +278,10 @@ def _fit_length_and_padding(transformer: Any) -> None:
 def transformer_options(transformer: Any) -> dict[str, Any]:
     """What a `Transformer` stores, as options of another one with the same encoder and tokenizer."""
     options = transformer.get_config_dict()
-    kinds = options["modality_config"]
-    options["modality_config"] = {name: kinds[name] for name in TEXT_MODALITIES if name in kinds}
-    return {**options, "max_seq_length": transformer.max_seq_length}
+    modalities = options["modality_config"]
+    options["modality_config"] = {name: modalities[name] for name in TEXT_MODALITIES if name in modalities}
+    options["max_seq_length"] = transformer.max_seq_length
+    return options
 
 
 def assemble_transformer(part: EncoderPart) -> Transformer:
@@ -285,15 +292,15 @@ def assemble_transformer(part: EncoderPart) -> Transformer:
     tokenizer = part.required_tokenizer()
     options = dict(part.options)
     max_length = options.pop("max_seq_length", None) or tokenizer.model_max_length
+    # Arguments are saved with the tokenizer; attributes that are set later are not.
+    arguments = {
+        "model_max_length": max_length,
+        "padding_side": tokenizer.padding_side,
+        "truncation_side": tokenizer.truncation_side,
+        "trust_remote_code": False,
+    }
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        # Arguments are saved with the tokenizer; attributes that are set later are not.
-        arguments = {
-            "model_max_length": max_length,
-            "padding_side": tokenizer.padding_side,
-            "truncation_side": tokenizer.truncation_side,
-            "trust_remote_code": False,
-        }
         transformer = OpenTransformer(folder, encoder=part.encoder, processor_kwargs=arguments, **options).closed()
     transformer.register_forward_hook(_keep_exact)
     return transformer
@@ -313,7 +320,7 @@ class MessageTokenizer:
 
     def message_ids(self, texts: Sequence[str], prompt: str, max_length: int | None) -> list[list[int]]:
         """Token ids of texts; None as `max_length` does not truncate them."""
-        truncation = {"truncation": False} if max_length is None else {"max_length": max_length}
+        truncation: dict[str, int] = {"max_length": max_length} if max_length is not None else {"truncation": False}
         features = self.transformer.preprocess(
             list(texts), prompt=prompt or None, processing_kwargs={"text": truncation}
         )
@@ -323,11 +330,13 @@ class MessageTokenizer:
 
 def text_tokenizer(part: EncoderPart) -> Any:
     """What makes the token ids of a part's texts: its tokenizer, or a `MessageTokenizer`."""
-    reads_messages = "message" in part.options.get("modality_config", ())
-    return MessageTokenizer(assemble_transformer(part)) if reads_messages else part.required_tokenizer()
+    if "message" in part.options.get("modality_config", ()):
+        return MessageTokenizer(assemble_transformer(part))
+    return part.required_tokenizer()
 
 
 def _keep_exact(module: nn.Module, inputs: Any, features: dict[str, Any]) -> dict[str, Any]:
+    """A hook after the forward of a `Transformer`: under autocast its states become float32."""
     states = features.get("token_embeddings")
     if states is not None and states.dtype != torch.float64 and torch.is_autocast_enabled(states.device.type):
         features["token_embeddings"] = states.float()
@@ -354,15 +363,11 @@ def router_modules(
     tasks: Mapping[str, str] | None = None,
 ) -> list[nn.Module]:
     """`Router (+ Normalize)`; queries and documents without a language take the route `first`, or that of `tasks`."""
-    named = {"query": first, "document": first, **(tasks or {})}
-    without_language: Any = {(task, None): route for task, route in named.items()}
-    router = Router(
-        {name: list(modules) for name, modules in routes.items()},
-        default_route=default,
-        allow_empty_key=False,
-        route_mappings=without_language,
-    )
-    return [router, *([Normalize()] if normalize else [])]
+    task_routes = {"query": first, "document": first, **(tasks or {})}
+    mappings: Any = {(task, None): route for task, route in task_routes.items()}
+    modules_by_name = {name: list(modules) for name, modules in routes.items()}
+    router = Router(modules_by_name, default_route=default, allow_empty_key=False, route_mappings=mappings)
+    return [router, Normalize()] if normalize else [router]
 
 
 def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
@@ -380,8 +385,8 @@ def with_modules(model: SentenceTransformer, modules: Sequence[nn.Module]) -> Se
 
 def modules_by_route(model: Iterable[Any]) -> dict[str, list[Any]]:
     """The modules that texts pass, by route; a model without routes has the empty one."""
-    first, *others = model
+    first, *modules_behind = model
     if not isinstance(first, Router):
-        return {"": [first, *others]}
+        return {"": [first, *modules_behind]}
     routes: Any = first.sub_modules
-    return {name: [*modules, *others] for name, modules in routes.items()}
+    return {name: [*modules, *modules_behind] for name, modules in routes.items()}

@@ -21,15 +21,15 @@ from hf_xlsr.utils.files import atomic_write
 
 logger = logging.getLogger(__name__)
 DIGEST = 16  # bytes of a key on disk
-VECTORS, KEYS = ".vectors.npy", ".keys.npy"
+VECTORS = ".vectors.npy"
+KEYS = ".keys.npy"
 
 
 class CachedEncoder(WrappedEncoder):
     """Wraps an encoder and keeps the embedding of each text, by text, route and prompt, in memory or in a store on disk.
 
     What is kept is neither truncated, normalised nor quantised by arguments of `encode`, so calls may differ in these.
-
-    Memory grows by one float32 vector per distinct text. `encoded` and `seconds` tell how many texts the encoder has
+    In memory it is one float32 vector per distinct text. `encoded` and `seconds` tell how many texts the encoder has
     encoded, and how long it took.
 
     Examples:
@@ -54,16 +54,16 @@ class CachedEncoder(WrappedEncoder):
     def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
         """Embeddings of the texts, of which only those that are not kept yet are encoded."""
         keys = [(task, prompt, text) for text in texts]
-        found = self._store.find(keys)
-        missing = list(dict.fromkeys(key for key, vector in zip(keys, found, strict=True) if vector is None))
+        stored = dict(zip(keys, self._store.find(keys), strict=True))
+        missing = [key for key, vector in stored.items() if vector is None]
         if missing:
             start = perf_counter()
-            fresh = self.inner_vectors([text for _, _, text in missing], prompt, task, **options)
-            self._store.add(missing, fresh)
+            new_texts = [text for _, _, text in missing]
+            self._store.add(missing, self.inner_vectors(new_texts, prompt, task, **options))
             self.encoded += len(missing)
             self.seconds += perf_counter() - start
-            found = self._store.find(keys)
-        return np.stack([vector for vector in found if vector is not None])
+            stored.update(zip(missing, self._store.find(missing), strict=True))
+        return np.stack([stored[key] for key in keys])  # type: ignore[arg-type]  # none is missing
 
 
 class _InMemory:
@@ -97,37 +97,38 @@ class VectorStore:
         self.folder = Path(folder) / hashlib.sha256(facts.encode()).hexdigest()[:32]
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "encoder.json").write_text(facts, "utf-8")
-        self._files: dict[str, np.ndarray] = {}
-        self._places: dict[bytes, tuple[str, int]] = {}
+        self._read_files: set[str] = set()
+        self._rows: dict[bytes, np.ndarray] = {}  # the vector of each key, a view of a file
 
     def find(self, keys: Sequence[Hashable]) -> list[np.ndarray | None]:
         """The vector of each key, `(width,)`; None if it has none."""
         self._read_new_files()
-        places = [self._places.get(_digest(key)) for key in keys]
-        return [None if place is None else self._files[place[0]][place[1]] for place in places]
+        return [self._rows.get(_digest(key)) for key in keys]
 
     def add(self, keys: Sequence[Hashable], vectors: np.ndarray) -> None:
         """Stores vectors, `(len(keys), width)`."""
         name = uuid.uuid4().hex
-        np.save(self.folder / f"{name}{VECTORS}", vectors)
         digests = np.frombuffer(b"".join(map(_digest, keys)), np.uint8).reshape(-1, DIGEST)
+        np.save(self.folder / f"{name}{VECTORS}", vectors)
         with atomic_write(self.folder / f"{name}{KEYS}") as partial, partial.open("wb") as stream:
             np.save(stream, digests)
 
     def _read_new_files(self) -> None:
         for file in sorted(self.folder.glob(f"*{KEYS}")):
             name = file.name.removesuffix(KEYS)
-            if name in self._files:
+            if name in self._read_files:
                 continue
+            self._read_files.add(name)
             try:
-                vectors, digests = np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"), np.load(file)
+                digests = np.load(file)
+                vectors = np.asarray(np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"))
             except Exception as error:  # a damaged file raises errors of many types
                 logger.warning("'%s' is damaged; its texts are encoded again: %s", file, error_line(error, 100))
-                vectors, digests = np.empty((0, 0)), np.empty((0, DIGEST), np.uint8)
-            self._files[name] = np.asarray(vectors)  # a plain view: rows of `memmap` are slow
-            for row, digest in enumerate(digests[: len(vectors)]):
-                self._places.setdefault(digest.tobytes(), (name, row))
+                continue
+            for digest, vector in zip(digests, vectors, strict=False):
+                self._rows.setdefault(digest.tobytes(), vector)
 
 
 def _digest(key: Hashable) -> bytes:
+    """The name of a key on disk."""
     return hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=DIGEST).digest()

@@ -20,11 +20,12 @@ from tqdm.auto import tqdm
 from hf_xlsr.data.languages import nearest_tag
 from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.arguments import WrappedEncoder
-from hf_xlsr.encoders.encoding import Encoder, embed, route_of, unit_length
+from hf_xlsr.encoders.encoding import BATCH_SIZE, Encoder, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import check_finite
 
-TENSORS, FACTS = "debias.safetensors", "debias.json"
+TENSORS = "debias.safetensors"
+FACTS = "debias.json"
 FORMAT = 1
 BATCHES_AT_ONCE = 16  # encoders sort texts by length: more than one batch at a time saves padding
 
@@ -97,23 +98,31 @@ class Debias:
 
     @property
     def dimension(self) -> int:
-        return next(iter(self.fitted.values())).shape[-1 if self.method == "whitening" else 0]
+        """Width of the embeddings."""
+        first_fit = next(iter(self.fitted.values()))
+        return first_fit.shape[-1 if self.method == "whitening" else 0]
 
     @property
     def removed(self) -> int:
         """Number of components removed of each language; 0 for the other methods."""
-        return next(iter(self.fitted.values())).shape[1] if self.method == "components" else 0
+        if self.method != "components":
+            return 0
+        first_fit = next(iter(self.fitted.values()))
+        return first_fit.shape[1]
 
     @property
     def variant(self) -> str:
         """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., `mean` or `whitening`."""
-        return f"pcr{self.removed}" if self.method == "components" else self.method
+        if self.method == "components":
+            return f"pcr{self.removed}"
+        return self.method
 
     def language_of(self, language: str | None) -> str:
         """The tag under which a language was fitted: this one, or another of the same language."""
-        if (name := nearest_tag(language, self.languages)) is None:
+        tag = nearest_tag(language, self.languages)
+        if tag is None:
             raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
-        return name
+        return tag
 
     def apply(self, vectors: np.ndarray, language: str, *, normalize: bool = False) -> np.ndarray:
         """Removes what was fitted of a language from its embeddings, `(..., width)`.
@@ -121,32 +130,43 @@ class Debias:
         The arithmetic is in float32, or float64 for float64. With `normalize` the result has length 1 (a zero vector
         stays zero); the notebook of the authors does not normalise, and cosines do not depend on it.
         """
-        fitted, remove, given = self.fitted[self.language_of(language)], METHODS[self.method][1], np.asarray(vectors)
-        if given.shape[-1:] != (self.dimension,):
-            raise XlsrError(f"Embeddings must be {self.dimension} wide, as those fitted on, got shape {given.shape}.")
-        array = given.astype(np.float64 if given.dtype == np.float64 else np.float32, copy=False)
-        left = remove(array, fitted.astype(array.dtype))
-        left = unit_length(left) if normalize else left
-        return left.astype(given.dtype, copy=False) if given.dtype.kind == "f" else left
+        fitted = self.fitted[self.language_of(language)]
+        vectors = np.asarray(vectors)
+        if vectors.shape[-1:] != (self.dimension,):
+            raise XlsrError(
+                f"Embeddings must be {self.dimension} wide, as those fitted on, got shape {vectors.shape}."
+            )
+
+        dtype = np.float64 if vectors.dtype == np.float64 else np.float32
+        _, remove = METHODS[self.method]
+        unbiased = remove(vectors.astype(dtype, copy=False), fitted.astype(dtype))
+        if normalize:
+            unbiased = unit_length(unbiased)
+        if vectors.dtype.kind == "f":
+            return unbiased.astype(vectors.dtype, copy=False)
+        return unbiased
 
     def facts(self) -> dict[str, Any]:
         """Content of `debias.json`: method, components, dimension, encoder, prompt, and texts and share by language."""
+        languages = {
+            name: {"texts": int(self.counts[name]), "share": float(self.shares[name])} for name in self.languages
+        }
         return {
             "method": self.method,
             "components": self.removed,
             "dimension": self.dimension,
             "encoder": self.encoder,
             "prompt": self.prompt,
-            "languages": {
-                name: {"texts": int(self.counts[name]), "share": float(self.shares[name])} for name in self.languages
-            },
+            "languages": languages,
         }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Writes `debias.safetensors` and `debias.json` to a folder, which is created."""
-        home, part = Path(folder), METHODS[self.method][0]
-        tensors = {f"{part}/{name}": np.ascontiguousarray(array) for name, array in self.fitted.items()}
+        home = Path(folder)
+        kind, _ = METHODS[self.method]
+        tensors = {f"{kind}/{name}": np.ascontiguousarray(array) for name, array in self.fitted.items()}
         facts = {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}
+
         home.mkdir(parents=True, exist_ok=True)
         save_file(tensors, home / TENSORS)
         (home / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
@@ -154,15 +174,20 @@ class Debias:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Debias:
+        """Reads what `save` wrote."""
         home = Path(folder)
+        fitted: dict[str, np.ndarray] = {}
+        counts: dict[str, int] = {}
+        shares: dict[str, float] = {}
         try:
             facts = json.loads((home / FACTS).read_text("utf-8"))
             tensors = load_file(home / TENSORS)
-            languages, method = facts["languages"], facts["method"]
-            fitted = {name: tensors[f"{METHODS[method][0]}/{name}"].astype(np.float64) for name in languages}
-            counts = {name: int(entry["texts"]) for name, entry in languages.items()}
-            shares = {name: float(entry["share"]) for name, entry in languages.items()}
-            return cls(fitted, method, counts, shares, str(facts["encoder"]), facts["prompt"])
+            kind, _ = METHODS[facts["method"]]
+            for name, entry in facts["languages"].items():
+                fitted[name] = tensors[f"{kind}/{name}"].astype(np.float64)
+                counts[name] = int(entry["texts"])
+                shares[name] = float(entry["share"])
+            return cls(fitted, facts["method"], counts, shares, str(facts["encoder"]), facts["prompt"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             raise XlsrError(f"{home} must hold {FACTS} and {TENSORS} of `hf-xlsr debias fit`: {error!r}.") from error
 
@@ -208,8 +233,7 @@ class DebiasFitter:
         if len(matrix):
             count, total, moment = self._moments.get(language, (0, 0.0, 0.0))
             check_finite(matrix, "the embeddings", count)
-            moment = moment + matrix.T @ matrix
-            self._moments[language] = count + len(matrix), total + matrix.sum(axis=0), moment
+            self._moments[language] = (count + len(matrix), total + matrix.sum(axis=0), moment + matrix.T @ matrix)
         return self
 
     def finish(
@@ -223,35 +247,40 @@ class DebiasFitter:
         positive.
         """
         check_method(components, method)
-        counts = {language: count for language, (count, _, _) in self._moments.items()}
-        require_positive("number of embeddings", sum(counts.values()))
+        require_positive("number of embeddings", len(self._moments))
         fitted: dict[str, np.ndarray] = {}
+        counts: dict[str, int] = {}
         shares: dict[str, float] = {}
         for language, (count, total, moment) in self._moments.items():
             mean = total / count
-            squares = float(count * (mean @ mean))
+            removed_squares = float(count * (mean @ mean))
             if method == "mean":
                 fitted[language] = mean
             elif method == "whitening":
-                fitted[language] = np.vstack([mean, _inverse_root(moment / count - np.outer(mean, mean))])
+                covariance = moment / count - np.outer(mean, mean)
+                fitted[language] = np.vstack([mean, _inverse_root(covariance)])
             else:
-                fitted[language], squares = _leading(moment, count, components, language)
-            whole = float(np.trace(moment))
-            shares[language] = squares / whole if whole else 0.0
+                fitted[language], removed_squares = _leading(moment, count, components, language)
+
+            counts[language] = count
+            squares = float(np.trace(moment))
+            shares[language] = removed_squares / squares if squares else 0.0
         return Debias(fitted, method, counts, shares, encoder, prompt)
 
 
 def _leading(moment: np.ndarray, count: int, components: int, language: str) -> tuple[np.ndarray, float]:
     """The first eigenvectors, `(width, components)`, and the sum of their eigenvalues."""
     values, vectors = np.linalg.eigh(moment)
-    values, vectors = values[::-1], vectors[:, ::-1]
+    values = values[::-1]  # the largest first
+    leading = vectors[:, ::-1][:, :components]
     rank = int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum())
-    if components > (most := min(rank, count - 1, len(moment) - 1)):
+    most = min(rank, count - 1, len(moment) - 1)
+    if components > most:
         raise XlsrError(f"`components` must be at most {most} for the texts of '{language}', got {components}.")
-    chosen = vectors[:, :components]
+
     # The sign of an eigenvector depends on the library.
-    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(components)])
-    return np.ascontiguousarray(chosen * signs), float(values[:components].sum())
+    signs = np.sign(leading[np.abs(leading).argmax(axis=0), np.arange(components)])
+    return np.ascontiguousarray(leading * signs), float(values[:components].sum())
 
 
 def _inverse_root(covariance: np.ndarray) -> np.ndarray:
@@ -266,6 +295,7 @@ def _inverse_root(covariance: np.ndarray) -> np.ndarray:
 
 
 def check_method(components: int, method: str) -> None:
+    """Raises for a method that does not exist, or without components."""
     require_choice("method", method, tuple(METHODS))
     require_positive("components", components)
 
@@ -277,7 +307,7 @@ def fit_debias(
     components: int = 1,
     method: str = "components",
     prompt: Prompts = None,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     routes: Mapping[str, str] | None = None,
     show_progress_bar: bool = False,
     name: str = "",
@@ -303,8 +333,8 @@ def fit_debias(
     with tqdm(desc="fitting", unit=" texts", disable=not show_progress_bar) as bar:
         for language, stream in texts.items():
             bar.set_description(f"fitting {language}")
-            rows = iter(() if isinstance(stream, str) else stream)
-            while chunk := list(islice(rows, batch_size * BATCHES_AT_ONCE)):
+            sentences = iter(() if isinstance(stream, str) else stream)
+            while chunk := list(islice(sentences, batch_size * BATCHES_AT_ONCE)):
                 fitter.partial_fit(language, embed(encoder, chunk, language=language, **options))
                 bar.update(len(chunk))
             if language not in fitter.languages:

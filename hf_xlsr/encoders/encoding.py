@@ -14,6 +14,15 @@ from hf_xlsr.data.prompts import ROLES, Prompts, PromptTable
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.vectors import as_vectors
 
+BATCH_SIZE = 64
+"""Texts that are encoded at a time, where nobody says another number."""
+
+RUN_BATCH_SIZE = 128
+"""The same for evaluation and teachers of a run; another number would change the last bits of their results."""
+
+LONGEST = 2**20
+"""Tokens of the longest text; a tokenizer without a limit says 1e30."""
+
 
 class Encoder(Protocol):
     """Interface of encoders: `SentenceTransformer.encode`, or a method with the same arguments."""
@@ -28,7 +37,7 @@ class EncodingOptions(TypedDict, total=False):
     Attributes:
         prompt: Put before texts instead of the model's own prompts: one for all (`"query: "`, or `""` for none), or by
             name: a language, `query`, `document`, `source`, `target` or `default`. None: the model's own.
-        batch_size: Texts encoded at a time (64).
+        batch_size: Texts encoded at a time, `BATCH_SIZE` by default.
         routes: Language -> route, for an encoder whose routes are not named after languages.
         show_progress_bar: Show one while encoding.
     """
@@ -49,10 +58,14 @@ def routes_of(encoder: Any) -> tuple[str, ...]:
     """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`."""
     if getattr(encoder, "routes", None):
         return tuple(encoder.routes)
-    children = list(encoder.children()) if hasattr(encoder, "children") else []
-    # A Router is known by its parts, so that nothing is imported for encoders that have none.
-    routers = [module for module in children if hasattr(module, "sub_modules") and hasattr(module, "default_route")]
-    return tuple(routers[0].sub_modules) if routers else ()
+    if not hasattr(encoder, "children"):
+        return ()
+
+    # A Router is known by its attributes, so that nothing is imported for encoders that have none.
+    for module in encoder.children():
+        if hasattr(module, "sub_modules") and hasattr(module, "default_route"):
+            return tuple(module.sub_modules)
+    return ()
 
 
 def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:
@@ -69,17 +82,20 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     """
     names = routes_of(encoder)
     if routes:
-        if (tag := nearest_tag(language, routes)) is None:  # the default route would embed it by another encoder
+        tag = nearest_tag(language, routes)
+        if tag is None:  # the default route would embed it by another encoder
             raise XlsrError(f"`routes` must include language {language!r}, got {', '.join(routes)}.")
         require_choice("routes", routes[tag], names)
         return routes[tag]
-    of_languages = [name for name in names if langcodes.tag_is_valid(name)]
-    found = nearest_tag(language, of_languages)
-    if found or len(of_languages) < max(len(names), 1):
-        return found
-    raise XlsrError(
-        f"The encoder has routes for {', '.join(names)}, got language {language!r}. Give --languages, or --routes de=en."
-    )
+
+    languages = [name for name in names if langcodes.tag_is_valid(name)]
+    route = nearest_tag(language, languages)
+    if route is None and names and len(languages) == len(names):
+        raise XlsrError(
+            f"The encoder has routes for {', '.join(names)}, got language {language!r}. "
+            "Give --languages, or --routes de=en."
+        )
+    return route
 
 
 def call_encode(encoder: Encoder, texts: list[str], *, prompt: str, task: str | None = None, **options: Any) -> Any:
@@ -105,7 +121,7 @@ def embed(
     language: str | None = None,
     role: str | None = None,
     prompt: Prompts = None,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     routes: Mapping[str, str] | None = None,
     normalize: bool = True,
     show_progress_bar: bool = False,
@@ -135,19 +151,20 @@ def embed(
         >>> embed(Lengths(), ["a"], language="de", prompt=prompts, normalize=False).tolist()
         [[8.0, 1.0]]
     """
-    texts = texts if isinstance(texts, str) else list(texts)
-    if isinstance(texts, str) or not texts:
+    if isinstance(texts, str):
         raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
+    texts = list(texts)
+    if not texts:
+        raise XlsrError("`texts` must be a list of at least one sentence, got [].")
     require_positive("batch_size", batch_size)
-    positions: dict[str, int] = {}
-    spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
 
     task = route_of(encoder, language, routes)
     if task is None and role in ROLES and role in routes_of(encoder):
         task = role
+    unique_texts = list(dict.fromkeys(texts))
     encoded = call_encode(
         encoder,
-        list(positions),
+        unique_texts,
         prompt=PromptTable.of(encoder).given(prompt).text(role=role, language=language),
         task=task,
         batch_size=batch_size,
@@ -156,8 +173,11 @@ def embed(
     )
 
     vectors = as_vectors(encoded, "the encoder's output")
-    if len(vectors) != len(positions):
-        raise XlsrError(f"`encode` must return a vector per text, got {vectors.shape} for {len(positions)} texts.")
+    if len(vectors) != len(unique_texts):
+        raise XlsrError(f"`encode` must return a vector per text, got {vectors.shape} for {len(unique_texts)} texts.")
     if normalize:
         vectors = unit_length(vectors)
-    return vectors if len(positions) == len(texts) else vectors[spread]
+    if len(unique_texts) == len(texts):
+        return vectors
+    rows = {text: row for row, text in enumerate(unique_texts)}
+    return vectors[[rows[text] for text in texts]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import update_from_file
 
-NO_PART_OF_A_MODEL = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
+IGNORED_FILES = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
+LICENSES = ("LICENSE", "LICENCE")
+SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name")
+# A model's origin and version do not affect its embeddings. Each call of `encode` sets truncation and padding.
+UNHASHED_CONFIG = ("_name_or_path", "transformers_version")
+UNHASHED_TOKENIZER = ("truncation", "padding")
 
 
 def content_hash(model: str | os.PathLike[str] | Any) -> str:
@@ -26,17 +32,17 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     """
     if not isinstance(model, (str, os.PathLike)):
         return loaded_hash(model)
-    found = find_model(os.fspath(model)).path
-    folder = Path(found) if Path(found).is_dir() else _cached_folder(found)
-    files = {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and _is_of_the_model(path.relative_to(folder))
-    }
+    path = find_model(os.fspath(model)).path
+    folder = Path(path)
+    if not folder.is_dir():
+        folder = _cached_folder(path)
+
     digest = hashlib.sha256()
-    for name, path in sorted(files.items()):
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        update_from_file(digest, path)
+    names = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+    for name in sorted(filter(_is_hashed, names), key=Path.as_posix):
+        file = folder / name
+        digest.update(f"{name.as_posix()}\0{file.stat().st_size}\0".encode())
+        update_from_file(digest, file)
     return digest.hexdigest()
 
 
@@ -50,10 +56,11 @@ def _cached_folder(model: str) -> Path:
         raise XlsrError(f"Model '{model}' is neither a folder nor in the local cache of the Hub.") from error
 
 
-def _is_of_the_model(path: Path) -> bool:
-    if any(part.startswith(".") for part in path.parts):
-        return False
-    return path.suffix.lower() not in NO_PART_OF_A_MODEL and not path.name.upper().startswith(("LICENSE", "LICENCE"))
+def _is_hashed(path: Path) -> bool:
+    """Whether a file of a model's folder may determine its embeddings."""
+    hidden = any(name.startswith(".") for name in path.parts)
+    ignored = path.suffix.lower() in IGNORED_FILES or path.name.upper().startswith(LICENSES)
+    return not (hidden or ignored)
 
 
 def loaded_hash(model: Any, *, poolers: bool = True) -> str:
@@ -64,31 +71,35 @@ def loaded_hash(model: Any, *, poolers: bool = True) -> str:
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    options = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name")
-    settings = {option: getattr(model, option, None) for option in options}
-    parts = {name: _configuration(module) for name, module in model.named_modules(remove_duplicate=False)}
-    digest.update(json.dumps([settings, parts], sort_keys=True, default=str).encode())
+
+    settings = {name: getattr(model, name, None) for name in SETTINGS}
+    modules = {name: _facts(module) for name, module in model.named_modules(remove_duplicate=False)}
+    digest.update(json.dumps([settings, modules], sort_keys=True, default=str).encode())
     return digest.hexdigest()
 
 
-def _configuration(module: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"class": type(module).__name__}
+def _facts(module: Any) -> dict[str, Any]:
+    """What determines the output of a module besides its weights."""
+    facts: dict[str, Any] = {"class": type(module).__name__}
     if hasattr(module, "get_config_dict"):
         options = module.get_config_dict()
         if options.get("route_mappings"):  # of a Router, whose keys are tuples
             options = {**options, "route_mappings": sorted(map(str, options["route_mappings"].items()))}
-        found["options"] = options
-        found["max_seq_length"] = getattr(module, "max_seq_length", None)
-    if hasattr(getattr(module, "config", None), "to_dict"):
-        # The model's origin and version do not affect its embeddings.
-        told = {"_name_or_path", "transformers_version"}
-        found["config"] = {key: value for key, value in module.config.to_dict().items() if key not in told}
+        facts["options"] = options
+        facts["max_seq_length"] = getattr(module, "max_seq_length", None)
+
+    config = getattr(module, "config", None)
+    if hasattr(config, "to_dict"):
+        facts["config"] = _without(config.to_dict(), UNHASHED_CONFIG)
+
     tokenizer: Any = getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(tokenizer, "to_str"):
-        state = json.loads(tokenizer.to_str())
-        # These two are set by each call of `encode`.
-        found["tokenizer"] = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+        facts["tokenizer"] = _without(json.loads(tokenizer.to_str()), UNHASHED_TOKENIZER)
     elif hasattr(tokenizer, "get_vocab"):
-        found["tokenizer"] = tokenizer.get_vocab()
-    return found
+        facts["tokenizer"] = tokenizer.get_vocab()
+    return facts
+
+
+def _without(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,9 +39,8 @@ def _options_of(module: Any) -> dict[str, Any]:
         raise XlsrError(
             f"A head must have modules of {', '.join(KINDS)}, got {type(module).__module__}.{type(module).__name__}."
         )
-    options = module.get_config_dict()
-    # Lists, as JSON gives them back: a configuration must equal itself after saving and loading.
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    # As JSON gives them back, lists for tuples: a configuration must equal itself after saving and loading.
+    return json.loads(json.dumps(module.get_config_dict()))
 
 
 def build_head(config: Sequence[Mapping[str, Any]]) -> nn.ModuleList:
@@ -59,10 +59,12 @@ def _build_module(kind: str, **options: Any) -> Module:
 def _activation(name: str) -> nn.Module:
     """A function of torch by the path of its class. Any other path would import code that a configuration names."""
     path, _, class_name = name.rpartition(".")
-    found = getattr(importlib.import_module(path), class_name, None) if path.startswith("torch.") else None
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+    activation: Any = None
+    if path.startswith("torch."):
+        activation = getattr(importlib.import_module(path), class_name, None)
+    if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
         raise XlsrError(f"The activation of a Dense must be a class of torch.nn, got '{name}'.")
-    return found()
+    return activation()
 
 
 def new_head(
@@ -85,13 +87,11 @@ def new_head(
         pool = Pooling(width, pooling_mode=pooling)
     except (TypeError, ValueError) as error:
         raise XlsrError(f"`pooling` must be among {', '.join(Pooling.POOLING_MODES)}, got {pooling!r}.") from error
-    modules: list[nn.Module] = [pool]
+
+    config = head_config([pool])
     if dimension:
-        with torch.device("meta"):  # a configuration needs no weights, and must not draw random numbers
-            modules.append(_linear(pool.get_embedding_dimension(), dimension, bias=bias))
-    if normalize:
-        modules.append(Normalize())
-    return head_config(modules)
+        config.append(_linear_config(pool.get_embedding_dimension(), dimension, bias=bias))
+    return with_normalize(config, normalize)
 
 
 def check_pooling(pooling: Any) -> None:
@@ -102,16 +102,18 @@ def check_pooling(pooling: Any) -> None:
 
 def with_pooling(config: HeadConfig, pooling: Any) -> HeadConfig:
     """A head's configuration with another pooling; weights behind it need embeddings of the same width."""
+    reads_width = not {entry["kind"] for entry in config} <= {Pooling.__name__, Normalize.__name__}
     changed = []
     for entry in config:
         if entry["kind"] == Pooling.__name__:
-            (own,) = new_head(entry["embedding_dimension"], pooling, normalize=False)
-            entry = {**entry, "pooling_mode": own["pooling_mode"]}
+            (new_entry,) = new_head(entry["embedding_dimension"], pooling, normalize=False)
+            width = embedding_width([entry])
+            entry = {**entry, "pooling_mode": new_entry["pooling_mode"]}
+            if reads_width and embedding_width([entry]) != width:
+                raise XlsrError(
+                    f"`pooling` {pooling!r} changes the width of embeddings, which modules behind it do not take."
+                )
         changed.append(entry)
-    pooled, before = ([one for one in head if one["kind"] == Pooling.__name__] for head in (changed, config))
-    reads_width = any(one["kind"] not in (Pooling.__name__, Normalize.__name__) for one in config)
-    if reads_width and embedding_width(pooled) != embedding_width(before):
-        raise XlsrError(f"`pooling` {pooling!r} changes the width of embeddings, which modules behind it do not take.")
     return changed
 
 
@@ -120,34 +122,35 @@ def with_projection(config: HeadConfig, dimension: int) -> HeadConfig:
 
     A head that has a linear layer of this width there stays as it is.
     """
-    last = config[-1:] if config[-1]["kind"] == Normalize.__name__ else []
-    inner = config[: len(config) - len(last)]
-    with torch.device("meta"):
-        inputs = inner[-1].get("in_features", embedding_width(inner))
-        if inner[-1:] == head_config([_linear(inputs, dimension)]):
-            return config
-        added = head_config([_linear(embedding_width(inner), dimension)])
-    return [*inner, *added, *last]
+    normalized = config[-1]["kind"] == Normalize.__name__
+    inner = with_normalize(config, False)
+    inputs = inner[-1].get("in_features")
+    if inputs is not None and inner[-1] == _linear_config(inputs, dimension):
+        return config
+    return with_normalize([*inner, _linear_config(embedding_width(inner), dimension)], normalized)
 
 
-def _linear(inputs: int, outputs: int, *, bias: bool = False) -> Dense:
-    return Dense(inputs, outputs, bias=bias, activation_function=nn.Identity())
+def _linear_config(inputs: int, outputs: int, *, bias: bool = False) -> dict[str, Any]:
+    with torch.device("meta"):  # a configuration needs no weights, and must not draw random numbers
+        linear = Dense(inputs, outputs, bias=bias, activation_function=nn.Identity())
+    return head_config([linear])[0]
 
 
 def with_normalize(config: HeadConfig, normalize: bool) -> HeadConfig:
     """A head's configuration with or without a last module that makes embeddings unit vectors."""
-    last = bool(config) and config[-1]["kind"] == Normalize.__name__
-    if normalize == last:
-        return config
-    return [*config, *head_config([Normalize()])] if normalize else config[:-1]
+    normalized = bool(config) and config[-1]["kind"] == Normalize.__name__
+    if normalize and not normalized:
+        return [*config, *head_config([Normalize()])]
+    if normalized and not normalize:
+        return config[:-1]
+    return config
 
 
 def embedding_width(config: Sequence[Mapping[str, Any]]) -> int:
     """Width of the embeddings that a head makes."""
     with torch.device("meta"):
-        head = build_head(config)
-    modules: Any = head
-    widths = [module.get_embedding_dimension() for module in modules if hasattr(module, "get_embedding_dimension")]
+        head: Any = build_head(config)
+    widths = [module.get_embedding_dimension() for module in head if hasattr(module, "get_embedding_dimension")]
     return int(widths[-1])
 
 
@@ -176,6 +179,7 @@ def run_head(head: Sequence[nn.Module], features: dict[str, Any], *, normalize: 
     modules = list(head)
     if not normalize and isinstance(modules[-1], Normalize):
         modules.pop()
+
     features = {**features, "token_embeddings": _exact(features["token_embeddings"])}
     features |= _with_zeros(features["token_embeddings"], features.get("attention_mask"))
     for module in modules:
@@ -200,4 +204,5 @@ def _with_zeros(states: torch.Tensor, mask: torch.Tensor | None) -> dict[str, to
 
 
 def _exact(values: torch.Tensor) -> torch.Tensor:
+    """Values in float32, or float64 as they are."""
     return values if values.dtype == torch.float64 else values.float()

@@ -9,17 +9,20 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from sentence_transformers.util import get_device_name
 
 from hf_xlsr.encoders.assembly import load_sentence_transformer
 from hf_xlsr.encoders.encoding import embed, routes_of
+from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.encoders.onnx import FLOAT_FILE, OnnxEncoder
 from hf_xlsr.encoders.reading import find_model, read_saved
 from hf_xlsr.utils.devices import choose_precision, resolve_device
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 
 DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8", "auto")
 # What `auto` measures: 96 sentences of 5 to 16 words.
-WORDS = "the quick brown fox jumps over a lazy dog and runs home through deep cold rivers".split()
-TEXTS = [f"{number}: {' '.join(WORDS[: 4 + number % 12])}" for number in range(96)]
+SENTENCE = "the quick brown fox jumps over a lazy dog and runs home through deep cold rivers"
+TEXTS = [f"{number}: {' '.join(SENTENCE.split()[: 4 + number % 12])}" for number in range(96)]
 MIN_COSINE = 0.999
 
 
@@ -35,13 +38,11 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             see `fastest_dtype`.
     """
     check_choice(model, device, dtype)
-    dtype = fastest_dtype(model, device) if dtype == "auto" else dtype
+    if dtype == "auto":
+        dtype = fastest_dtype(model, device)
     place = find_model(model)
-    if dtype is not None and dtype.startswith("onnx"):
-        from hf_xlsr.encoders.onnx import OnnxEncoder
-
+    if dtype in ("onnx", "onnx-int8"):
         return OnnxEncoder(place.path, int8=dtype == "onnx-int8")
-    from sentence_transformers.util import get_device_name
 
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     try:
@@ -49,11 +50,14 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             loaded = read_saved(place).detached().assemble().to(device or get_device_name())
         else:
             loaded = load_sentence_transformer(place.path, device, **options)
-        # sentence-transformers leaves a Dense inside a Router in float32.
-        return loaded.to(getattr(torch, dtype)) if dtype in ("bfloat16", "float16") else loaded
+        if dtype in ("bfloat16", "float16"):
+            loaded = loaded.to(
+                getattr(torch, dtype)
+            )  # sentence-transformers leaves a Dense inside a Router in float32
     except Exception as error:  # a damaged folder raises errors of many types
         reason = error_line(error, 200) or type(error).__name__
         raise XlsrError(f"Model '{model}' cannot be loaded: {reason}") from error
+    return loaded
 
 
 def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
@@ -73,45 +77,46 @@ def fastest_dtype(model: str, device: str | None = None) -> str:
     Tried are `float32`, `bfloat16` where the hardware computes it, and `onnx` where the folder has the file. One whose
     embeddings have a cosine below 0.999 with those of `float32` is not chosen.
     """
-    from sentence_transformers.util import get_device_name
+    on_cpu = (device or get_device_name()).startswith("cpu")
+    candidates = ["float32"]
+    if choose_precision(cpu=on_cpu) == "bfloat16":
+        candidates.append("bfloat16")
+    onnx_folder = Path(find_model(model).path) / "onnx"
+    if on_cpu and find_spec("onnxruntime") and any(onnx_folder.rglob(FLOAT_FILE)):
+        candidates.append("onnx")
+    if len(candidates) == 1:
+        return "float32"
 
-    from hf_xlsr.encoders.onnx import FLOAT_FILE
-
-    cpu = (device or get_device_name()).startswith("cpu")
-    choices = ["float32"]
-    if choose_precision(cpu=cpu) == "bfloat16":
-        choices.append("bfloat16")
-    if cpu and find_spec("onnxruntime") and any((Path(find_model(model).path) / "onnx").rglob(FLOAT_FILE)):
-        choices.append("onnx")
-    if len(choices) == 1:
-        return choices[0]
     seconds: dict[str, float] = {}
     exact: Any = None
-    for choice in choices:
-        encoder = load_encoder(model, device, choice)
+    for dtype in candidates:
+        encoder = load_encoder(model, device, dtype)
         language = next(iter(routes_of(encoder)), None)
         embed(encoder, TEXTS[:16], language=language)
         start = perf_counter()
         vectors = embed(encoder, TEXTS, language=language)
-        took = perf_counter() - start
-        exact = vectors if exact is None else exact
+        elapsed = perf_counter() - start
+
+        if exact is None:
+            exact = vectors
         if float((vectors * exact).sum(1).min()) >= MIN_COSINE:
-            seconds[choice] = took
+            seconds[dtype] = elapsed
     return min(seconds, key=seconds.__getitem__)
 
 
 def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
     """An encoder's device, precision, maximum length and, of `model`, hash, for files of results."""
-    from hf_xlsr.encoders.fingerprint import content_hash
-
-    facts: dict[str, Any] = {} if model is None else {"content_sha256": content_hash(model)}
+    facts: dict[str, Any] = {}
+    if model is not None:
+        facts["content_sha256"] = content_hash(model)
     if hasattr(encoder, "device"):
         facts["device"] = str(encoder.device)
     if hasattr(encoder, "parameters"):
         facts["precision"] = sorted({str(weight.dtype).removeprefix("torch.") for weight in encoder.parameters()})
     elif hasattr(encoder, "precision"):
         facts["precision"] = [encoder.precision]
-    if (length := finite_length(encoder)) is not None:
+    length = finite_length(encoder)
+    if length is not None:
         facts["max_length"] = length
     return facts
 
@@ -119,4 +124,6 @@ def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
 def finite_length(encoder: Any) -> int | None:
     """Number of tokens that an encoder truncates texts to; None if unknown or, as for a static model, unlimited."""
     length = getattr(encoder, "max_seq_length", None)
-    return int(length) if length and math.isfinite(length) else None
+    if not length or not math.isfinite(length):
+        return None
+    return int(length)

@@ -11,13 +11,15 @@ import numpy as np
 
 from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.encoders.arguments import EncodeMethods
+from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
 
-FLOAT_FILE, INT8_FILE = "model.onnx", "model_quantized.onnx"
-INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
-LONGEST = 2**20  # tokens; a greater `model_max_length` means that the tokenizer has none
+FLOAT_FILE = "model.onnx"
+INT8_FILE = "model_quantized.onnx"
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "sentence_embedding"
 
 
 @dataclass(frozen=True)
@@ -37,47 +39,81 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
     home = Path(export)
     if not (home / "modules.json").is_file():
         raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
-    modules = [(_name(module["type"]), _inside(home, module["path"])) for module in _json(home / "modules.json")]
-    (first, folder), rest = modules[0], modules[1:]
-    if first != "Router":
+
+    modules = [_class_and_folder(home, module["type"], module["path"]) for module in _json(home / "modules.json")]
+    first_class, first_folder = modules[0]
+    if first_class != "Router":
         return {"": _part(home, modules)}
-    router = _json(home / folder / "router_config.json")
-    parts = {}
+
+    router = _json(home / first_folder / "router_config.json")
+    parts_by_route = {}
     for route, names in router["structure"].items():
-        own = [(_name(router["types"][name]), _inside(home, folder, name)) for name in names]
-        parts[_inside(home, route)] = _part(home, own + rest)
-    return parts
+        of_route = [_class_and_folder(home, router["types"][name], first_folder, name) for name in names]
+        parts_by_route[_inside(home, route)] = _part(home, of_route + modules[1:])
+    return parts_by_route
 
 
 def _part(home: Path, modules: list[tuple[str, str]]) -> ExportPart:
-    names = [name for name, _ in modules]
-    if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= {"Dense", "Normalize"}:
-        raise XlsrError(f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(names)}.")
-    folder = modules[0][1]
+    """The encoder whose modules, class and folder, are these; an error for what ONNX files cannot hold."""
+    classes = [class_name for class_name, _ in modules]
+    if classes[:2] != ["Transformer", "Pooling"] or not set(classes[2:]) <= {"Dense", "Normalize"}:
+        raise XlsrError(
+            f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(classes)}."
+        )
+
+    (_, folder), *layers = modules
+    (_, pooling_folder), *_ = layers
     settings = _json(home / folder / "sentence_bert_config.json")
+    pooling = _json(home / pooling_folder / "config.json")
     if "message" in settings.get("modality_config", {}):
         raise XlsrError(f"'{home}' reads texts as messages of a chat, which ONNX files do not.")
-    if settings.get("do_lower_case") or not _json(home / modules[1][1] / "config.json").get("include_prompt", True):
+    if settings.get("do_lower_case") or not pooling.get("include_prompt", True):
         raise XlsrError(
             f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."
         )
-    return ExportPart(folder, tuple(modules[1:]), settings.get("max_seq_length"))
+    return ExportPart(folder, tuple(layers), settings.get("max_seq_length"))
 
 
-def _name(module_type: str) -> str:
-    return module_type.rpartition(".")[2]
+def _class_and_folder(home: Path, module_type: str, *folders: str) -> tuple[str, str]:
+    return module_type.rpartition(".")[2], _inside(home, *folders)
 
 
 def _inside(home: Path, *names: str) -> str:
-    """A path inside the export, where files will be written."""
-    place = Path(*names)
-    if place.is_absolute() or ".." in place.parts:
-        raise XlsrError(f"Modules must be inside of '{home}', got '{place}'.")
-    return "" if place == Path() else place.as_posix()
+    """A path inside the export, where files will be written; empty for the export itself."""
+    path = Path(*names)
+    if path.is_absolute() or ".." in path.parts:
+        raise XlsrError(f"Modules must be inside of '{home}', got '{path}'.")
+    return "" if path == Path() else path.as_posix()
 
 
 def _json(file: Path) -> Any:
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    """The content of a file of settings; empty without one."""
+    if not file.is_file():
+        return {}
+    return json.loads(file.read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """The ONNX file of one encoder, with its tokenizer and the number of tokens that it reads."""
+
+    session: Any
+    tokenizer: Any
+    max_length: int
+
+    @property
+    def width(self) -> int:
+        """Width of the embeddings."""
+        outputs = {output.name: output for output in self.session.get_outputs()}
+        return int(outputs[OUTPUT].shape[1])
+
+    def token_ids(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)["input_ids"]
+
+    def embed(self, rows: list[list[int]]) -> np.ndarray:
+        """Embeddings of rows of token ids, `(rows, width)`, float32."""
+        batch = pad_rows(rows, self.tokenizer.pad_token_id)
+        return self.session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
 
 
 class OnnxEncoder(EncodeMethods):
@@ -93,60 +129,60 @@ class OnnxEncoder(EncodeMethods):
         from transformers import AutoTokenizer
 
         require_package("onnxruntime")
-        home, parts = Path(export), export_parts(export)
+        home = Path(export)
         config = _json(home / "config_sentence_transformers.json")
         self.truncate_dim = config.get("truncate_dim")
         # sentence-transformers adds these two when it loads a model.
         self.prompts: dict[str, str] = {"query": "", "document": "", **(config.get("prompts") or {})}
         self.default_prompt_name: str | None = config.get("default_prompt_name")
         self.precision = "int8" if int8 else "float32"
-        self.routes = tuple(route for route in parts if route)
-        self._sessions, self._tokenizers, self._lengths = {}, {}, {}
-        for route, part in parts.items():
-            file = home / "onnx" / route / (INT8_FILE if int8 else FLOAT_FILE)
+        file_name = INT8_FILE if int8 else FLOAT_FILE
+        option = "--int8" if int8 else "--onnx"
+
+        self._models: dict[str, OnnxModel] = {}
+        for route, part in export_parts(home).items():
+            file = home / "onnx" / route / file_name
             if not file.is_file():
-                option = "--int8" if int8 else "--onnx"
                 raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
-            self._sessions[route] = onnx_session(file, threads)
-            tokenizer = self._tokenizers[route] = load_auto(AutoTokenizer, str(home / part.folder))
-            limit = min(int(tokenizer.model_max_length), LONGEST)  # 1e30 if it has none
-            self._lengths[route] = limit if part.max_length is None else min(limit, part.max_length)
+            session = onnx_session(file, threads)
+            tokenizer = load_auto(AutoTokenizer, str(home / part.folder))
+            max_length = min(tokenizer.model_max_length, part.max_length or LONGEST, LONGEST)
+            self._models[route] = OnnxModel(session, tokenizer, int(max_length))
+        self.routes = tuple(filter(None, self._models))
 
     @property
     def max_seq_length(self) -> int:
         """Tokens that sentences are truncated to; the most of any encoder."""
-        return max(self._lengths.values())
+        return max(model.max_length for model in self._models.values())
 
     def get_embedding_dimension(self) -> int:
-        outputs = next(iter(self._sessions.values())).get_outputs()
-        return self.truncate_dim or int(next(output for output in outputs if output.name == OUTPUT).shape[1])
+        first_model = next(iter(self._models.values()))
+        return self.truncate_dim or first_model.width
 
     def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
         """Embeddings of the whole width, computed on the CPU, the longest texts first."""
         from tqdm import tqdm
 
         require_choice("device", str(options.get("device", self.device)), [self.device])
-        route = (task or "") if self.routes else ""
-        require_choice("task", route, self._sessions)
-        tokenizer, session = self._tokenizers[route], self._sessions[route]
-        limits: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
-        ids = tokenizer([prompt + text for text in texts], **limits)["input_ids"]
-        order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
+        route = task if task and self.routes else ""
+        require_choice("task", route, self._models)
+        model = self._models[route]
 
-        batch_size = options["batch_size"]
-        width = int(next(output for output in session.get_outputs() if output.name == OUTPUT).shape[1])
-        vectors = np.empty((len(texts), width), np.float32)
-        starts = range(0, len(ids), batch_size)
+        ids = model.token_ids([prompt + text for text in texts])
+        longest_first = sorted(range(len(ids)), key=lambda row: len(ids[row]), reverse=True)
+        vectors = np.empty((len(texts), model.width), np.float32)
+        starts = range(0, len(ids), options["batch_size"])
         for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):
-            rows = order[start : start + batch_size]
-            batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
-            vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+            rows = longest_first[start : start + options["batch_size"]]
+            vectors[rows] = model.embed([ids[row] for row in rows])
         return vectors
 
 
 def onnx_session(file: Path, threads: int | None = None) -> Any:
+    """A session of onnxruntime on the CPU, which logs errors only."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, threads or 0
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads or 0
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

@@ -31,7 +31,7 @@ from hf_xlsr.encoders.heads import head_config
 from hf_xlsr.encoders.stock import (
     check_tokenizer_files,
     encoder_from_pretrained,
-    max_positions,
+    longest_text,
     no_pooler,
     set_pad_token,
 )
@@ -76,7 +76,8 @@ def read_encoder(given: Given, place: str = "model") -> SentenceEncoder:
     if isinstance(given, SentenceEncoder):
         return given
     if isinstance(given, Mapping):
-        return _join({str(name): read_encoder(one, f"{place}['{name}']") for name, one in given.items()}, place)
+        encoders = {str(name): read_encoder(encoder, f"{place}['{name}']") for name, encoder in given.items()}
+        return _join(encoders, place)
     if isinstance(given, str | os.PathLike):
         return _read_path(os.fspath(given), place)
     if isinstance(given, SentenceTransformer):
@@ -90,19 +91,21 @@ def read_encoder(given: Given, place: str = "model") -> SentenceEncoder:
 
 
 def _read_path(given: str, place: str) -> SentenceEncoder:
-    found = find_model(given)
-    if found.model_type:
-        return read_saved(found)
-    if load_file_path(found.path, MODULES_FILE) is None:
-        encoder = encoder_from_pretrained(found.path, place=place)
-        return SentenceEncoder({"": _part(encoder, optional_tokenizer(found.path))}, origin=found.path)
+    model_place = find_model(given)
+    path = model_place.path
+    if model_place.model_type:
+        return read_saved(model_place)
+    if load_file_path(path, MODULES_FILE) is None:
+        encoder = encoder_from_pretrained(path, place=place)
+        return SentenceEncoder({"": _part(encoder, optional_tokenizer(path))}, origin=path)
+
     try:
-        model = load_sentence_transformer(found.path, "cpu")
+        model = load_sentence_transformer(path, "cpu")
     except Exception as error:  # a damaged folder raises errors of many types
         raise XlsrError(f"`{place}` '{given}' cannot be loaded: {error_line(error, 200)}") from error
-    read = _read_modules(model, EncoderSettings.of(model), place)
-    read.origin = found.path
-    return read
+    encoder = _read_modules(model, EncoderSettings.of(model), place)
+    encoder.origin = path
+    return encoder
 
 
 def _read_modules(model: SentenceTransformer, settings: EncoderSettings, place: str) -> SentenceEncoder:
@@ -129,28 +132,34 @@ def _part(encoder: Any, tokenizer: Any, head: Any = None, options: Any = None) -
     if no_pooler(encoder.config):
         encoder.pooler = None  # DDP would wait for its gradient
     set_pad_token(tokenizer, encoder)
-    chosen = dict(options or {})
-    own = [chosen.get("max_seq_length"), tokenizer and tokenizer.model_max_length, max_positions(encoder)]
-    known = [length for length in own if length]
-    return EncoderPart(encoder.float(), tokenizer, head, {**chosen, "max_seq_length": min(known)} if known else chosen)
+
+    options = dict(options or {})
+    tokenizer_length = getattr(tokenizer, "model_max_length", None)
+    max_length = longest_text([encoder], options.get("max_seq_length"), tokenizer_length)
+    if max_length is not None:
+        options["max_seq_length"] = max_length
+    return EncoderPart(encoder.float(), tokenizer, head, options)
 
 
 def _copy(model: Any) -> Any:
     """A copy of a model; the card of sentence-transformers, which refers to trainers, is shared."""
-    shared = {id(model.model_card_data): model.model_card_data} if hasattr(model, "model_card_data") else {}
-    return copy.deepcopy(model, shared)
+    card = getattr(model, "model_card_data", None)
+    return copy.deepcopy(model, {id(card): card})
 
 
-def _join(read: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
-    """Encoders by language as one; a prompt that its own default prompt was becomes that of the language."""
-    parts = {language: one.single(f"{place}['{language}']") for language, one in read.items()}
-    first = next(iter(read.values())).settings
+def _join(encoders: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
+    """Encoders by language as one; the default prompt of each becomes that of its language."""
+    parts: dict[str, EncoderPart] = {}
     prompts: dict[str, str] = {}
-    for language, one in read.items():
-        prompts = {**one.settings.prompts, **prompts}
-        prompts[language] = PromptTable.of(one.settings).text(language=language)
-    if not any(prompts[language] for language in read):
-        prompts = {name: text for name, text in prompts.items() if name not in read}
+    for language, encoder in encoders.items():
+        parts[language] = encoder.single(f"{place}['{language}']")
+        prompts = {**encoder.settings.prompts, **prompts}
+        prompts[language] = PromptTable.of(encoder.settings).text(language=language)
+    if not any(prompts[language] for language in encoders):
+        for language in encoders:
+            del prompts[language]
+
+    first = next(iter(encoders.values())).settings
     return SentenceEncoder(parts, EncoderSettings(prompts, None, first.similarity_fn_name, first.truncate_dim))
 
 
@@ -166,8 +175,10 @@ def read_tokenizer(path: str, place: str = "tokenizer") -> Any:
 
 def optional_tokenizer(path: str) -> Any:
     """The tokenizer of a folder or Hub id; None if there is none, as a user may have another."""
+    if not path:
+        return None
     try:
-        return read_tokenizer(path) if path else None
+        return read_tokenizer(path)
     except XlsrError:
         return None
 
@@ -195,12 +206,15 @@ def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
     `trained`, the weights, unless only the export is left.
     """
     home = Path(expand(name)).expanduser()
-    of_run = (home / "training" / "recipe.json").is_file()
-    if not (trained and of_run):
+    is_run = (home / "training" / "recipe.json").is_file()
+    if not (trained and is_run):
         for export in (home, home / "model"):
             if (export / MODULES_FILE).is_file():
                 return ModelPlace(str(export))
-    folder = weights_folder(home) if of_run or (home / ADAPTERS).is_file() else home
+
+    folder = home
+    if is_run or (home / ADAPTERS).is_file():
+        folder = weights_folder(home)
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         model_type = str(config["model_type"])
@@ -212,8 +226,11 @@ def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
 def encoder_folder(name: str | Path) -> str:
     """The folder, or Hub id, of the encoder and tokenizer that `find_model` finds: of modules that of the first."""
     path = find_model(name).path
-    modules = Path(path) / MODULES_FILE
-    return str(Path(path) / json.loads(modules.read_text("utf-8"))[0]["path"]) if modules.is_file() else path
+    modules_file = Path(path) / MODULES_FILE
+    if not modules_file.is_file():
+        return path
+    modules = json.loads(modules_file.read_text("utf-8"))
+    return str(Path(path) / modules[0]["path"])
 
 
 def weights_folder(path: str | Path) -> Path:
@@ -223,9 +240,10 @@ def weights_folder(path: str | Path) -> Path:
     for folder in folders:
         if any(folder.glob("model*.safetensors")):
             return folder
-    adapters = any((folder / ADAPTERS).is_file() for folder in folders)
-    found = "only adapters, without the encoder" if adapters else "no weights"
-    raise XlsrError(f"'{home}' holds {found}; expected a finished run, one of its checkpoints, or a saved model.")
+
+    has_adapters = any((folder / ADAPTERS).is_file() for folder in folders)
+    content = "only adapters, without the encoder" if has_adapters else "no weights"
+    raise XlsrError(f"'{home}' holds {content}; expected a finished run, one of its checkpoints, or a saved model.")
 
 
 def read_saved(place: ModelPlace, tokenizers: Any = None) -> SentenceEncoder:
@@ -233,9 +251,9 @@ def read_saved(place: ModelPlace, tokenizers: Any = None) -> SentenceEncoder:
     model = load_saved(place.path)
     if not hasattr(model, "sentence_encoder"):
         raise XlsrError(f"'{place.path}' holds a {type(model).__name__}, which is not a sentence encoder.")
-    given = model.sentence_encoder(tokenizers or saved_tokenizers(place.path, model))
-    given.origin = place.path
-    return given
+    encoder = model.sentence_encoder(tokenizers or saved_tokenizers(place.path, model))
+    encoder.origin = place.path
+    return encoder
 
 
 def load_saved(path: str) -> Any:
@@ -246,6 +264,7 @@ def load_saved(path: str) -> Any:
         loaded: Any = load_auto(AutoModel, path, dtype="float32", use_safetensors=True, output_loading_info=True)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise XlsrError(f"The model in '{path}' cannot be loaded ({error_line(error, 200)}).") from error
+
     model, info = loaded
     if architecture != type(model).__name__:
         raise XlsrError(f"'{path}' holds a {architecture}, which is not a sentence encoder.")
@@ -260,4 +279,5 @@ def saved_tokenizers(path: str, model: Any) -> Any:
     tokenizer = optional_tokenizer(path)
     if not hasattr(model, "encoders"):
         return tokenizer
-    return {name: optional_tokenizer(str(Path(path) / TOKENIZERS / name)) or tokenizer for name in model.encoders}
+    folder = Path(path) / TOKENIZERS
+    return {name: optional_tokenizer(str(folder / name)) or tokenizer for name in model.encoders}

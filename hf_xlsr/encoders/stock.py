@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
 
@@ -40,9 +41,10 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
 
     Heads pool by their own modules, and DDP would wait for gradients of the unused pooler.
     """
-    kind = encoder_class(config)
-    takes_it = isinstance(kind, type) and "add_pooling_layer" in inspect.signature(kind).parameters
-    return {"add_pooling_layer": False} if takes_it else {}
+    architecture = encoder_class(config)
+    if isinstance(architecture, type) and "add_pooling_layer" in inspect.signature(architecture).parameters:
+        return {"add_pooling_layer": False}
+    return {}
 
 
 @torch.no_grad()
@@ -54,11 +56,15 @@ def add_pooler(encoder: Any) -> None:
     """
     if not no_pooler(encoder.config) or getattr(encoder, "pooler", None) is not None:
         return
+
     with torch.device("meta"):
         pooler = auto_encoder(encoder.config).from_config(encoder.config).pooler
     pooler.to_empty(device=encoder.device)
     for weight in pooler.parameters():
-        weight.copy_(torch.eye(*weight.shape) if weight.dim() == 2 else torch.zeros_like(weight))
+        if weight.dim() == 2:
+            nn.init.eye_(weight)
+        else:
+            nn.init.zeros_(weight)
     encoder.pooler = pooler
 
 
@@ -83,11 +89,9 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
 def vocab_size_of(encoder: Any) -> int | None:
     """Number of an encoder's token embeddings; None without a table of them (CANINE hashes characters)."""
     try:
-        table = encoder.get_input_embeddings()
-    except NotImplementedError:
+        return len(encoder.get_input_embeddings().weight)  # adapters pass it on
+    except (NotImplementedError, AttributeError):
         return None
-    weight = getattr(table, "weight", None)  # adapters pass it on
-    return None if weight is None else len(weight)
 
 
 def check_token_ids(tokenizer: Any, vocab_size: int | None, *, of: str = "") -> None:
@@ -130,7 +134,7 @@ def is_causal(encoder: Any) -> bool:
     ids = torch.tensor([[last, last], [last, max(0, last - 1)]], device=encoder.device)
     states = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     encoder.train(was_training)
-    return bool(torch.equal(states[0, 0], states[1, 0]))
+    return torch.equal(states[0, 0], states[1, 0])
 
 
 def max_positions(encoder: Any) -> int | None:
@@ -142,31 +146,43 @@ def max_positions(encoder: Any) -> int | None:
     return None if count is None else count - first_position(encoder)
 
 
-LONGEST = 2**20
-"""Tokens of the longest text; a tokenizer without a limit says 1e30."""
+def longest_text(encoders: Iterable[Any], *lengths: int | None) -> int | None:
+    """Number of tokens that texts are truncated to: the smallest of some lengths and of the positions of encoders.
+
+    Lengths that are None or 0 do not count; None without any.
+    """
+    limits = [*lengths, *map(max_positions, encoders)]
+    return min(filter(None, limits), default=None)
 
 
 def usable_length(
-    encoders: Iterable[Any], own: int, given: int | None = None, *, room: Callable[[int], int] | None = None
+    encoders: Iterable[Any],
+    default: int,
+    max_length: int | None = None,
+    *,
+    room: Callable[[int], int] | None = None,
 ) -> int:
-    """Number of tokens that texts are truncated to: `given`, or by default the encoders' `own`.
+    """Number of tokens that texts are truncated to: `max_length`, or without it the encoders' `default`.
 
     It is lowered, with a logged line, to the positions that all encoders have. `room` gives the positions of a text, of
     those of an input that holds more.
     """
-    counts = [count for count in map(max_positions, encoders) if count is not None]
-    positions = min(counts, default=LONGEST)
-    positions = positions if room is None else room(positions)
-    length = own if given is None else given
-    if given is not None and given > positions:
-        logger.warning("max_length is lowered from %d to %d, the positions that the encoder has.", given, positions)
-    return int(min(length, positions, LONGEST))
+    positions = longest_text(encoders) or LONGEST
+    if room is not None:
+        positions = room(positions)
+    if max_length is None:
+        return int(min(default, positions, LONGEST))
+    if max_length > positions:
+        logger.warning(
+            "max_length is lowered from %d to %d, the positions that the encoder has.", max_length, positions
+        )
+    return min(max_length, positions)
 
 
 def first_position(encoder: Any) -> int:
     """Number of an encoder's first position: after the padding id for RoBERTa and its relatives, else 0."""
-    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
-    padding = getattr(table, "padding_idx", None)
+    embeddings = getattr(encoder, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return 0 if padding is None else padding + 1
 
 
@@ -183,8 +199,10 @@ def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: flo
 
 def set_dropout(config: PreTrainedConfig, dropout: float | None, *, without: Container[str] = ()) -> None:
     """Sets all dropouts on states and attention that a configuration has, unless `dropout` is None."""
+    if dropout is None:
+        return
     for name in DROPOUTS:
-        if dropout is not None and hasattr(config, name) and name not in without:
+        if hasattr(config, name) and name not in without:
             setattr(config, name, dropout)
 
 
@@ -192,16 +210,13 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", **options: Any
     """A pretrained encoder without its pooler, with float32 weights; `place` names the value in errors."""
     try:
         config = load_auto(AutoConfig, path)
+        options = {"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options}
         with quiet_loading():
-            encoder, info = load_auto(
-                auto_encoder(config),
-                path,
-                config=config,
-                **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
-                output_loading_info=True,
-            )
+            encoder, info = load_auto(auto_encoder(config), path, config=config, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise XlsrError(f"{place} '{path}' cannot be loaded from safetensors: {error_line(error, 200)}") from error
-    if missing := missing_weights(info):
+
+    missing = missing_weights(info)
+    if missing:
         raise XlsrError(f"{place} must be a plain encoder, but '{path}' lacks weights: {missing[0]}, ...")
     return encoder

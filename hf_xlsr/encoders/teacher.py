@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
-from hf_xlsr.encoders.encoding import embed, unit_length
+from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, embed, unit_length
 from hf_xlsr.encoders.fingerprint import loaded_hash
 from hf_xlsr.encoders.loading import encoder_facts, load_encoder
 from hf_xlsr.utils.devices import choose_precision
@@ -53,23 +52,29 @@ class Teacher:
         *,
         prompt: Prompts = None,
         center: bool = True,
-        batch_size: int = 128,
+        batch_size: int = RUN_BATCH_SIZE,
         vectors: str | os.PathLike[str] | None = None,
     ) -> None:
-        if isinstance(encoder, str | os.PathLike):
-            precision = choose_precision()
-            loaded = load_encoder(str(encoder), dtype=precision if precision != "float32" else None)
-            facts = encoder_facts(loaded, str(encoder))
-        else:
-            loaded, facts = encoder, {"loaded": loaded_hash(encoder) if hasattr(encoder, "state_dict") else ""}
-        if vectors is None and facts.get("loaded") != "":
-            vectors = Path(cache_folder()) / "vectors"
-        self.prompt, self.center, self.batch_size = prompt, center, batch_size
-        self.encoder = CachedEncoder(loaded, None if vectors is None else VectorStore(vectors, facts))
+        self.prompt = prompt
+        self.center = center
+        self.batch_size = batch_size
         self._mean: np.ndarray | None = None
+
+        facts: dict[str, Any] = {"loaded": ""}
+        if isinstance(encoder, str | os.PathLike):
+            path = str(encoder)
+            precision = choose_precision()
+            encoder = load_encoder(path, dtype=None if precision == "float32" else precision)
+            facts = encoder_facts(encoder, path)
+        elif hasattr(encoder, "state_dict"):
+            facts = {"loaded": loaded_hash(encoder)}
+        if vectors is None and facts.get("loaded") != "":
+            vectors = cache_folder() / "vectors"
+        self.encoder = CachedEncoder(encoder, None if vectors is None else VectorStore(vectors, facts))
 
     @property
     def dim(self) -> int:
+        """Width of the vectors."""
         return self._embed(["a"]).shape[1]
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
@@ -77,14 +82,20 @@ class Teacher:
 
     def prepare(self, texts: Iterable[str]) -> None:
         """Computes the embeddings of the training texts that are not on disk yet, and their mean, the centre."""
-        total, count, stream = np.zeros(self.dim), 0, iter(texts)
+        total = np.zeros(self.dim)
+        count = 0
+        stream = iter(texts)
         with tqdm(desc="teacher", unit=" texts", disable=None) as bar:
             while chunk := list(islice(stream, TEXTS_AT_ONCE)):
-                total, count = total + self._embed(chunk).sum(0, dtype=np.float64), count + len(chunk)
+                total += self._embed(chunk).sum(0, dtype=np.float64)
+                count += len(chunk)
                 bar.update(len(chunk))
-        self._mean = (total / max(1, count)).astype(np.float32) if self.center else None
+        if self.center:
+            self._mean = (total / max(1, count)).astype(np.float32)
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """Unit vectors, `(texts, dim)`, float32."""
         vectors = self._embed(texts)
-        return torch.from_numpy(vectors if self._mean is None else unit_length(vectors - self._mean))
+        if self._mean is not None:
+            vectors = unit_length(vectors - self._mean)
+        return torch.from_numpy(vectors)
