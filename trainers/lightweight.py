@@ -14,11 +14,11 @@ from transformers import TrainerCallback
 from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.teacher import Teacher
-from hf_xlsr.modeling.dual_momentum.contrast import SoundStepCallback, StepKeys
 from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import Evaluation, PairTrainer
 from hf_xlsr.trainers.dual_momentum import MemoryQueueCallback
+from hf_xlsr.trainers.step_keys import SoundStepCallback, StepKeys
 from hf_xlsr.utils.errors import XlsrError
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}

@@ -23,15 +23,10 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
-from hf_xlsr.modeling.dual_momentum.contrast import (
-    MemoryQueue,
-    SoundStepCallback,
-    StepKeys,
-    direction_loss,
-    momentum_pairs,
-    update_averages,
-)
+from hf_xlsr.modeling.dual_momentum.contrast import direction_loss, momentum_pairs, update_averages
+from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.sentence_transformers.losses import Features
+from hf_xlsr.trainers.step_keys import SoundStepCallback, StepKeys
 from hf_xlsr.utils.distributed import gather_ragged, gather_with_gradient, world_size
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write

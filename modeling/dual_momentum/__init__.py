@@ -5,10 +5,9 @@ from __future__ import annotations
 from transformers import AutoConfig, AutoModel
 
 from .configuration_dual_momentum import DualMomentumConfig
-from .contrast import MemoryQueue
 from .modeling_dual_momentum import DualMomentumModel
 
-__all__ = ["DualMomentumConfig", "DualMomentumModel", "MemoryQueue"]
+__all__ = ["DualMomentumConfig", "DualMomentumModel"]
 
 AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
 AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)

@@ -21,10 +21,11 @@ from hf_xlsr.losses.combination import weighted_sum
 from hf_xlsr.modeling.base import PairOutput, XlsrPreTrainedModel, adopted_head, head_inputs, with_dropout
 from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives, full_mask
 from hf_xlsr.modeling.heads import NliHead
+from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.utils.distributed import gather_ragged
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
-from .contrast import MemoryQueue, direction_loss, momentum_pairs, update_averages
+from .contrast import direction_loss, momentum_pairs, update_averages
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -22,9 +22,9 @@ from hf_xlsr.losses.generative import generative_loss
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
 from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel
-from hf_xlsr.modeling.dual_momentum.contrast import MemoryQueue
 from hf_xlsr.modeling.encoding import encode_negatives, full_mask
 from hf_xlsr.modeling.heads import LmHead
+from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from model_cases import PLAIN, dual, dual_batch, enqueue_keys
 
 from hf_xlsr import DualMomentumModel, XlsrError
-from hf_xlsr.modeling.dual_momentum import MemoryQueue
+from hf_xlsr.modeling.memory_queue import MemoryQueue
 
 
 def naive_vectors(model: Any, batch: dict[str, Any], side: str, keys: bool = False) -> torch.Tensor:

@@ -19,7 +19,7 @@ from hf_xlsr import (
     LightweightConfig,
     XlsrError,
 )
-from hf_xlsr.modeling.dual_momentum import MemoryQueue
+from hf_xlsr.modeling.memory_queue import MemoryQueue
 
 
 @pytest.mark.parametrize(

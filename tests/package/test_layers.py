@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = "utils losses data encoders mining evaluation export modeling sentence_transformers trainers runs cli".split()
+LAYERS = "utils losses data encoders mining evaluation export modeling trainers sentence_transformers runs cli".split()
 PLACES = [*(ROOT / "hf_xlsr").iterdir(), ROOT / "modeling", ROOT / "trainers"]
 DATA_ONLY = {"recipes", "__pycache__"}
 
