@@ -5,6 +5,7 @@ A resumed run thus masks exactly what the uninterrupted run masks, with any numb
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,13 @@ def counter_uniform(
     """Uniform numbers in [0, 1), one per element of the broadcast arguments, float64."""
     with np.errstate(over="ignore"):
         state = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) * _GOLDEN + np.uint64(1))
-        for part in (epochs, examples, draw):
-            state = _mix((state + np.asarray(part).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+        for number in (epochs, examples, draw):
+            state = _mix((state + np.asarray(number).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     return (state >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
 
 def mask_token_id(tokenizer: Any) -> int:
+    """The id of the mask token; an error if the tokenizer has none."""
     if tokenizer.mask_token_id is None:
         raise XlsrError("masking needs a tokenizer with a mask token.")
     return int(tokenizer.mask_token_id)
@@ -50,7 +52,9 @@ class MaskDrawer:
         self.mask_id = mask_token_id(tokenizer)
         self.special = np.array(sorted(tokenizer.all_special_ids))
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
-        self.probability, self.seed, self.exact = probability, seed, exact
+        self.probability = probability
+        self.seed = seed
+        self.exact = exact
 
     def __call__(
         self, ids: np.ndarray, allowed: np.ndarray, epochs: np.ndarray, examples: np.ndarray, positions: np.ndarray
@@ -59,17 +63,19 @@ class MaskDrawer:
 
         `positions` broadcast to `(rows, length)`: a number per position, unique for one example and epoch.
         """
-        epoch, example = epochs[:, None], examples[:, None]
+        uniform = partial(counter_uniform, self.seed, epochs[:, None], examples[:, None])
         first = np.asarray(positions) * 3  # three numbers per position, none shared
-        draw = np.where(allowed, counter_uniform(self.seed, epoch, example, first), 2.0)
+
+        draws = np.where(allowed, uniform(first), 2.0)
         if self.exact:
-            wanted = np.rint(self.probability * allowed.sum(1)).clip(1)
-            chosen = draw.argsort(1).argsort(1) < wanted[:, None]
+            num_selected = np.rint(self.probability * allowed.sum(1)).clip(1)
+            selected = draws.argsort(1).argsort(1) < num_selected[:, None]
         else:
-            chosen = (draw < self.probability) | (draw == draw.min(1, keepdims=True))
-        chosen &= allowed
-        kind = counter_uniform(self.seed, epoch, example, first + 1)
-        pick = counter_uniform(self.seed, epoch, example, first + 2)
-        random_token = self.ordinary[(pick * len(self.ordinary)).astype(np.int64)]
-        masked = np.where(kind < 0.8, self.mask_id, np.where(kind < 0.9, random_token, ids))
-        return np.where(chosen, masked, ids), np.where(chosen, ids, IGNORE)
+            selected = (draws < self.probability) | (draws == draws.min(1, keepdims=True))
+        selected &= allowed
+
+        kind = uniform(first + 1)
+        random_index = (uniform(first + 2) * len(self.ordinary)).astype(np.int64)
+        masked = np.where(kind < 0.9, self.ordinary[random_index], ids)
+        masked[kind < 0.8] = self.mask_id
+        return np.where(selected, masked, ids), np.where(selected, ids, IGNORE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 
-from hf_xlsr.data.sampling import ExampleKey
+from hf_xlsr.data.sampling import ExampleKey, fetch_by_group
 
-LANGUAGE_COLUMNS = (("source_lang", "target_lang"), ("lang",))
+Example = dict[str, Any]
 
 
 class _KeyedRows(TorchDataset):
@@ -26,11 +26,11 @@ class _KeyedRows(TorchDataset):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
+    def __getitem__(self, key: ExampleKey) -> Example:
         return self.__getitems__([key])[0]
 
     @abstractmethod
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]: ...
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]: ...
 
 
 class PreparedRows(_KeyedRows):
@@ -49,13 +49,15 @@ class PreparedRows(_KeyedRows):
     def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None) -> None:
         self.report = dict(report or {})
         self.rows = rows.remove_columns("length").with_format(None)
-        self.lengths = np.asarray(rows.select_columns("length").with_format("arrow")[:]["length"])
-        names = next(names for names in LANGUAGE_COLUMNS if names[-1] in rows.column_names)
-        columns = rows.select_columns(list(names)).with_format("arrow")[:]
-        self.group_names, self.groups = _grouped([columns[name] for name in names])
-        self.languages = [names[-1] for names in self.group_names]
+        self.lengths = np.asarray(_column(rows, "length"))
 
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
+        names = ["lang"]
+        if "target_lang" in rows.column_names:
+            names = ["source_lang", "target_lang"]
+        self.group_names, self.groups = _grouped([_column(rows, name) for name in names])
+        self.languages = [group[-1] for group in self.group_names]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
         return examples_of(self.rows[[index for _, index in keys]], keys)
 
 
@@ -70,29 +72,35 @@ class PreparedPairs(PreparedRows):
 class ConcatenatedRows(_KeyedRows):
     """Several datasets one after the other; groups are the languages of all of them.
 
-    The index of an example counts over all parts. `strata` number each example's dataset and group, `(n,)`.
+    The index of an example counts over all datasets. `strata` number each example's dataset and group, `(n,)`.
     """
 
-    def __init__(self, parts: Sequence[PreparedRows]) -> None:
-        self.parts = list(parts)
-        self.starts = np.cumsum([0, *map(len, self.parts)])
-        self.lengths = np.concatenate([part.lengths for part in self.parts])
-        self.languages = sorted({language for part in self.parts for language in part.languages})
-        numbers = [[self.languages.index(language) for language in part.languages] for part in self.parts]
-        self.groups = np.concatenate(
-            [np.array(of_part)[part.groups] for of_part, part in zip(numbers, self.parts, strict=True)]
-        )
-        number = np.repeat(np.arange(len(self.parts)), [len(part) for part in self.parts])
-        self.strata = number * len(self.languages) + self.groups
+    def __init__(self, datasets: Sequence[PreparedRows]) -> None:
+        self.datasets = list(datasets)
+        sizes = [len(data) for data in self.datasets]
+        self.starts = np.cumsum([0, *sizes])
+        self.lengths = np.concatenate([data.lengths for data in self.datasets])
 
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        part_of = np.searchsorted(self.starts, [index for _, index in keys], side="right") - 1
-        examples: list[dict[str, Any]] = [{} for _ in keys]
-        for number in np.unique(part_of):
-            places, start = np.flatnonzero(part_of == number).tolist(), int(self.starts[number])
-            found = self.parts[number].__getitems__([(keys[place][0], keys[place][1] - start) for place in places])
-            for place, example in zip(places, found, strict=True):
-                examples[place] = {**example, "index": example["index"] + start}
+        self.languages = sorted(set(chain.from_iterable(data.languages for data in self.datasets)))
+        groups = []
+        for data in self.datasets:
+            number_of_group = np.array([self.languages.index(language) for language in data.languages])
+            groups.append(number_of_group[data.groups])
+        self.groups = np.concatenate(groups)
+
+        dataset_of = np.repeat(np.arange(len(sizes)), sizes)
+        self.strata = dataset_of * len(self.languages) + self.groups
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
+        dataset_of = np.searchsorted(self.starts, [index for _, index in keys], side="right") - 1
+        return fetch_by_group(dataset_of.tolist(), keys, self._fetch)
+
+    def _fetch(self, number: int, keys: Sequence[ExampleKey]) -> list[Example]:
+        """The examples of one dataset."""
+        start = int(self.starts[number])
+        examples = self.datasets[number].__getitems__([(epoch, index - start) for epoch, index in keys])
+        for example in examples:
+            example["index"] += start
         return examples
 
 
@@ -117,17 +125,19 @@ class PreparedRunningText(PreparedRows):
     def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None, tokenizer: Any = None) -> None:
         super().__init__(rows, report)
         self.tokenizer = tokenizer
-        follows = np.asarray(rows.select_columns("continues").with_format("arrow")[:]["continues"])
-        self.continues = np.append(follows[:-1] & (self.lengths[:-1] > 0) & (self.lengths[1:] > 0), False)
-        self.row_lengths, self._places = self.lengths, np.flatnonzero(self.continues)
-        self.lengths = np.maximum(self.lengths[self._places], self.lengths[self._places + 1])
-        self.row_groups, self.groups = self.groups, self.groups[self._places]
+        self.row_lengths = self.lengths
+        self.row_groups = self.groups
 
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        places = self._places[[index for _, index in keys]]
-        rows = self.rows[np.stack([places, places + 1], axis=1).ravel().tolist()]
-        ids, langs = rows["text_ids"], rows["lang"]
-        return examples_of({"first_ids": ids[::2], "second_ids": ids[1::2], "lang": langs[::2]}, keys)
+        has_text = self.lengths > 0
+        follows = np.asarray(_column(rows, "continues"))
+        self.continues = np.append(follows[:-1] & has_text[:-1] & has_text[1:], False)
+        self._first_rows = np.flatnonzero(self.continues)
+        self.lengths = _longer_of_pairs(self.row_lengths, self._first_rows)
+        self.groups = self.row_groups[self._first_rows]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
+        rows = self.rows[_with_next(self._first_rows, keys)]
+        return _pairs_of(rows["text_ids"], rows["lang"], keys)
 
 
 class PackedRunningText(_KeyedRows):
@@ -138,53 +148,100 @@ class PackedRunningText(_KeyedRows):
     """
 
     def __init__(self, text: PreparedRunningText, tokenizer: Any, max_length: int) -> None:
+        self.text = text
         special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-        self.text, self.before, self.after = text, special.index(0), special[::-1].index(0)
+        self.before = special.index(0)
+        self.after = special[::-1].index(0)
         frame = self.before + self.after
-        tokens = np.concatenate([[0], np.cumsum(np.maximum(text.row_lengths - frame, 0), dtype=np.int64)])
-        breaks = np.flatnonzero(~text.continues) + 1  # where documents end
-        ends, start, room = [], 0, max_length - frame
-        for end in breaks.tolist():
-            if tokens[end] - tokens[start] <= room and end - start > 1:
-                middle = int(np.searchsorted(tokens, (tokens[start] + tokens[end]) / 2))
-                ends += [min(middle, end - 1), end]
-                start = end
-            while start < end:
-                fitting = int(np.searchsorted(tokens, tokens[start] + room, side="right")) - 1
-                start = min(max(fitting, start + 1), end)
-                ends.append(start)
-        self.bounds = np.array([0, *ends])
-        self._places = np.flatnonzero(text.continues[self.bounds[1:] - 1])
-        lengths = np.diff(tokens[self.bounds]) + frame
-        self.lengths = np.maximum(lengths[self._places], lengths[self._places + 1])
-        self.groups = text.row_groups[self.bounds[self._places]]
 
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        spans = [range(*self.bounds[place : place + 2]) for key in keys for place in self._places[key[1]] + (0, 1)]
-        rows = self.text.rows[[row for span in spans for row in span]]
-        ids, langs = iter(rows["text_ids"]), iter(rows["lang"])
-        joined = [self._joined(list(islice(ids, len(span)))) for span in spans]
-        of_spans = [list(islice(langs, len(span)))[0] for span in spans]
-        return examples_of({"first_ids": joined[::2], "second_ids": joined[1::2], "lang": of_spans[::2]}, keys)
+        row_tokens = np.maximum(text.row_lengths - frame, 0)
+        tokens_before = np.concatenate([[0], np.cumsum(row_tokens, dtype=np.int64)])
+        document_ends = np.flatnonzero(~text.continues) + 1
+        self.bounds = _sequence_bounds(tokens_before, document_ends, max_length - frame)
 
-    def _joined(self, rows: Sequence[Sequence[int]]) -> list[int]:
-        inner = [token for row in rows for token in row[self.before : len(row) - self.after]]
-        return [*rows[0][: self.before], *inner, *rows[-1][len(rows[-1]) - self.after :]]
+        self._first_sequences = np.flatnonzero(text.continues[self.bounds[1:] - 1])
+        sequence_lengths = np.diff(tokens_before[self.bounds]) + frame
+        self.lengths = _longer_of_pairs(sequence_lengths, self._first_sequences)
+        self.groups = text.row_groups[self.bounds[self._first_sequences]]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
+        spans = [range(*self.bounds[number : number + 2]) for number in _with_next(self._first_sequences, keys)]
+        rows = self.text.rows[list(chain.from_iterable(spans))]
+
+        ids = []
+        languages = []
+        start = 0
+        for span in spans:
+            end = start + len(span)
+            ids.append(self._joined(rows["text_ids"][start:end]))
+            languages.append(rows["lang"][start])
+            start = end
+        return _pairs_of(ids, languages, keys)
+
+    def _joined(self, rows: Sequence[list[int]]) -> list[int]:
+        """The tokens of sentences as one sequence, with the special tokens around all of them."""
+        ids = rows[0][: self.before]
+        for row in rows:
+            ids += row[self.before : len(row) - self.after]
+        return ids + rows[-1][len(rows[-1]) - self.after :]
 
 
-def examples_of(batch: Mapping[str, Sequence[Any]], keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
+def _sequence_bounds(tokens_before: np.ndarray, document_ends: np.ndarray, room: int) -> np.ndarray:
+    """The first row of each packed sequence, and the number of all rows.
+
+    Args:
+        tokens_before: Tokens before each row, and of all rows; special tokens do not count.
+        document_ends: The row after the last one of each document.
+        room: Tokens of a sequence; a longer sentence is a sequence of its own.
+    """
+    bounds = [0]
+    for end in document_ends.tolist():
+        start = bounds[-1]
+        if tokens_before[end] - tokens_before[start] <= room and end - start > 1:
+            middle = np.searchsorted(tokens_before, (tokens_before[start] + tokens_before[end]) / 2)
+            bounds += [min(int(middle), end - 1), end]
+
+        while bounds[-1] < end:
+            start = bounds[-1]
+            fitting = int(np.searchsorted(tokens_before, tokens_before[start] + room, side="right")) - 1
+            bounds.append(min(max(fitting, start + 1), end))
+    return np.array(bounds)
+
+
+def _with_next(first: np.ndarray, keys: Sequence[ExampleKey]) -> list[int]:
+    """The numbers of both members of each pair: `first` has that of a pair's first, and the second follows it."""
+    numbers = first[[index for _, index in keys]]
+    return np.stack([numbers, numbers + 1], axis=1).ravel().tolist()
+
+
+def _longer_of_pairs(lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
+    return np.maximum(lengths[first], lengths[first + 1])
+
+
+def _pairs_of(ids: Sequence[list[int]], languages: Sequence[str], keys: Sequence[ExampleKey]) -> list[Example]:
+    """One example for every two of consecutive texts."""
+    return examples_of({"first_ids": ids[::2], "second_ids": ids[1::2], "lang": languages[::2]}, keys)
+
+
+def examples_of(columns: Mapping[str, Sequence[Any]], keys: Sequence[ExampleKey]) -> list[Example]:
     """Columns of a batch as one mapping per example, with its `index` and `epoch`."""
-    return [
-        {**dict(zip(batch, values, strict=True)), "index": index, "epoch": epoch}
-        for (epoch, index), *values in zip(keys, *batch.values(), strict=True)
-    ]
+    examples = []
+    for (epoch, index), *values in zip(keys, *columns.values(), strict=True):
+        example = dict(zip(columns, values, strict=True))
+        examples.append({**example, "index": index, "epoch": epoch})
+    return examples
+
+
+def _column(rows: Dataset, name: str) -> pa.ChunkedArray:
+    """The values of one column in all rows."""
+    return rows.select_columns(name).with_format("arrow")[:][name]
 
 
 def _grouped(columns: Sequence[pa.ChunkedArray]) -> tuple[list[tuple[str, ...]], np.ndarray]:
     """The distinct rows of some columns, sorted, and the number of each row's."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
+    codes = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         names = pa.array(sorted(column.unique().to_pylist()))
-        code = code * len(names) + np.asarray(pc.index_in(column, value_set=names))
-    _, first, groups = np.unique(code, return_index=True, return_inverse=True)
-    return [tuple(column[place].as_py() for column in columns) for place in first.tolist()], groups
+        codes = codes * len(names) + np.asarray(pc.index_in(column, value_set=names))
+    _, first_rows, groups = np.unique(codes, return_index=True, return_inverse=True)
+    return [tuple(column[row].as_py() for column in columns) for row in first_rows.tolist()], groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import count, islice
@@ -21,7 +21,8 @@ MIXINGS = ("proportional", "equal", "temperature")
 # Number of batches whose examples are sorted by length together: large for little padding, small for random batches.
 BATCHES_PER_BUCKET = 50
 
-MAIN, TASK = "main", "task"
+MAIN = "main"
+TASK = "task"
 
 ExampleKey = tuple[int, int]
 
@@ -54,7 +55,8 @@ class Batching:
 
     def __post_init__(self) -> None:
         self.global_batch = self.batch_size * self.num_processes
-        self.own = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
+        start = self.process_index * self.batch_size
+        self.own_rows = slice(start, start + self.batch_size)
         if self.contrast and self.global_batch < 2:
             raise XlsrError(f"{self.batch_option} must be above 1: a batch of one pair has no negatives.")
 
@@ -68,11 +70,17 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     """How many examples of each group an epoch draws; the sum is the number of all examples."""
     total = sum(sizes)
     shares = smoothed_shares(dict(enumerate(sizes)), mixing_power(mixing, exponent))
-    exact = [share * total for share in shares.values()]
-    counts = [int(value) for value in exact]
+    counts = []
+    remainders = []
+    for share in shares.values():
+        exact = share * total
+        counts.append(int(exact))
+        remainders.append(exact - counts[-1])
+
     # The largest remainders get the examples lost by rounding down.
-    for index in sorted(range(len(sizes)), key=lambda i: exact[i] - counts[i], reverse=True)[: total - sum(counts)]:
-        counts[index] += 1
+    by_remainder = sorted(range(len(sizes)), key=remainders.__getitem__, reverse=True)
+    for group in by_remainder[: total - sum(counts)]:
+        counts[group] += 1
     return counts
 
 
@@ -81,16 +89,18 @@ def balanced_length_order(
 ) -> np.ndarray:
     """An order by length, as indices `(n,)`, in which every stretch holds each stratum in its share.
 
-    The place of an example is its rank by length within its stratum, as a share of the stratum. The strata in a stretch
+    Examples are sorted by their rank by length within their stratum, as a share of the stratum. The strata in a stretch
     are thus at the same quantile of their lengths. `rng` gives the generator that breaks ties between strata.
     """
     order = np.argsort(lengths, kind="stable")
     _, strata, sizes = np.unique(strata[order], return_inverse=True, return_counts=True)
     if len(sizes) < 2:
         return order
+
     ranks = np.empty(len(order))
     ranks[np.argsort(strata, kind="stable")] = np.concatenate([np.arange(size) for size in sizes])
-    return order[np.argsort((ranks + rng().random(len(order))) / sizes[strata], kind="stable")]
+    quantiles = (ranks + rng().random(len(order))) / sizes[strata]
+    return order[np.argsort(quantiles, kind="stable")]
 
 
 class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
@@ -126,30 +136,32 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         self.lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
         self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
         self.epoch = 0
+
         groups = np.zeros(len(lengths), dtype=np.int8) if groups is None else np.asarray(groups)
         self.strata = groups if strata is None else strata
         index_type = np.int32 if len(groups) < 2**31 else np.int64
-        self.members = [
-            np.flatnonzero(groups == group).astype(index_type) for group in range(groups.max(initial=-1) + 1)
-        ]
-        self.counts = group_counts([len(members) for members in self.members], self.mixing, self.exponent)
+        numbers = range(groups.max(initial=-1) + 1)
+        self.members = [np.flatnonzero(groups == number).astype(index_type) for number in numbers]
+
+        self.counts = group_counts(list(map(len, self.members)), self.mixing, self.exponent)
         if self.homogeneous:
             self._skip_small()
         if not len(self):
+            languages = " of one language pair" if self.homogeneous else ""
             raise XlsrError(
-                f"no batch of {self.global_batch:,} examples{' of one language pair' if self.homogeneous else ''} can be "
-                f"made of the {len(self.lengths):,} of the training data; lower {self.batch_option}."
+                f"no batch of {self.global_batch:,} examples{languages} can be made of the {len(self.lengths):,} of the "
+                f"training data; lower {self.batch_option}."
             )
 
     def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""
-        filled = [group for group, count in enumerate(self.counts) if count]  # a group may have no examples
-        small = [group for group in filled if self.counts[group] < self.global_batch]
-        if small and self.process_index == 0:
-            lost = sum(self.counts[group] for group in small)
-            what = f"{len(small)} of {len(filled)} language pairs ({lost:,} examples)"
+        num_groups = np.count_nonzero(self.counts)  # a group may have no examples
+        small_groups = [group for group, count in enumerate(self.counts) if 0 < count < self.global_batch]
+        if small_groups and self.process_index == 0:
+            num_skipped = sum(self.counts[group] for group in small_groups)
+            what = f"{len(small_groups)} of {num_groups} language pairs ({num_skipped:,} examples)"
             logger.warning("%s are skipped: each has fewer than the %s of one batch.", what, f"{self.global_batch:,}")
-        for group in small:
+        for group in small_groups:
             self.counts[group] = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -164,36 +176,43 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     def __iter__(self) -> Iterator[list[ExampleKey]]:
         epoch = self.epoch
         rng = np.random.default_rng([self.seed, epoch])
-        drawn = [group for group, count in enumerate(self.counts) if count]
         order = partial(self._order, epoch) if self.bucket else None
-        splits = [
-            _Split(partial(self._draw, groups, epoch), order, self.global_batch, rng)
-            for groups in ([[group] for group in drawn] if self.homogeneous else [drawn])
-        ]
+        groups = [group for group, count in enumerate(self.counts) if count]
+        groups_of_splits = [[group] for group in groups] if self.homogeneous else [groups]
+
+        draws = [partial(self._draw, groups_of_split, epoch) for groups_of_split in groups_of_splits]
+        splits = [_Split(draw, order, self.global_batch, rng) for draw in draws]
         ends = np.cumsum([len(split.orders) for split in splits])
+
         for position in rng.permutation(ends[-1]):
-            part = int(np.searchsorted(ends, position, side="right"))
-            batch = splits[part].batch(int(position - ends[part]))  # a negative number counts from the end
-            yield [(epoch, index) for index in batch[self.own].tolist()]
+            number = int(np.searchsorted(ends, position, side="right"))
+            batch = splits[number].batch(int(position - ends[number]))  # a negative number counts from the end
+            yield [(epoch, index) for index in batch[self.own_rows].tolist()]
 
     def _order(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        seed = partial(np.random.default_rng, [self.seed, epoch, int(examples[0])])
-        return balanced_length_order(self.lengths[examples], self.strata[examples], seed)
+        rng = partial(np.random.default_rng, [self.seed, epoch, int(examples[0])])
+        return balanced_length_order(self.lengths[examples], self.strata[examples], rng)
 
     def _draw(self, groups: Sequence[int], epoch: int) -> np.ndarray:
         """The next `count` examples of each group's endless sequence of permutations.
 
         A group drawn less than once per epoch thus shows all its examples before it repeats one.
         """
-        drawn = []
-        for group in groups:
-            members, count = self.members[group], self.counts[group]
-            start, size = epoch * count, len(members)
-            rounds = range(start // size, (start + count - 1) // size + 1)
-            orders = [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in rounds]
-            order = orders[0] if len(orders) == 1 else np.concatenate(orders)
-            drawn.append(members[order[start % size : start % size + count]])
-        return drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
+        return _concatenated([self._draw_group(group, epoch) for group in groups])
+
+    def _draw_group(self, group: int, epoch: int) -> np.ndarray:
+        members = self.members[group]
+        size = len(members)
+        first_turn, start = divmod(epoch * self.counts[group], size)
+        end = start + self.counts[group]
+        turns = range(first_turn, first_turn + (end - 1) // size + 1)
+        orders = [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in turns]
+        return members[_concatenated(orders)[start:end]]
+
+
+def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The arrays one after the other; a single one is not copied, which saves memory."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 class _Split:
@@ -207,30 +226,38 @@ class _Split:
         rng: np.random.Generator,
     ) -> None:
         examples = draw()
-        kept_type, examples = examples.dtype, examples.astype(np.intp)  # numpy shuffles other types more slowly
+        index_type = examples.dtype
+        examples = examples.astype(np.intp)  # numpy shuffles other types more slowly
         rng.shuffle(examples)
-        self.examples, self.order, self.size = examples.astype(kept_type), order, size
-        del examples
+        self.examples = examples.astype(index_type)
+        del examples  # before the arrays below need their memory
+        num_examples = len(self.examples)
+
+        self.order = order
+        self.size = size
         self.width = size * BATCHES_PER_BUCKET
-        self.sorted = np.zeros(-(-len(self.examples) // self.width), dtype=bool)
-        whole = len(self.examples) // size
-        # Drop from random places, not always the longest examples of the last bucket.
-        dropped = np.sort(rng.permutation(len(self.examples))[whole * size :])
-        self.kept_before = dropped - np.arange(len(dropped))  # examples kept before each dropped one
+        self.is_sorted = np.zeros(-(-num_examples // self.width), dtype=bool)
+
+        # Drop random examples, not always the longest ones of the last bucket.
+        num_batches = num_examples // size
+        dropped = np.sort(rng.permutation(num_examples)[num_batches * size :])
+        self.used_before = dropped - np.arange(len(dropped))  # examples used before each dropped one
+
         # Inside a batch the order is random again: processes must not get the short and the long half.
-        self.orders = np.tile(np.arange(size, dtype=np.min_scalar_type(size)), (whole, 1))
+        self.orders = np.tile(np.arange(size, dtype=np.min_scalar_type(size)), (num_batches, 1))
         rng.permuted(self.orders, axis=1, out=self.orders)
 
     def batch(self, number: int) -> np.ndarray:
         """The examples of a batch."""
-        kept = np.arange(self.size) + number % len(self.orders) * self.size
-        places = kept + np.searchsorted(self.kept_before, kept, side="right")
-        for bucket in range(places[0] // self.width, places[-1] // self.width + 1):
-            if self.order is not None and not self.sorted[bucket]:
+        used = np.arange(self.size) + number % len(self.orders) * self.size
+        positions = used + np.searchsorted(self.used_before, used, side="right")
+
+        for bucket in range(positions[0] // self.width, positions[-1] // self.width + 1):
+            if self.order is not None and not self.is_sorted[bucket]:
                 examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
                 examples[:] = examples[self.order(examples)]
-                self.sorted[bucket] = True
-        return self.examples[places[self.orders[number]]]
+                self.is_sorted[bucket] = True
+        return self.examples[positions[self.orders[number]]]
 
 
 class TaskKey(NamedTuple):
@@ -256,8 +283,10 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
     """
 
     def __init__(self, main: LengthBucketBatchSampler, others: Mapping[str, LengthBucketBatchSampler]) -> None:
-        self.main, self.others = main, dict(others)
-        self.batch_size, self.drop_last = main.batch_size, main.drop_last
+        self.main = main
+        self.others = dict(others)
+        self.batch_size = main.batch_size
+        self.drop_last = main.drop_last
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -294,14 +323,34 @@ class MultiTaskDataset(Dataset):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: Sequence[TaskKey]) -> list[dict[str, Any]]:
-        features: list[dict[str, Any]] = [{} for _ in keys]
-        for task in dict.fromkeys(task for task, _ in keys):
-            places = [place for place, key in enumerate(keys) if key.task == task]
-            data, wanted = self.datasets[task], [keys[place].key for place in places]
-            found = data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[key] for key in wanted]
-            for place, feature in zip(places, found, strict=True):
-                features[place] = {TASK: task, **feature}
-        return features
+        return fetch_by_group([task for task, _ in keys], [key for _, key in keys], self._fetch)
+
+    def _fetch(self, task: str, keys: Sequence[Any]) -> list[dict[str, Any]]:
+        """The features of one task."""
+        data = self.datasets[task]
+        features = data.__getitems__(keys) if hasattr(data, "__getitems__") else [data[key] for key in keys]
+        return [{TASK: task, **feature} for feature in features]
+
+
+def fetch_by_group(
+    groups: Sequence[Hashable], items: Sequence[Any], fetch: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """What `fetch` returns for items, in their order; it is called once for each group, with the items of the group.
+
+    Examples:
+        >>> fetch_by_group(["en", "de", "en"], [1, 2, 3], lambda group, items: [f"{group} {item}" for item in items])
+        ['en 1', 'de 2', 'en 3']
+    """
+    positions_of: dict[Hashable, list[int]] = {}
+    for position, group in enumerate(groups):
+        positions_of.setdefault(group, []).append(position)
+
+    results: list[Any] = [None] * len(items)
+    for group, positions in positions_of.items():
+        fetched = fetch(group, [items[position] for position in positions])
+        for position, result in zip(positions, fetched, strict=True):
+            results[position] = result
+    return results
 
 
 class MultiTaskCollator:
@@ -315,17 +364,19 @@ class MultiTaskCollator:
         return self.collators[MAIN].max_length
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        parts: dict[str, list[dict[str, Any]]] = {}
+        features_of: dict[str, list[dict[str, Any]]] = {}
         for feature in features:
-            parts.setdefault(feature[TASK], []).append(feature)
+            features_of.setdefault(feature[TASK], []).append(feature)
+
         batch: dict[str, Any] = {}
-        for task, part in parts.items():
+        for task, task_features in features_of.items():
             prefix = "" if task == MAIN else f"{task}_"
-            batch.update({f"{prefix}{name}": value for name, value in self.collators[task](part).items()})
+            for name, value in self.collators[task](task_features).items():
+                batch[f"{prefix}{name}"] = value
         return batch
 
 
-def _first_is_main(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The first part under `MAIN`, the others under their names."""
-    first, *others = parts.items()
+def _first_is_main(tasks: Mapping[str, Any]) -> dict[str, Any]:
+    """The first task under `MAIN`, the others under their names."""
+    first, *others = tasks.items()
     return {MAIN: first[1], **dict(others)}

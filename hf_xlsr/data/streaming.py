@@ -17,7 +17,16 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
 from hf_xlsr.data.encoding import Row, RowKind
-from hf_xlsr.data.sampling import MAIN, TASK, Batching, LengthBucketBatchSampler, balanced_length_order, mixing_power
+from hf_xlsr.data.prepared import examples_of
+from hf_xlsr.data.sampling import (
+    MAIN,
+    TASK,
+    Batching,
+    LengthBucketBatchSampler,
+    balanced_length_order,
+    fetch_by_group,
+    mixing_power,
+)
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +85,8 @@ class FeatureBatches(TorchIterableDataset):
         """The features of a drawn batch."""
 
     def draw_all(self, first: int, epochs: int | None) -> Iterator[Any]:
-        for epoch in count(first) if epochs is None else range(first, first + epochs):
+        """The drawn batches of some epochs from `first` on; None is endless."""
+        for epoch in islice(count(first), epochs):
             batches = self.draw(epoch)
             try:
                 yield next(batches)
@@ -87,7 +97,8 @@ class FeatureBatches(TorchIterableDataset):
     def __iter__(self) -> Iterator[Features]:
         worker = get_worker_info()
         start, step = (worker.id, worker.num_workers) if worker else (0, 1)
-        yield from map(self.fetch, islice(self.draw_all(int(self._epoch), self.epochs), start, None, step))
+        batches = self.draw_all(int(self._epoch), self.epochs)
+        yield from map(self.fetch, islice(batches, start, None, step))
 
 
 class _Drawn(NamedTuple):
@@ -123,71 +134,96 @@ class StreamBatches(Batching, FeatureBatches):
     ) -> None:
         Batching.__init__(self, batch_size, **options)
         FeatureBatches.__init__(self, epochs)
-        self.streams, self.buffer_size = list(data.streams), max(buffer_size, 4 * self.global_batch)
-        sizes, power = [stream.size for stream in self.streams], mixing_power(self.mixing, self.exponent)
-        self.shares = np.array([1.0 if None in sizes else float(size or 0) ** power for size in sizes])
+        self.streams = list(data.streams)
+        self.buffer_size = max(buffer_size, 4 * self.global_batch)
+
+        self.shares = np.ones(len(self.streams))
+        sizes = [stream.size for stream in self.streams if stream.size is not None]
+        if len(sizes) == len(self.streams):
+            power = mixing_power(self.mixing, self.exponent)
+            self.shares = np.array([float(size) ** power for size in sizes])
 
     def draw(self, epoch: int) -> Iterator[list[_Drawn]]:
         rng = np.random.default_rng([self.seed, epoch])
-        rows, more = self._mixed(epoch), True
-        waiting: dict[Any, list[_Drawn]] = {}
-        made = Counter[Any]()
-        while more:
-            read = list(islice(rows, self.buffer_size))
-            more = len(read) == self.buffer_size
-            for one in read:
-                waiting.setdefault(self._languages(one) if self.homogeneous else (), []).append(one)
+        rows = self._mixed(epoch)
+        waiting: dict[tuple[str, ...], list[_Drawn]] = {}
+        groups_with_batches = set()
+        is_last = False
+        while not is_last:
+            block = list(islice(rows, self.buffer_size))
+            is_last = len(block) < self.buffer_size
+            for item in block:
+                group = self._languages(item) if self.homogeneous else ()
+                waiting.setdefault(group, []).append(item)
+
             batches = []
             for group in waiting:
-                found, waiting[group] = self._split(waiting[group], rng)
-                batches += found
-                made[group] += len(found)
-            for place in rng.permutation(len(batches)):
-                yield batches[place][self.own]
-        for group, rest in waiting.items():
-            if self.homogeneous and not made[group] and self.process_index == 0:
-                logger.warning("%d rows of %s are skipped: fewer than a batch.", len(rest), "-".join(group))
+                full_batches, waiting[group] = self._split(waiting[group], rng)
+                if full_batches:
+                    batches += full_batches
+                    groups_with_batches.add(group)
+            for number in rng.permutation(len(batches)):
+                yield batches[number][self.own_rows]
+
+        for group, items in waiting.items():
+            if self.homogeneous and group not in groups_with_batches and self.process_index == 0:
+                logger.warning("%d rows of %s are skipped: fewer than a batch.", len(items), "-".join(group))
 
     def fetch(self, drawn: Sequence[_Drawn]) -> Features:
-        features: Features = [{} for _ in drawn]
-        for number in {one.stream for one in drawn}:
-            places = [place for place, one in enumerate(drawn) if one.stream == number]
-            columns = self.streams[number].encoder.encode([drawn[place].row for place in places])
-            columns.pop("length", None)
-            for place, *values in zip(places, *columns.values(), strict=True):
-                numbers = {"index": drawn[place].number, "epoch": drawn[place].epoch}
-                features[place] = {**dict(zip(columns, values, strict=True)), **numbers}
-        return features
+        return fetch_by_group([item.stream for item in drawn], drawn, self._encode)
 
-    def _languages(self, one: _Drawn) -> tuple[str, ...]:
-        return tuple(str(one.row[name]) for name in self.streams[one.stream].kind.languages)
+    def _encode(self, stream: int, drawn: Sequence[_Drawn]) -> Features:
+        """The features of rows of one stream."""
+        columns = self.streams[stream].encoder.encode([item.row for item in drawn])
+        columns.pop("length", None)
+        return examples_of(columns, [(item.epoch, item.number) for item in drawn])
 
-    def _split(self, rows: list[_Drawn], rng: np.random.Generator) -> tuple[list[list[_Drawn]], list[_Drawn]]:
-        order = rng.permutation(len(rows))
-        whole = len(rows) // self.global_batch
-        used, rest = np.split(order, [whole * self.global_batch])
+    def _languages(self, item: _Drawn) -> tuple[str, ...]:
+        return tuple(str(item.row[name]) for name in self.streams[item.stream].kind.languages)
+
+    def _split(self, items: list[_Drawn], rng: np.random.Generator) -> tuple[list[list[_Drawn]], list[_Drawn]]:
+        """Full batches of rows of similar length, and the rows left over, drawn at random."""
+        num_batches = len(items) // self.global_batch
+        used, left = np.split(rng.permutation(len(items)), [num_batches * self.global_batch])
         if self.bucket:
-            drawn = [rows[place] for place in used]
-            numbers: dict[Any, int] = {}
-            strata = [numbers.setdefault((one.stream, self._languages(one)), len(numbers)) for one in drawn]
-            texts = [[one.row[name] for name in self.streams[one.stream].kind.texts] for one in drawn]
-            lengths = np.array([max(len(text.encode()) for text in some) for some in texts])  # bytes
-            used = used[balanced_length_order(lengths, np.array(strata), lambda: rng)]
-        # Inside a batch the order is random: processes must not get the short and the long half.
-        batches = [rng.permutation(part) for part in np.split(used, whole)] if whole else []
-        return [[rows[place] for place in batch] for batch in batches], [rows[place] for place in rest]
+            used = used[self._length_order([items[number] for number in used], rng)]
+
+        batches = []
+        for start in range(0, len(used), self.global_batch):
+            # Inside a batch the order is random: processes must not get the short and the long half.
+            batch = rng.permutation(used[start : start + self.global_batch])
+            batches.append([items[number] for number in batch])
+        return batches, [items[number] for number in left]
+
+    def _length_order(self, items: Sequence[_Drawn], rng: np.random.Generator) -> np.ndarray:
+        """An order by length in bytes, in which every stretch has each stream and language in its share."""
+        lengths = []
+        strata = []
+        number_of: dict[tuple[int, tuple[str, ...]], int] = {}
+        for item in items:
+            texts = [item.row[name] for name in self.streams[item.stream].kind.texts]
+            lengths.append(max(len(text.encode()) for text in texts))
+            stratum = (item.stream, self._languages(item))
+            strata.append(number_of.setdefault(stratum, len(number_of)))
+        return balanced_length_order(np.array(lengths), np.array(strata), lambda: rng)
 
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:
-        rng, numbers = np.random.default_rng([self.seed, epoch, 1]), count(epoch << _EPOCH_BITS)
+        """The rows of all streams, by their shares, until each has ended."""
+        rng = np.random.default_rng([self.seed, epoch, 1])
+        numbers = count(epoch << _EPOCH_BITS)
         rows = {stream: self._rows(stream, epoch, 0) for stream in range(len(self.streams))}
-        turns, unfinished = Counter[int](), set(rows)
+        turns = Counter[int]()
+        unfinished = set(rows)
+
         while unfinished:
-            shares = self.shares[list(rows)]
-            for stream in rng.choice(list(rows), _BLOCK, p=shares / shares.sum()).tolist():
+            streams = list(rows)
+            shares = self.shares[streams]
+            for stream in rng.choice(streams, _BLOCK, p=shares / shares.sum()).tolist():
                 row = next(rows[stream], None)
                 if row is not None:
                     yield _Drawn(stream, epoch, next(numbers), row)
                     continue
+
                 unfinished.discard(stream)
                 if self.mixing == "proportional":
                     del rows[stream]
@@ -214,7 +250,8 @@ class KeyedBatches(FeatureBatches):
 
     def __init__(self, data: Any, sampler: LengthBucketBatchSampler, epochs: int | None = 1) -> None:
         super().__init__(epochs)
-        self.data, self.sampler = data, sampler
+        self.data = data
+        self.sampler = sampler
 
     def draw(self, epoch: int) -> Iterator[list[Any]]:
         self.sampler.set_epoch(epoch)
@@ -233,15 +270,20 @@ class MultiTaskBatches(FeatureBatches):
 
     def __init__(self, main: FeatureBatches, others: Mapping[str, FeatureBatches], epochs: int | None = 1) -> None:
         super().__init__(epochs)
-        self.parts = {MAIN: main, **others}
+        self.tasks = {MAIN: main, **others}
 
     def draw(self, epoch: int) -> Iterator[dict[str, Any]]:
         return self.draw_all(epoch, 1)
 
     def draw_all(self, first: int, epochs: int | None) -> Iterator[dict[str, Any]]:
-        main, *others = self.parts.values()
-        parts = [main.draw_all(first, epochs), *(other.draw_all(first << _EPOCHS_OF_OTHERS, None) for other in others)]
-        return (dict(zip(self.parts, drawn, strict=True)) for drawn in zip(*parts, strict=False))
+        main, *others = self.tasks.values()
+        streams = [main.draw_all(first, epochs)]
+        streams += [task.draw_all(first << _EPOCHS_OF_OTHERS, None) for task in others]
+        for drawn in zip(*streams, strict=False):
+            yield dict(zip(self.tasks, drawn, strict=True))
 
     def fetch(self, drawn: Mapping[str, Any]) -> Features:
-        return [{TASK: task, **feature} for task, batch in drawn.items() for feature in self.parts[task].fetch(batch)]
+        features: Features = []
+        for task, batch in drawn.items():
+            features += [{TASK: task, **feature} for feature in self.tasks[task].fetch(batch)]
+        return features
