@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from hf_xlsr.utils.errors import XlsrError
 Feature = Mapping[str, Any]
 Features = Sequence[Feature]
 Batch = dict[str, Any]
+Keys = tuple[np.ndarray, np.ndarray]
+"""Epoch and index of each example, on which its random draws depend."""
 
 # Draws of an example of HICTL below this number order its tokens; those above choose masks.
 _FIRST_MASK_DRAW = 4096
@@ -33,11 +36,12 @@ def pad_rows(
 
     The rounded length is at most `limit`, unless a row is longer: an encoder may have no more positions.
     """
-    lengths = np.array([len(row) for row in rows])
+    lengths = np.array(list(map(len, rows)))
     longest = max(1, int(lengths.max(initial=1)))
     width = -(-longest // multiple_of) * multiple_of
     if limit is not None:
         width = max(longest, min(width, limit))
+
     mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
     ids[mask.astype(bool)] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
@@ -49,12 +53,11 @@ def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) ->
 
     If both do not fit, tokens are removed one by one from the end of the longer one, before its last.
     """
-    first, second = list(source), list(target[1:])
-    surplus = len(first) + len(second) - max_length
-    while surplus > 0 and max(len(first), len(second)) > 2:
-        longer = first if len(first) >= len(second) else second
+    first = list(source)
+    second = list(target[1:])
+    while len(first) + len(second) > max_length and max(len(first), len(second)) > 2:
+        longer = max(first, second, key=len)
         longer.pop(-2)
-        surplus -= 1
     return first + second
 
 
@@ -62,43 +65,56 @@ def _stacked(features: Features, column: str) -> torch.Tensor:
     return torch.tensor([feature[column] for feature in features])
 
 
-def _keys(features: Features) -> tuple[np.ndarray, np.ndarray]:
-    """Epoch and index of each example, on which its random draws depend."""
-    return np.array([feature["epoch"] for feature in features]), np.array([feature["index"] for feature in features])
+def _keys(features: Features) -> Keys:
+    epochs = [feature["epoch"] for feature in features]
+    indices = [feature["index"] for feature in features]
+    return np.array(epochs), np.array(indices)
 
 
 class _Padding:
     """Truncates rows to `max_length` ids and pads them to a multiple of `pad_to_multiple_of` (8 suits tensor cores)."""
 
     def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:
-        self.pad_id, self.max_length, self.pad_to_multiple_of = pad_id, max_length, pad_to_multiple_of
+        self.pad_id = pad_id
+        self.max_length = max_length
+        self.pad_to_multiple_of = pad_to_multiple_of
 
     def truncated(self, ids: Sequence[int]) -> Sequence[int]:
         return truncate_row(ids, self.max_length)
 
+    def column(self, features: Features, name: str) -> list[Sequence[int]]:
+        """The texts of a column of ids, truncated."""
+        return [self.truncated(feature[name]) for feature in features]
+
     def padded(self, rows: Sequence[Sequence[int]], prefix: str = "", pad_id: int | None = None) -> Batch:
         """`PREFIXinput_ids` and `PREFIXattention_mask`, `(rows, length)`, int64."""
-        pad_id = self.pad_id if pad_id is None else pad_id
+        if pad_id is None:
+            pad_id = self.pad_id
         ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of, self.max_length)
         return {f"{prefix}input_ids": torch.from_numpy(ids), f"{prefix}attention_mask": torch.from_numpy(mask)}
 
     def side(self, features: Features, name: str, pad_id: int | None = None) -> Batch:
         """The texts of a column `NAME_ids`, truncated and padded."""
-        return self.padded([self.truncated(feature[f"{name}_ids"]) for feature in features], f"{name}_", pad_id)
+        return self.padded(self.column(features, f"{name}_ids"), f"{name}_", pad_id)
 
     def negatives(self, features: Features, pad_id: int | None = None) -> Batch:
         """The hard negatives of all rows, row by row; rows may have any number of them."""
-        found = [self.truncated(ids) for feature in features for ids in feature.get("negative_ids") or ()]
-        return self.padded(found, "negative_", pad_id) if found else {}
+        rows: list[Sequence[int]] = []
+        for feature in features:
+            rows += map(self.truncated, feature.get("negative_ids") or ())
+        return self.padded(rows, "negative_", pad_id) if rows else {}
 
     def masked(
-        self, masks: MaskDrawer, batch: Batch, prefix: str, keys: tuple[np.ndarray, np.ndarray], first_draw: int
+        self, masks: MaskDrawer, batch: Batch, prefix: str, keys: Keys, first_draw: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Masked ids and labels of a part of the batch. Special tokens are never masked."""
+        """Masked ids and labels of the inputs `PREFIXinput_ids`. Special tokens are never masked."""
         ids = batch[f"{prefix}input_ids"].numpy()
-        allowed = (batch[f"{prefix}attention_mask"].numpy() == 1) & ~np.isin(ids, masks.special)
-        masked, labels = masks(ids, allowed, *keys, first_draw + np.arange(ids.shape[1])[None, :])
-        return torch.from_numpy(masked), torch.from_numpy(labels)
+        is_token = batch[f"{prefix}attention_mask"].numpy() == 1
+        allowed = is_token & ~np.isin(ids, masks.special)
+        positions = first_draw + np.arange(ids.shape[1])[None, :]
+
+        masked_ids, labels = masks(ids, allowed, *keys, positions)
+        return torch.from_numpy(masked_ids), torch.from_numpy(labels)
 
 
 class PairCollator(_Padding):
@@ -143,69 +159,90 @@ class PairCollator(_Padding):
     ) -> None:
         super().__init__(tokenizer.pad_token_id, max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
         self.mask_id = None if masking == "none" else mask_token_id(tokenizer)
-        self.masking, self.seed, self.identities = masking, seed, identities
+        self.masking = masking
+        self.seed = seed
+        self.identities = identities
+
         # The unknown token represents text, the other special tokens frame it.
-        framing = list({*tokenizer.all_special_ids} - {tokenizer.unk_token_id})
-        self.around = np.isin(np.arange(len(tokenizer)), framing)
+        framing = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        self.around = np.isin(np.arange(len(tokenizer)), list(framing))
         self.avoided = self.around if mask_punctuation else punctuation_ids(tokenizer)
         if masking == "mlm":
             self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
 
     def __call__(self, features: Features) -> Batch:
-        rows = [self.truncated(feature[side]) for side in ("source_ids", "target_ids") for feature in features]
+        rows = self.column(features, "source_ids") + self.column(features, "target_ids")
         batch = {**self.padded(rows), **self.negatives(features)}
         batch["original_ids"] = batch["input_ids"]
         if self.masking != "none":
-            ids, mask = batch["input_ids"].numpy(), batch["attention_mask"].numpy() == 1
-            mask_of, labels = (
-                (self._mask_single, "masked_ids") if self.masking == "single" else (self._mask_many, "mlm_labels")
-            )
-            batch["input_ids"], batch[labels] = map(torch.from_numpy, mask_of(ids, mask, *_keys(features)))
+            batch |= self._masked_inputs(batch, _keys(features))
+
         if self.identities:
-            batch["identities"] = torch.stack([_stacked(features, name) for name in ("source_text", "target_text")])
+            batch["identities"] = torch.stack([_stacked(features, "source_text"), _stacked(features, "target_text")])
         if "source" in features[0]:
             batch["source_texts"] = [feature["source"] for feature in features]
         return batch
 
     def truncated(self, ids: Sequence[int]) -> Sequence[int]:
-        ends = len(ids) > 0 and self.around[ids[-1]]
-        return truncate_row(ids, self.max_length) if ends else ids[: self.max_length]
+        ends_in_special = len(ids) > 0 and self.around[ids[-1]]
+        return truncate_row(ids, self.max_length) if ends_in_special else ids[: self.max_length]
 
     def negatives(self, features: Features, pad_id: int | None = None) -> Batch:
         """With `identities`, leaves out hard negatives that are translations in the batch, already candidates."""
-        if self.identities:
-            targets = {feature["target_text"] for feature in features}
-            hard = [zip(f["negative_ids"], f["negative_text"], strict=True) for f in features if f.get("negative_ids")]
-            features = [{"negative_ids": [ids for ids, text in row if text not in targets]} for row in hard]
-        return super().negatives(features, pad_id)
+        if not self.identities:
+            return super().negatives(features, pad_id)
+
+        targets = {feature["target_text"] for feature in features}
+        new_negatives = []
+        for feature in features:
+            for ids, text in zip(feature.get("negative_ids") or (), feature.get("negative_text") or (), strict=True):
+                if text not in targets:
+                    new_negatives.append(ids)
+        return super().negatives([{"negative_ids": new_negatives}], pad_id)
+
+    def _masked_inputs(self, batch: Batch, keys: Keys) -> Batch:
+        ids = batch["input_ids"].numpy()
+        is_token = batch["attention_mask"].numpy() == 1
+        if self.masking == "single":
+            masked_ids, labels = self._mask_single(ids, is_token, *keys)
+            name = "masked_ids"
+        else:
+            masked_ids, labels = self._mask_many(ids, is_token, *keys)
+            name = "mlm_labels"
+        return {"input_ids": torch.from_numpy(masked_ids), name: torch.from_numpy(labels)}
 
     def _mask_single(
-        self, ids: np.ndarray, mask: np.ndarray, epochs: np.ndarray, examples: np.ndarray
+        self, ids: np.ndarray, is_token: np.ndarray, epochs: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Masks one token on one side of each pair, side and position drawn uniformly."""
-        pairs = len(examples)
-        side = counter_uniform(self.seed, epochs, examples, 0) < 0.5
-        rows = np.arange(pairs) + np.where(side, 0, pairs)
-        candidates = mask[rows] & ~self.avoided[ids[rows]]
-        for more in (mask[rows] & ~self.around[ids[rows]], mask[rows]):
-            candidates = np.where(candidates.any(1, keepdims=True), candidates, more)
-        chosen = (counter_uniform(self.seed, epochs, examples, 1) * candidates.sum(1)).astype(np.int64)
-        column = (candidates.cumsum(1) == (chosen + 1)[:, None]).argmax(1)
-        hidden = np.full(len(ids), IGNORE, dtype=np.int64)
-        hidden[rows] = ids[rows, column]
-        masked = ids.copy()
-        masked[rows, column] = self.mask_id
-        return masked, hidden
+        num_pairs = len(examples)
+        masks_source = counter_uniform(self.seed, epochs, examples, 0) < 0.5
+        rows = np.arange(num_pairs) + np.where(masks_source, 0, num_pairs)
+
+        candidates = is_token[rows] & ~self.avoided[ids[rows]]
+        for fallback in (is_token[rows] & ~self.around[ids[rows]], is_token[rows]):
+            candidates = np.where(candidates.any(1, keepdims=True), candidates, fallback)
+
+        draws = counter_uniform(self.seed, epochs, examples, 1)
+        number = (draws * candidates.sum(1)).astype(np.int64)
+        columns = (candidates.cumsum(1) == (number + 1)[:, None]).argmax(1)
+
+        labels = np.full(len(ids), IGNORE, dtype=np.int64)
+        labels[rows] = ids[rows, columns]
+        masked_ids = ids.copy()
+        masked_ids[rows, columns] = self.mask_id
+        return masked_ids, labels
 
     def _mask_many(
-        self, ids: np.ndarray, mask: np.ndarray, epochs: np.ndarray, examples: np.ndarray
+        self, ids: np.ndarray, is_token: np.ndarray, epochs: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """BERT's masking of both sides."""
         rows, width = ids.shape
         side = np.repeat([0, 1], rows // 2)[:, None]
         # The first two draws of an example belong to `single`.
-        position = 2 + np.arange(width)[None, :] * 2 + side
-        return self.masks(ids, mask & ~self.around[ids], np.tile(epochs, 2), np.tile(examples, 2), position)
+        positions = 2 + np.arange(width)[None, :] * 2 + side
+        allowed = is_token & ~self.around[ids]
+        return self.masks(ids, allowed, np.tile(epochs, 2), np.tile(examples, 2), positions)
 
 
 class CmlmCollator(_Padding):
@@ -243,17 +280,20 @@ class CmlmCollator(_Padding):
         **padding: Any,
     ) -> None:
         super().__init__(tokenizer.pad_token_id, max_length=max_length, **padding)
-        self.masks, self.seed = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed, exact=True), seed
+        self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed, exact=True)
+        self.seed = seed
 
     def __call__(self, features: Features) -> Batch:
         keys = _keys(features)
         # The first draw of an example is its order; three draws per position follow.
         swapped = counter_uniform(self.seed, *keys, 0) < 0.5
-        turned = [
-            {"first_ids": feature["second_ids"], "second_ids": feature["first_ids"]} if turn else feature
-            for feature, turn in zip(features, swapped, strict=True)
-        ]
-        batch = {**self.side(turned, "first"), **self.side(turned, "second")}
+        pairs = []
+        for feature, swap in zip(features, swapped, strict=True):
+            if swap:
+                feature = {"first_ids": feature["second_ids"], "second_ids": feature["first_ids"]}
+            pairs.append(feature)
+
+        batch = {**self.side(pairs, "first"), **self.side(pairs, "second")}
         batch["second_input_ids"], batch["labels"] = self.masked(self.masks, batch, "second_", keys, 1)
         if (batch["labels"] == IGNORE).all():
             raise XlsrError(
@@ -286,30 +326,39 @@ class HictlCollator(_Padding):
     def __init__(
         self, tokenizer: Any, *, mlm_probability: float = 0.15, seed: int = 1, max_length: int = 128, **padding: Any
     ) -> None:
-        framed, special = tokenizer("a")["input_ids"], set(tokenizer.all_special_ids)
-        if len(framed) < 3 or framed[0] not in special or framed[-1] not in special:
+        framed = tokenizer("a")["input_ids"]
+        if len(framed) < 3 or not {framed[0], framed[-1]} <= set(tokenizer.all_special_ids):
             raise XlsrError(
                 "hierarchical contrast needs special tokens around a sentence; set tokenizer.frame to true."
             )
         super().__init__(tokenizer.pad_token_id, max_length=max_length, **padding)
-        self.masks, self.seed = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed), seed
+        self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
+        self.seed = seed
 
     def __call__(self, features: Features) -> Batch:
-        first, second, both, seen = [], [], [], []
+        first = []
+        second = []
+        joint = []
+        lm_rows = []
         for feature in features:
-            paired = "target_ids" in feature
-            x = list(self.truncated(feature["source_ids"] if paired else feature["text_ids"]))
-            y = list(self.truncated(feature["target_ids"])) if paired else self._reordered(x, feature)
+            if "target_ids" in feature:
+                x = self.truncated(feature["source_ids"])
+                y = self.truncated(feature["target_ids"])
+            else:
+                x = self.truncated(feature["text_ids"])
+                y = self._reordered(x, feature)
             first.append(x)
             second.append(y)
-            both.append(join_sides(x, y, self.max_length))
-            seen.append(both[-1] if paired else x)
-        batch = {**self.padded(first + second), **self.padded(both, "joint_"), **self.padded(seen, "lm_")}
-        draws = _keys(features), _FIRST_MASK_DRAW
-        batch["lm_input_ids"], batch["lm_labels"] = self.masked(self.masks, batch, "lm_", *draws)
+            joint.append(join_sides(x, y, self.max_length))
+            lm_rows.append(joint[-1] if "target_ids" in feature else x)
+
+        batch = {**self.padded(first + second), **self.padded(joint, "joint_"), **self.padded(lm_rows, "lm_")}
+        batch["lm_input_ids"], batch["lm_labels"] = self.masked(
+            self.masks, batch, "lm_", _keys(features), _FIRST_MASK_DRAW
+        )
         return {**batch, **self.negatives(features)}
 
-    def _reordered(self, ids: list[int], feature: Feature) -> list[int]:
+    def _reordered(self, ids: Sequence[int], feature: Feature) -> list[int]:
         """The tokens between the special ones in an order that depends on the example and the epoch."""
         inner = np.array(ids[1:-1])
         draws = counter_uniform(self.seed, feature["epoch"], np.array(feature["index"]), np.arange(len(inner)))
@@ -320,11 +369,11 @@ class _LanguageSides(_Padding):
     """Pads the sides of pairs; `pad_ids` is one padding token, or maps each language to that of its encoder."""
 
     def __init__(self, pad_ids: Mapping[str, int] | int, *, max_length: int = 200, **padding: Any) -> None:
-        self.pad_ids = None if isinstance(pad_ids, int) else dict(pad_ids)
+        self.pad_ids = pad_ids
         super().__init__(pad_ids if isinstance(pad_ids, int) else 0, max_length=max_length, **padding)
 
     def pad_of(self, language: str) -> int:
-        return self.pad_id if self.pad_ids is None else self.pad_ids[language]
+        return self.pad_ids if isinstance(self.pad_ids, int) else self.pad_ids[language]
 
 
 class DualCollator(_LanguageSides):
@@ -344,8 +393,9 @@ class DualCollator(_LanguageSides):
         source, target = _only({(feature["source_lang"], feature["target_lang"]) for feature in features})
         batch = self.negatives(features, self.pad_of(target))
         if batch:
-            texts = [text for feature in features for text in feature.get("negative_text") or ()]
-            batch["negative_texts"] = torch.tensor(texts)
+            texts = chain.from_iterable(feature.get("negative_text") or () for feature in features)
+            batch["negative_texts"] = torch.tensor(list(texts))
+
         return {
             **batch,
             **self.side(features, "source", self.pad_of(source)),
@@ -369,18 +419,20 @@ class NliCollator(_LanguageSides):
 
     def __call__(self, features: Features) -> Batch:
         languages: Batch = {}
-        if self.pad_ids is not None:
+        if not isinstance(self.pad_ids, int):
             (languages["lang"],) = _only({(feature["lang"],) for feature in features})
+
         pad_id = self.pad_of(languages.get("lang", ""))
         sides = {**self.side(features, "premise", pad_id), **self.side(features, "hypothesis", pad_id)}
         return {**sides, "labels": _stacked(features, "label"), **languages}
 
 
 def _only(languages: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """The languages of all rows of a batch; an error if rows differ."""
     if len(languages) > 1:
-        found = ", ".join(sorted(map("-".join, languages)))
+        listed = ", ".join(sorted(map("-".join, languages)))
         raise XlsrError(
-            f"a batch must be in the languages of its encoders, got {found}; set homogeneous_batches to true."
+            f"a batch must be in the languages of its encoders, got {listed}; set homogeneous_batches to true."
         )
     return languages.pop()
 
@@ -414,6 +466,6 @@ class TranslationCollator(_Padding):
     """
 
     def __call__(self, features: Features) -> Batch:
-        batch = self.padded([self.truncated(feature["source_ids"]) for feature in features])
-        targets = [self.truncated(feature["target_ids"])[1:] for feature in features]
-        return {**batch, "labels": self.padded(targets, pad_id=IGNORE)["input_ids"]}
+        batch = self.padded(self.column(features, "source_ids"))
+        labels = [ids[1:] for ids in self.column(features, "target_ids")]
+        return {**batch, "labels": self.padded(labels, pad_id=IGNORE)["input_ids"]}

@@ -39,21 +39,26 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         ({'source': 'en', 'target': 'fr'}, {'source': '0'})
     """
     if isinstance(text, str):
-        pairs: list[Any] = [tuple(side.strip() for side in part.split("=")) for part in text.split(",")]
+        pairs: list[Any] = [tuple(map(str.strip, pair.split("="))) for pair in text.split(",")]
     else:
         pairs = list((text or {}).items())
+
     mapping: dict[str, str] = {}
     for sides in pairs:
         # YAML reads the bare word `no`, the code of Norwegian, as False.
         if len(sides) != 2 or any(isinstance(side, bool) or side in ("", None) for side in sides):
             raise XlsrError(f"columns must be pairs of names such as source=en (in quotes in YAML), got {sides}.")
-        left, right = map(str, sides)
-        ours, theirs = (right, left) if right in KNOWN_COLUMNS and left not in KNOWN_COLUMNS else (left, right)
-        if ours not in KNOWN_COLUMNS or ours in mapping:
-            hint = min((did_you_mean(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
-            fault = f"maps '{ours}' twice" if ours in mapping else f"has none of our columns; {hint}"
-            raise XlsrError(f"columns: '{left}={right}' {fault}")
-        mapping[ours] = theirs
+
+        name, column = map(str, sides)
+        shown = f"columns: '{name}={column}'"
+        if column in KNOWN_COLUMNS and name not in KNOWN_COLUMNS:
+            name, column = column, name
+        if name in mapping:
+            raise XlsrError(f"{shown} maps '{name}' twice")
+        if name not in KNOWN_COLUMNS:
+            hint = min(did_you_mean(name, KNOWN_COLUMNS), did_you_mean(column, KNOWN_COLUMNS), key=len)
+            raise XlsrError(f"{shown} has none of our columns; {hint}")
+        mapping[name] = column
     return mapping
 
 
@@ -66,14 +71,16 @@ def resolve_columns(
     selecting: Sequence[str] = (),
 ) -> dict[str, str]:
     """Our name -> file column for one file; an error for a column that it lacks. See `read_rows` for the arguments."""
-    mapping = {ours: ours for ours in required} | dict(columns)
-    if optional is not None:
-        mapping |= {name: name for name in optional if name in names and name not in mapping}
-    elif not columns:
-        mapping |= {name: name for name in names if name in KNOWN_COLUMNS}
-    for ours, theirs in mapping.items():
-        way = "" if ours in columns else f" for '{ours}' (columns='{ours}=NAME' names another)"
-        _require(names, theirs, ours, file, way)
+    mapping = {name: name for name in required} | dict(columns)
+    if optional is None and not columns:
+        optional = [name for name in names if name in KNOWN_COLUMNS]
+    for name in optional or ():
+        if name in names:
+            mapping.setdefault(name, name)
+
+    for name, column in mapping.items():
+        way = "" if name in columns else f" for '{name}' (columns='{name}=NAME' names another)"
+        _require(names, column, name, file, way)
     return mapping | selecting_columns(selecting, mapping, names, file)
 
 
@@ -97,7 +104,10 @@ def flat_names(record: Mapping[str, Any]) -> list[str]:
     """The dotted paths of all leaves of a nested record."""
     names: list[str] = []
     for name, value in record.items():
-        names += [f"{name}.{leaf}" for leaf in flat_names(value)] if isinstance(value, Mapping) else [name]
+        if isinstance(value, Mapping):
+            names += [f"{name}.{leaf}" for leaf in flat_names(value)]
+        else:
+            names.append(name)
     return names
 
 
@@ -115,8 +125,10 @@ def filled(value: Any, language: str) -> Any:
     if isinstance(value, str):
         return value.replace(PLACEHOLDER, language)
     if isinstance(value, Mapping):
-        return {key: filled(part, language) for key, part in value.items()}
-    return [filled(part, language) for part in value] if isinstance(value, (list, tuple)) else value
+        return {key: filled(item, language) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [filled(item, language) for item in value]
+    return value
 
 
 def split_name(name: str) -> str:

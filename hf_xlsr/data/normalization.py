@@ -23,10 +23,12 @@ def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: 
     Joiners between letters stay: Persian, Hindi and other languages spell with them. `NFKC` also replaces ligatures,
     full-width letters and other variants; `NFC` does not.
     """
-    text, before = _compose(text, form), ""
+    text = _compose(text, form)
+    before = ""
     # Characters that become adjacent can compose or change places, so that a joiner loses its neighbours.
-    while text != before and not text.isprintable() and _INVISIBLE.search(text):
-        text, before = _compose(_INVISIBLE.sub(_keep_joiner, text), form), text
+    while text != before and not text.isprintable():
+        before = text
+        text = _compose(_INVISIBLE.sub(_keep_joiner, text), form)
     if lowercase:
         text = _compose(text.lower(), form)
     return " ".join(text.split())
@@ -37,12 +39,16 @@ def _compose(text: str, form: Literal["NFKC", "NFC"]) -> str:
 
 
 def _keep_joiner(match: re.Match[str]) -> str:
-    joiner = next((character for character in match.group() if character in "\u200c\u200d"), "")
-    before = match.string[max(match.start() - 1, 0) : match.start()]
-    after = match.string[match.end() : match.end() + 1]
+    """The joiner among invisible characters if letters need it, else nothing."""
+    start, end = match.span()
+    before = match.string[max(start - 1, 0) : start]
+    after = match.string[end : end + 1]
+    if not _is_letter_or_mark(before):
+        return ""
     # After a virama a joiner selects the half form of the consonant, also at the end of a word.
-    joins = _is_letter_or_mark(after) or (before != "" and unicodedata.combining(before) == _VIRAMA)
-    return joiner if joiner and joins and _is_letter_or_mark(before) else ""
+    if not _is_letter_or_mark(after) and unicodedata.combining(before) != _VIRAMA:
+        return ""
+    return next((character for character in match.group() if character in "\u200c\u200d"), "")
 
 
 def _is_letter_or_mark(character: str) -> bool:

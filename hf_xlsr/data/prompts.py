@@ -36,7 +36,7 @@ class PromptTable:
 
     texts: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
-    chosen: frozenset[str] = frozenset()
+    from_user: frozenset[str] = frozenset()
     """Names that a user gave for this use; such a prompt counts even if it is empty."""
 
     @classmethod
@@ -54,16 +54,19 @@ class PromptTable:
             return self
         if isinstance(prompts, str):
             return PromptTable(dict.fromkeys((DEFAULT, *ROLES), prompts), DEFAULT)
-        named = dict(prompts)
+
+        texts = dict(prompts)
         for side, role in SIDES.items():
-            if side in named:
-                named.setdefault(role, named[side])
-            elif role in named:
-                named[side] = named[role]
-        if DEFAULT in named:
-            named = {**dict.fromkeys(ROLES, named[DEFAULT]), **named}
-        default = DEFAULT if DEFAULT in named else self.default
-        return PromptTable({**self.texts, **named}, default, frozenset(prompts))
+            if side in texts:
+                texts.setdefault(role, texts[side])
+            elif role in texts:
+                texts[side] = texts[role]
+
+        default = self.default
+        if DEFAULT in texts:
+            default = DEFAULT
+            texts = {**dict.fromkeys(ROLES, texts[DEFAULT]), **texts}
+        return PromptTable({**self.texts, **texts}, default, frozenset(prompts))
 
     def text(self, *, role: str | None = None, language: str | None = None) -> str:
         """The prompt of a text; empty if there is none. A role is looked up before a language."""
@@ -78,19 +81,20 @@ class PromptTable:
         first with a text of its own counts, then the language. A role with empty prompts only, in a language without a
         prompt, has no prompt, not the default one.
         """
-        of_role: list[str] = [name for name in ROLES.get(role or "", (role or "",)) if name in self.texts]
-        telling = [name for name in of_role if self._tells(name)]
-        if telling:
-            return telling[0]
+        role = role or ""
+        names_of_role = [name for name in ROLES.get(role, (role,)) if name in self.texts]
+        telling_names = list(filter(self._tells, names_of_role))
+        if telling_names:
+            return telling_names[0]
 
-        of_language = nearest_tag(language, self.texts) if language else None
-        if of_language is not None:
-            return of_language
-        if of_role:
-            return of_role[0]
+        name_of_language = nearest_tag(language, self.texts)
+        if name_of_language is not None:
+            return name_of_language
+        if names_of_role:
+            return names_of_role[0]
         return self.default if self.default in self.texts else None
 
     def _tells(self, name: str) -> bool:
         """Whether the prompt of a role says more than that it is empty, or equal to the default one."""
         copied = self.texts[name] == self.texts.get(self.default or "")
-        return name in self.chosen or name == self.default or bool(self.texts[name] and not copied)
+        return name in self.from_user or name == self.default or bool(self.texts[name] and not copied)

@@ -34,7 +34,7 @@ class SeenHashes:
         self._buffer: set[int] = set()
         self._arrays: list[np.ndarray] = []  # sorted uint64, disjoint, longest first
         stream = iter(keys)
-        while batch := list(islice(stream, BATCH)):
+        for batch in iter(lambda: list(islice(stream, BATCH)), []):
             self.add_many(batch)
 
     def __len__(self) -> int:
@@ -57,13 +57,14 @@ class SeenHashes:
         fresh = ~self._holds_sorted(hashes)
         self._buffer.update(hashes[fresh].tolist())
         self._flush_when_full()
+
         new = np.zeros(len(key_hashes), dtype=bool)
         new[first[fresh]] = True
         return new
 
     def digest(self) -> str:
         """A hash of the set, the same for every order of its keys."""
-        hashes = np.concatenate([np.fromiter(self._buffer, np.uint64, len(self._buffer)), *self._arrays])
+        hashes = np.concatenate([self._buffered(), *self._arrays])
         return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()
 
     def contains_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
@@ -72,24 +73,29 @@ class SeenHashes:
         return self._holds_sorted(hashes)[inverse]
 
     def _holds_sorted(self, hashes: np.ndarray) -> np.ndarray:
-        found = np.fromiter((value in self._buffer for value in hashes.tolist()), dtype=bool, count=len(hashes))
+        held = np.fromiter(map(self._buffer.__contains__, hashes.tolist()), dtype=bool, count=len(hashes))
         for array in self._arrays:
             positions = array.searchsorted(hashes)
-            positions[positions == len(array)] = 0  # any place: such a hash equals none
-            found |= array[positions] == hashes
-        return found
+            positions[positions == len(array)] = 0  # any position: such a hash equals none
+            held |= array[positions] == hashes
+        return held
+
+    def _buffered(self) -> np.ndarray:
+        return np.fromiter(self._buffer, dtype=np.uint64, count=len(self._buffer))
 
     def _flush_when_full(self) -> None:
         if len(self._buffer) < BUFFER_LIMIT:
             return
-        parts = [np.fromiter(self._buffer, dtype=np.uint64, count=len(self._buffer))]
+
+        arrays = [self._buffered()]
         self._buffer = set()
-        size = len(parts[0])
+        size = len(arrays[0])
         while self._arrays and len(self._arrays[-1]) <= 2 * size:
-            parts.append(self._arrays.pop())
-            size += len(parts[-1])
-        merged = np.concatenate(parts)
-        parts.clear()  # frees the parts before the sort asks for its working memory
+            arrays.append(self._arrays.pop())
+            size += len(arrays[-1])
+
+        merged = np.concatenate(arrays)
+        arrays.clear()  # frees them before the sort asks for its working memory
         merged.sort(kind="stable")  # merges sorted runs in linear time
         self._arrays.append(merged)
 
