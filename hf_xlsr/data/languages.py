@@ -15,18 +15,22 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.extras import require_package
 
 # CLDR files Tagalog under Filipino, which has no ISO 639-1 code.
-_OURS = {"fil": "tl"}
+_CODES = {"fil": "tl"}
 # Languages with other scripts than their most likely one, and a code that CLDR lacks.
 _SCRIPTS = {
     **dict.fromkeys(("az", "bs", "sr", "tk", "uz"), ("Latn", "Cyrl")),
     **dict.fromkeys(("cr", "iu"), ("Cans", "Latn")),
     **dict.fromkeys(("ks", "sd"), ("Arab", "Deva")),
-    **{"kk": ("Cyrl", "Latn", "Arab"), "ku": ("Latn", "Arab"), "mn": ("Cyrl", "Mong"), "ie": ("Latn",)},
+    "kk": ("Cyrl", "Latn", "Arab"),
+    "ku": ("Latn", "Arab"),
+    "mn": ("Cyrl", "Mong"),
+    "ie": ("Latn",),
 }
 # ISO 15924 codes that stand for several scripts of Unicode.
-_PARTS = {
+_UNICODE_SCRIPTS = {
     **dict.fromkeys(("Hans", "Hant"), ("Hani", "Bopo")),
-    **{"Jpan": ("Hani", "Hira", "Kana"), "Kore": ("Hang", "Hani")},
+    "Jpan": ("Hani", "Hira", "Kana"),
+    "Kore": ("Hang", "Hani"),
 }
 ALPHABETS: Mapping[str, frozenset[str]] = {
     language: frozenset(ascii_lowercase + extra)
@@ -64,16 +68,22 @@ def language_code(language: str) -> str:
         code = langcodes.Language.get(langcodes.standardize_tag(language, macro=True)).language
     except langcodes.LanguageTagError:
         code = None
-    return _OURS.get(code, code) if code else language.replace("_", "-").split("-", 1)[0].lower()
+    if code:
+        return _CODES.get(code, code)
+    return language.replace("_", "-").partition("-")[0].lower()
 
 
 def whole_tag(tag: str) -> str:
     """One name for all tags of the same language, script and region, whether explicit or implied."""
     try:
-        parts = (langcodes.standardize_tag(part, macro=True) for part in tag.split("+"))
-        return "+".join(langcodes.Language.get(part).maximize().to_tag() for part in parts)
+        return "+".join(map(_maximal_tag, tag.split("+")))
     except langcodes.LanguageTagError:
         return tag
+
+
+def _maximal_tag(tag: str) -> str:
+    standard_tag = langcodes.standardize_tag(tag, macro=True)
+    return langcodes.Language.get(standard_tag).maximize().to_tag()
 
 
 def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
@@ -83,8 +93,13 @@ def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
         >>> [nearest_tag(language, ["zh-Hans", "zh-Hant"]) for language in ("zh-Hant", "zh_TW", "cmn", "de")]
         ['zh-Hant', 'zh-Hant', 'zh-Hans', None]
     """
-    equal = (tag for key in (str, whole_tag, language_code) for tag in tags if language and key(tag) == key(language))
-    return next(equal, None)
+    if not language:
+        return None
+    for key in (str, whole_tag, language_code):
+        for tag in tags:
+            if key(tag) == key(language):
+                return tag
+    return None
 
 
 def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
@@ -95,7 +110,8 @@ def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
         ['fr', 'en', 'deu_Latn', None, None]
     """
     name = label.rpartition(".")[2]
-    return name if name in languages or (_TAG.fullmatch(name) and langcodes.tag_is_valid(name)) else None
+    is_language = name in languages or (_TAG.fullmatch(name) and langcodes.tag_is_valid(name))
+    return name if is_language else None
 
 
 def scripts_of(languages: Iterable[str]) -> frozenset[str]:
@@ -110,7 +126,7 @@ def _scripts(code: str) -> tuple[str, ...]:
     if code not in LIKELY_SUBTAGS:
         raise XlsrError(f"the scripts of language '{code}' are unknown; use an ISO 639 code.")
     script = langcodes.Language.get(code).maximize().script or ""
-    return _PARTS.get(script, (script,))
+    return _UNICODE_SCRIPTS.get(script, (script,))
 
 
 def foreign_letters(text: str, side: tuple[str, ...], row: tuple[str, ...] | None = None) -> int:
@@ -123,19 +139,30 @@ def foreign_letters(text: str, side: tuple[str, ...], row: tuple[str, ...] | Non
 
 @cache
 def _not_foreign(side: tuple[str, ...], row: tuple[str, ...] | None) -> regex.Pattern[str]:
-    scripts, letters = scripts_of(side), ""
+    scripts = scripts_of(side)
+    letters: frozenset[str] = frozenset()
     if row is not None:
-        latin = [code for code in map(language_code, row) if "Latn" in scripts_of([code])]
-        if unknown := [code for code in latin if code not in ALPHABETS]:
-            raise XlsrError(
-                f"the alphabet of language '{unknown[0]}' is unknown; use `method: script`, or one of "
-                f"{', '.join(ALPHABETS)}."
-            )
+        latin_letters = _latin_letters(row)
         if "Latn" in scripts:
-            letters = "".join(sorted(frozenset().union(*(ALPHABETS[code] for code in latin))))
+            letters = latin_letters
             scripts -= {"Latn"}
-    listed = "".join(rf"\p{{Script={script}}}" for script in ("Common", "Inherited", *sorted(scripts)))
-    return regex.compile(rf"[\P{{L}}{listed}{letters}]+")
+
+    classes = "".join(rf"\p{{Script={script}}}" for script in ("Common", "Inherited", *sorted(scripts)))
+    return regex.compile(rf"[\P{{L}}{classes}{''.join(sorted(letters))}]+")
+
+
+def _latin_letters(languages: Iterable[str]) -> frozenset[str]:
+    """The letters of those languages that are written in Latin script."""
+    letters: frozenset[str] = frozenset()
+    for code in map(language_code, languages):
+        if "Latn" not in scripts_of([code]):
+            continue
+        if code not in ALPHABETS:
+            raise XlsrError(
+                f"the alphabet of language '{code}' is unknown; use `method: script`, or one of {', '.join(ALPHABETS)}."
+            )
+        letters |= ALPHABETS[code]
+    return letters
 
 
 @cache
@@ -150,10 +177,12 @@ def language_identifier() -> Any:
 @cache
 def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
     """The labels of `language_identifier` for any of the languages; an error if it does not support one."""
-    known = frozenset(language_identifier().nb_classes)
+    supported = frozenset(language_identifier().nb_classes)
     for language in languages:
-        if not _same_language(language) & known:
-            raise XlsrError(f"py3langid does not support the language '{language}'; {did_you_mean(language, known)}")
+        if not _same_language(language) & supported:
+            raise XlsrError(
+                f"py3langid does not support the language '{language}'; {did_you_mean(language, supported)}"
+            )
     return frozenset().union(*map(_same_language, languages))
 
 
@@ -174,16 +203,17 @@ def share_of_first(languages: tuple[str, str], *, place: str, advice: str) -> Ca
         >>> share("да, ok"), share("Hello!"), share("42")
         (0.2, 1.0, None)
     """
-    codes = tuple(map(language_code, languages))
-    by_letters = _differ_in_script(*codes)
-    labels = [] if by_letters else _labels(codes, place, advice)
+    codes = [language_code(language) for language in languages]
+    labels = None if _differ_in_script(*codes) else _labels(codes, place, advice)
 
     def share(text: str) -> float | None:
-        letters = sum(map(str.isalpha, text))
-        if by_letters:
-            weights: list[float] = [_own_letters(text, letters, code) for code in codes]
+        num_letters = sum(map(str.isalpha, text))
+        if not num_letters:
+            return None
+        if labels is None:
+            weights: list[float] = [_weighted_letters(text, num_letters, code) for code in codes]
         else:
-            weights = _probabilities(text, labels) if letters else []
+            weights = _probabilities(text, labels)
         return weights[0] / sum(weights) if any(weights) else None
 
     return share
@@ -196,23 +226,24 @@ def _differ_in_script(first: str, second: str) -> bool:
         return False
 
 
-def _labels(codes: tuple[str, ...], place: str, advice: str) -> list[frozenset[str]]:
+def _labels(codes: Sequence[str], place: str, advice: str) -> list[frozenset[str]]:
     """The labels of py3langid for each language; an empty set where it does not support the language."""
-    known = frozenset(language_identifier().nb_classes)
-    labels = [_same_language(code) if _same_language(code) & known else frozenset[str]() for code in codes]
+    supported = frozenset(language_identifier().nb_classes)
+    labels = [_same_language(code) & supported for code in codes]
     if labels[0] == labels[1]:
         raise XlsrError(f"{place} is in {' or '.join(codes)}, which py3langid cannot tell apart; {advice}.")
     return labels
 
 
 def _probabilities(text: str, labels: Sequence[frozenset[str]]) -> list[float]:
-    ranked = dict(language_identifier().rank(text))
-    found = [sum(ranked.get(label, 0.0) for label in known) for known in labels]
-    rest = max(0.0, 1.0 - sum(found))
-    return [part if known else rest for part, known in zip(found, labels, strict=True)]
+    """The probability of each language; one that py3langid does not support gets what the other one leaves."""
+    probability_of = dict(language_identifier().rank(text))
+    probabilities = [sum(map(probability_of.__getitem__, labels_of_language)) for labels_of_language in labels]
+    rest = max(0.0, 1.0 - sum(probabilities))
+    return [value if supported else rest for value, supported in zip(probabilities, labels, strict=True)]
 
 
-def _own_letters(text: str, letters: int, language: str) -> int:
+def _weighted_letters(text: str, num_letters: int, language: str) -> int:
     """How many letters of a text are in the language's scripts, weighted."""
-    own = max(0, letters - foreign_letters(text, (language,)))  # their Unicode versions may differ
-    return own if "Latn" in scripts_of([language]) else _WEIGHT * own
+    count = max(0, num_letters - foreign_letters(text, (language,)))  # their Unicode versions may differ
+    return count if "Latn" in scripts_of([language]) else _WEIGHT * count

@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, pairwise, repeat
+from itertools import chain, islice, pairwise, product, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +75,27 @@ def smoothed_text(
     Large languages are subsampled, small ones repeated. The total is the size of all text, at most `limit` sentences. The
     text, pairs of language and sentence in any order, is held in memory and read once.
     """
-    total, before = min(sum(sizes.values()), limit), 0
-    drawn: dict[str, _Drawn] = {}
-    for name, share in smoothed_shares(sizes, exponent).items():
-        if sizes[name]:
-            whole, rest = divmod(share * total, sizes[name])
+    total = min(sum(sizes.values()), limit)
+    samples: dict[str, _Sample] = {}
+    num_before = 0
+    for language, share in smoothed_shares(sizes, exponent).items():
+        size = sizes[language]
+        if size:
+            passes, rest = divmod(share * total, size)
             # One random stream for all languages, one number per sentence.
-            rng = np.random.Generator(np.random.PCG64(seed).advance(before))
-            drawn[name] = _Drawn(int(whole), rest / sizes[name], rng)
-            before += sizes[name]
-    for name, text in texts:
-        drawn[name].add(text)
-    for one in drawn.values():
-        yield from chain(*repeat(one.every, one.passes), one.some)
+            rng = np.random.Generator(np.random.PCG64(seed).advance(num_before))
+            samples[language] = _Sample(int(passes), rest / size, rng)
+            num_before += size
+
+    for language, text in texts:
+        samples[language].add(text)
+    for sample in samples.values():
+        yield from chain(*repeat(sample.every, sample.passes), sample.some)
 
 
 @dataclass
-class _Drawn:
-    """The drawn sentences of a language: each of `every` once per pass, and each of `some` once."""
+class _Sample:
+    """The sentences drawn of a language: each of `every` once per pass, and each of `some` once."""
 
     passes: int
     chance: float
@@ -137,7 +141,10 @@ def train_tokenizer(
         2
     """
     require_choice("algorithm", algorithm, ALGORITHMS)
-    special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK, *FRAME[: 2 * frame])]
+    names = [PAD, UNK, MASK]
+    if frame:
+        names += FRAME
+    special = [AddedToken(name, special=True, normalized=False) for name in names]
     options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": False}
     if algorithm == "unigram":
         tokenizer = Tokenizer(models.Unigram())
@@ -145,9 +152,11 @@ def train_tokenizer(
     else:
         tokenizer = Tokenizer(models.BPE(unk_token=UNK))
         trainer = trainers.BpeTrainer(**options)
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])]
-    )
+
+    steps: list[Any] = [normalizers.NFKC()]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(), pre_tokenizers.Split(PUNCTUATION_SPLIT, behavior="isolated")]
     )
@@ -155,8 +164,9 @@ def train_tokenizer(
 
     tokenizer.train_from_iterator(texts, trainer)
     if algorithm == "unigram":
-        _make_reproducible(tokenizer, len(special))
-    names = {"pad_token": PAD, "unk_token": UNK, "mask_token": MASK}
+        tokenizer.model = _reproducible_model(tokenizer, len(special))
+
+    roles = {"pad_token": PAD, "unk_token": UNK, "mask_token": MASK}
     if frame:
         start, end = FRAME
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -164,10 +174,10 @@ def train_tokenizer(
             pair=f"{start} $A {end} $B {end}",
             special_tokens=[(token, tokenizer.token_to_id(token)) for token in FRAME],
         )
-        names |= {"cls_token": start, "bos_token": start, "sep_token": end, "eos_token": end}
+        roles |= {"cls_token": start, "bos_token": start, "sep_token": end, "eos_token": end}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        **names,
+        **roles,
         model_max_length=max_length,
         padding_side="right",
         truncation_side="right",
@@ -175,34 +185,37 @@ def train_tokenizer(
     )
 
 
-def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
-    """Makes the order and the scores of a trained unigram model reproducible; `special` tokens at the start are kept.
+def _reproducible_model(tokenizer: Tokenizer, num_special: int) -> models.Unigram:
+    """The trained unigram model with reproducible order and scores, after its `num_special` first tokens.
 
     The order of hash tables differs between processes. It changes the last digits of the trainer's sums, and the scores
     of letters in no learned token, which are one step apart.
     """
     model = json.loads(tokenizer.to_str())["model"]
-    first, scores = model["vocab"][:special], dict(model["vocab"][special:])
+    scores = dict(model["vocab"][num_special:])
+
     lowest = min(scores.values(), default=0.0)
     letters = sorted(token for token in scores if len(token) == 1)
-    turns: dict[str, int] = {}
+    steps_of: dict[str, int] = {}
     for letter in letters:
         steps = (scores[letter] - lowest) / LETTER_STEP
         if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
-            turns[letter] = round(steps)
-    for letter, turn in zip(turns, sorted(turns.values()), strict=True):
-        scores[letter] = lowest + turn * LETTER_STEP
+            steps_of[letter] = round(steps)
+    for letter, rank in zip(steps_of, sorted(steps_of.values()), strict=True):
+        scores[letter] = lowest + rank * LETTER_STEP
+
     ordered = sorted((-round(score, SCORE_DIGITS), token) for token, score in scores.items())
-    vocab = [*map(tuple, first), *((token, -score) for score, token in ordered)]
-    tokenizer.model = models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
+    vocab = [tuple(entry) for entry in model["vocab"][:num_special]]
+    vocab += [(token, -score) for score, token in ordered]
+    return models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
 
 def punctuation_ids(tokenizer: Any) -> np.ndarray:
     """Tokens without a letter or digit: True for punctuation and special tokens, `(vocabulary,)`."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    found = np.array([not any(map(str.isalnum, token)) for token in tokens], dtype=bool)
-    found[tokenizer.all_special_ids] = True
-    return found
+    has_no_letter = np.array([not any(map(str.isalnum, token)) for token in tokens], dtype=bool)
+    has_no_letter[tokenizer.all_special_ids] = True
+    return has_no_letter
 
 
 def trim_vocabulary(
@@ -224,8 +237,8 @@ def trim_vocabulary(
 
     Examples:
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
-        >>> small, kept = trim_vocabulary(whole, ["red birds"])
-        >>> whole.convert_ids_to_tokens(kept) == small.convert_ids_to_tokens(range(len(small)))
+        >>> small, ids = trim_vocabulary(whole, ["red birds"])
+        >>> whole.convert_ids_to_tokens(ids) == small.convert_ids_to_tokens(range(len(small)))
         True
     """
     spec = json.loads(tokenizer.backend_tokenizer.to_str()) if getattr(tokenizer, "is_fast", False) else {}
@@ -236,37 +249,15 @@ def trim_vocabulary(
         )
     first = _used_tokens(tokenizer, always) if always else Counter[int]()
     used = first + _used_tokens(tokenizer, texts)
-    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    letters = {letter for token in used for letter in names[token]}
-    kept = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
-    if (pad := tokenizer.pad_token_id or 0) < len(kept):  # RoBERTa's positions start after it, one of the first tokens
-        kept |= set(range(pad + 1))
-    marked = letters | {mark + letter for mark in MARKS for letter in letters}
-    byte_level = "ByteLevel" in json.dumps(spec["pre_tokenizer"])
-    for token, name in enumerate(names):
-        if name in marked or re.fullmatch("<0x[0-9A-F]{2}>", name) or (byte_level and len(name) == 1):
-            kept.add(token)
-    model = spec["model"]
-    merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
-    ranks = {pair: rank for rank, pair in enumerate(merges)}
-    for token in [*first, *(token for token, _ in used.most_common())]:
-        parts = _bpe_parts(names[token], ranks) if kind == "BPE" else ()
-        more = {token, *(model["vocab"][part] for part in parts if part in model["vocab"])} - kept
-        if vocab_size is None or len(kept) + len(more) <= vocab_size:
-            kept |= more
-    rows = sorted(kept)
-    new = {old: number for number, old in enumerate(rows)}
-    if kind == "Unigram":
-        model["unk_id"] = new[model["unk_id"]]
-        model["vocab"] = [model["vocab"][old] for old in rows if old < len(model["vocab"])]
-    else:
-        model["vocab"] = {name: new[old] for name, old in model["vocab"].items() if old in new}
-    if kind == "BPE":
-        model["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= set(model["vocab"])]
+    rows = sorted(_tokens_to_keep(tokenizer, spec, first, used, vocab_size))
+
+    new_ids = {old: new for new, old in enumerate(rows)}
+    spec["model"] = _trimmed_model(spec["model"], new_ids)
     for token in spec["added_tokens"]:
-        token["id"] = new[token["id"]]
-    _renumber(spec["post_processor"], new)
-    spec["padding"] = spec["truncation"] = None
+        token["id"] = new_ids[token["id"]]
+    _renumber(spec["post_processor"], new_ids)
+    spec["padding"] = None
+    spec["truncation"] = None
     small = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
         model_max_length=tokenizer.model_max_length,
@@ -278,48 +269,99 @@ def trim_vocabulary(
     return small, rows
 
 
-def _bpe_parts(name: str, ranks: Mapping[tuple[str, ...], int]) -> set[str]:
+def _tokens_to_keep(
+    tokenizer: Any, spec: Mapping[str, Any], first: Iterable[int], used: Counter[int], vocab_size: int | None
+) -> set[int]:
+    """Special tokens, single letters, and the tokens `first` and `used` as far as there is room for them."""
+    tokens = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
+    pad = tokenizer.pad_token_id or 0
+    if pad < len(tokens):  # RoBERTa's positions start after it, one of the first tokens
+        tokens |= set(range(pad + 1))
+
+    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    letters = set(chain.from_iterable(names[token] for token in used))
+    marked_letters = set(map("".join, product(("", *MARKS), letters)))
+    byte_level = "ByteLevel" in json.dumps(spec["pre_tokenizer"])
+    for token, name in enumerate(names):
+        is_byte = re.fullmatch("<0x[0-9A-F]{2}>", name) or (byte_level and len(name) == 1)
+        if is_byte or name in marked_letters:
+            tokens.add(token)
+
+    model = spec["model"]
+    ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
+    for token in chain(first, map(itemgetter(0), used.most_common())):
+        needed = {token}
+        if ranks:
+            needed.update(model["vocab"][name] for name in _merged(names[token], ranks) if name in model["vocab"])
+        needed -= tokens
+        if vocab_size is None or len(tokens) + len(needed) <= vocab_size:
+            tokens |= needed
+    return tokens
+
+
+def _trimmed_model(model: Mapping[str, Any], new_ids: Mapping[int, int]) -> dict[str, Any]:
+    """The model of a tokenizer with the tokens in `new_ids` (old id -> new id, in the order of both)."""
+    if model["type"] == "Unigram":
+        vocab = [model["vocab"][old] for old in new_ids if old < len(model["vocab"])]
+        return {**model, "unk_id": new_ids[model["unk_id"]], "vocab": vocab}
+
+    vocab_ids = {name: new_ids[old] for name, old in model["vocab"].items() if old in new_ids}
+    trimmed = {**model, "vocab": vocab_ids}
+    if model["type"] == "BPE":
+        trimmed["merges"] = [pair for pair in _merges(model) if {*pair, "".join(pair)} <= vocab_ids.keys()]
+    return trimmed
+
+
+def _merges(model: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The merges of a BPE model; none of another one."""
+    merges = model.get("merges", ())
+    return [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
+
+
+def _merged(name: str, ranks: Mapping[tuple[str, ...], int]) -> set[str]:
     """The tokens that a BPE tokenizer makes on its way to a token, which cannot be made without them."""
-    symbols, found = list(name), set(name)
+    symbols = list(name)
+    tokens = {name}
     while pairs := [pair for pair in pairwise(symbols) if pair in ranks]:
         best = min(pairs, key=ranks.__getitem__)
-        place = next(place for place, pair in enumerate(pairwise(symbols)) if pair == best)
-        symbols[place : place + 2] = ["".join(best)]
-        found.add(symbols[place])
-    return found
+        position = list(pairwise(symbols)).index(best)
+        symbols[position : position + 2] = ["".join(best)]
+        tokens.add(symbols[position])
+    return tokens
 
 
 def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
     used: Counter[int] = Counter()
     stream = iter(texts)
-    while batch := list(islice(stream, BATCH)):
-        for ids in tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]:
-            used.update(ids)
+    for batch in iter(lambda: list(islice(stream, BATCH)), []):
+        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        used.update(chain.from_iterable(ids))
     if not used:
         raise XlsrError("the sources of the vocabulary have no text.")
     return used
 
 
-def _renumber(processor: Any, new: dict[int, int]) -> None:
+def _renumber(processor: Any, new_ids: Mapping[int, int]) -> None:
     """Sets the new ids of the special tokens of a post-processor."""
     processor = processor or {}
-    for part in processor.get("processors", ()):
-        _renumber(part, new)
+    for step in processor.get("processors", ()):
+        _renumber(step, new_ids)
     for token in processor.get("special_tokens", {}).values():
-        token["ids"] = [new[old] for old in token["ids"]]
+        token["ids"] = [new_ids[old] for old in token["ids"]]
     for end in ("cls", "sep"):
         if end in processor:
             name, old = processor[end]
-            processor[end] = [name, new[old]]
+            processor[end] = [name, new_ids[old]]
 
 
 def tokenizer_hash(tokenizers: Any) -> str | None:
     """A short hash of what one tokenizer makes of text, or one for each language; None for None."""
     if tokenizers is None:
         return None
-    named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
-    states = {id(one): _tokenizer_state(one) for one in named.values()}  # languages may share one
-    return address_of([(name, states[id(named[name])]) for name in sorted(named)])
+    by_language = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
+    # Languages may share a tokenizer, whose state takes long.
+    states = {id(tokenizer): _tokenizer_state(tokenizer) for tokenizer in by_language.values()}
+    return address_of([(name, states[id(by_language[name])]) for name in sorted(by_language)])
 
 
 def _tokenizer_state(tokenizer: Any) -> Any:
