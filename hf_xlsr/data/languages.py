@@ -47,6 +47,7 @@ ALPHABETS: Mapping[str, frozenset[str]] = {
 """ISO 639-1 code -> lower-case letters of some languages in Latin script."""
 # `en`, `pt_BR` and `eng_Latn` are languages; three letters alone may be any word (`src` is Sardinian).
 _TAG = regex.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?|[a-z]{3}_[A-Z][a-z]{3}")
+_LONGEST_CODE = len("eng_Latn")
 # Labels of py3langid for one language.
 _SAME_LANGUAGE = (frozenset({"no", "nb", "nn"}), frozenset({"zh", "yue", "wuu"}), frozenset({"ar", "ary", "arz"}))
 # Latin names occur in texts of every script, other letters hardly ever in a Latin one: these count more.
@@ -112,6 +113,11 @@ def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
     name = label.rpartition(".")[2]
     is_language = name in languages or (_TAG.fullmatch(name) and langcodes.tag_is_valid(name))
     return name if is_language else None
+
+
+def is_language_code(name: str) -> bool:
+    """Whether a name is a language code, with its script at most, as `eng_Latn`: longer tags may be words."""
+    return len(name) <= _LONGEST_CODE and langcodes.tag_is_valid(name)
 
 
 def scripts_of(languages: Iterable[str]) -> frozenset[str]:

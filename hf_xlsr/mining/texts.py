@@ -16,9 +16,9 @@ import numpy as np
 from tqdm import tqdm
 
 from hf_xlsr.data.cleaning import Cleaner, build_steps, build_text_steps
+from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
-from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.sources import Source, open_texts

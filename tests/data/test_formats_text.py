@@ -6,8 +6,8 @@ import json
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
+from hf_xlsr.data.formats.lines import MAX_LINE
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.data.formats.source import MAX_LINE
 from hf_xlsr.data.sources import Source, open_texts
 from hf_xlsr.utils.errors import XlsrError
 

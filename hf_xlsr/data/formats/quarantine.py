@@ -44,10 +44,12 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         self.counts[reason] = self.counts.get(reason, 0) + 1
         if self.path is None:
             return
+
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Written line by line, so that a killed job keeps them.
             self._file = self.path.open("a", encoding="utf-8", buffering=1)
+
         if isinstance(text, str):
             text = text[:MAX_TEXT].encode("utf-8", "backslashreplace")
         text = text[: 4 * MAX_TEXT].decode("utf-8", "backslashreplace")[:MAX_TEXT]
@@ -61,16 +63,18 @@ class Quarantine(AbstractContextManager["Quarantine"]):
 
     def report(self) -> str:
         """The number of bad lines, their reasons and their file, and the number of repairs; empty for none."""
-        parts = []
+        sentences = []
         if self.counts:
             counts = sorted(self.counts.items(), key=lambda item: -item[1])
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts)
             lines = "1 bad line was" if self.total == 1 else f"{self.total:,} bad lines were"
-            place = "skipped" if self.path is None else f"written to {self.path}"
-            parts.append(f"{lines} {place} ({', '.join(f'{count:,} {reason}' for reason, count in counts)}).")
+            action = "skipped" if self.path is None else f"written to {self.path}"
+            sentences.append(f"{lines} {action} ({reasons}).")
+
         if self.repairs:
             removed = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
-            parts.append(f"Removed from the text: {removed}.")
-        return " ".join(parts)
+            sentences.append(f"Removed from the text: {removed}.")
+        return " ".join(sentences)
 
     def close(self) -> None:
         """Closes the side file; a later `reject` appends to it."""

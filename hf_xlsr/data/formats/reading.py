@@ -12,8 +12,9 @@ from typing import Any
 
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, parse_columns
 from hf_xlsr.data.formats.catalogues import read_mo, read_po, read_tmx
+from hf_xlsr.data.formats.input_file import InputFile, Reader
+from hf_xlsr.data.formats.lines import OPENERS, BrokenFile
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.source import OPENERS, BrokenFile, Reader, Source
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
@@ -31,7 +32,8 @@ READERS: dict[str, Reader] = {
     "mo": read_mo,
     "datasets": read_datasets,
 }
-SUFFIXES = {f".{name}": name for name in READERS if name not in ("moses", "datasets")} | {
+SUFFIXES = {
+    **{f".{name}": name for name in READERS if name not in ("moses", "datasets")},
     ".tab": "tsv",
     ".ndjson": "jsonl",
     ".txt": "moses",
@@ -89,21 +91,17 @@ def read_rows(
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     format = format or detect_format(paths)
     require_choice("format", format, READERS)
-    fault = None
-    if format != "moses" and len(paths) > 1:
-        fault = f"format '{format}' reads one file, got {len(paths)} files"
-    elif format != "datasets" and (split is not None or config is not None):
-        fault = f"`{'config' if split is None else 'split'}` is only for datasets, but this is a {format} file"
-    elif format != "datasets" and (missing := [file for file in paths if not file.is_file()]):
-        fault = f"the file {missing[0]} does not exist"
-    if fault:
+    fault = _unreadable(paths, format, split, config)
+    if fault is not None:
         raise XlsrError(f"{name}: {fault}.")
-    mapping = parse_columns(columns) if isinstance(columns, str) else {k: str(v) for k, v in (columns or {}).items()}
-    source = Source(
+
+    if not isinstance(columns, str):
+        columns = {ours: str(column) for ours, column in (columns or {}).items()}
+    file = InputFile(
         name=name,
         paths=paths,
         labels=labels,
-        columns=mapping,
+        columns=parse_columns(columns) if isinstance(columns, str) else columns,
         required=tuple(required),
         optional=None if optional is None else tuple(optional),
         languages=tuple(languages or ()),
@@ -113,24 +111,43 @@ def read_rows(
         default_split=default_split,
         selecting=tuple(selecting),
     )
-    return _rows(source, READERS[format], log=quarantine is None)
+    return _rows(file, READERS[format], log=quarantine is None)
+
+
+def _unreadable(paths: Sequence[Path], format: str, split: str | None, config: str | None) -> str | None:
+    """Why files cannot be read in a format, or None."""
+    if format != "moses" and len(paths) > 1:
+        return f"format '{format}' reads one file, got {len(paths)} files"
+    if format == "datasets":
+        return None
+    for option, value in (("split", split), ("config", config)):
+        if value is not None:
+            return f"`{option}` is only for datasets, but this is a {format} file"
+    for path in paths:
+        if not path.is_file():
+            return f"the file {path} does not exist"
+    return None
 
 
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """The files of a path, and the labels that distinguish their names."""
     if not isinstance(path, (str, os.PathLike)):
-        paths = tuple(Path(part).expanduser() for part in path)
-        return paths, tuple(format_suffix(part).removeprefix(".") for part in paths)
+        paths = tuple(Path(file).expanduser() for file in path)
+        return paths, tuple(format_suffix(file).removeprefix(".") for file in paths)
+
     braces = _BRACES.fullmatch(os.fspath(path))
     if braces is None:
         return (Path(path).expanduser(),), ("0",)
-    labels = tuple(label.strip() for label in braces["labels"].split(","))
-    return tuple(Path(braces["before"] + label + braces["after"]).expanduser() for label in labels), labels
+    labels = tuple(map(str.strip, braces["labels"].split(",")))
+    names = [braces["before"] + label + braces["after"] for label in labels]
+    return tuple(Path(name).expanduser() for name in names), labels
 
 
 def format_suffix(path: Path) -> str:
     """The suffix before that of a compression."""
-    return (path.with_suffix("") if path.suffix.lower() in OPENERS else path).suffix.lower()
+    if path.suffix.lower() in OPENERS:
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def detect_format(paths: Sequence[Path]) -> str:
@@ -142,11 +159,13 @@ def detect_format(paths: Sequence[Path]) -> str:
     """
     if len(paths) > 1:
         return "moses"
-    path, suffix = paths[0], format_suffix(paths[0])
+    path = paths[0]
+    suffix = format_suffix(path)
     if path.is_dir():
         return "datasets"
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
+
     hint = did_you_mean(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
         return "datasets"
@@ -154,41 +173,53 @@ def detect_format(paths: Sequence[Path]) -> str:
     raise XlsrError(f"{path}: unknown format '{suffix}'{missing}; {hint}")
 
 
-def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:
+def _rows(file: InputFile, reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:
     count = 0
     try:
-        for number, row, raw in reader(source):
-            fault = _clean(row, source.required)
+        for number, record, raw in reader(file):
+            row, fault = _cleaned(record, file.required)
             if fault is not None:
-                source.reject(number, fault, json.dumps(row, ensure_ascii=False, default=str) if raw is None else raw)
+                text = json.dumps(row, ensure_ascii=False, default=str) if raw is None else raw
+                file.reject(number, fault, text)
                 continue
-            source.num_rows += 1
+            file.num_rows += 1
             count += 1
             yield row
     except BrokenFile as error:
-        raise XlsrError(f"{source.name} cannot be read after its first {count:,} rows ({error}).") from error
+        raise XlsrError(f"{file.name} cannot be read after its first {count:,} rows ({error}).") from error
     finally:
-        if log and source.quarantine.report():
-            logger.warning("%s: %s", source.name, source.quarantine.report())
+        if log and file.quarantine.report():
+            logger.warning("%s: %s", file.name, file.quarantine.report())
 
 
-def _clean(row: dict[str, Any], required: Sequence[str]) -> str | None:
-    """Converts the values to text, in place; returns the fault of the row, if any."""
-    for name, value in row.items():
-        if value != value:  # NaN, the empty cell of a column of numbers
-            row[name] = value = None
-        # Columns that select rows stay unchanged.
-        if name.startswith("_") and not isinstance(value, bytes):
-            continue
-        if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:
-            if isinstance(value, (dict, list)):
-                return f"{name} is not a text"
-            try:
-                row[name] = value = value.decode("utf-8") if isinstance(value, bytes) else str(value)
-            except UnicodeDecodeError:
-                return "invalid UTF-8"
-        if name in required and (value is None or (isinstance(value, str) and not value.strip())):
-            return f"empty {name}"
-        if isinstance(value, str) and "\0" in value:
-            return "NUL character"
-    return None
+def _cleaned(record: Mapping[str, Any], required: Sequence[str]) -> tuple[dict[str, Any], str | None]:
+    """The record with its values as text, and its fault, if any; values after a fault stay as they are."""
+    row = dict(record)
+    for name, value in record.items():
+        row[name], fault = _clean_value(name, value, name in required)
+        if fault is not None:
+            return row, fault
+    return row, None
+
+
+def _clean_value(name: str, value: Any, required: bool) -> tuple[Any, str | None]:
+    """The value of a column as text, and its fault, if any."""
+    if value != value:  # NaN, the empty cell of a column of numbers
+        value = None
+    # Columns that select rows stay unchanged.
+    if name.startswith("_") and not isinstance(value, bytes):
+        return value, None
+
+    if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:
+        if isinstance(value, (dict, list)):
+            return value, f"{name} is not a text"
+        try:
+            value = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError:
+            return value, "invalid UTF-8"
+
+    if required and (value is None or (isinstance(value, str) and not value.strip())):
+        return value, f"empty {name}"
+    if isinstance(value, str) and "\0" in value:
+        return value, "NUL character"
+    return value, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import column_value, flat_names, split_name
-from hf_xlsr.data.formats.source import READ_ERRORS, BrokenFile, Record, Source, read_errors
+from hf_xlsr.data.formats.input_file import InputFile, Record
+from hf_xlsr.data.formats.lines import READ_ERRORS, BrokenFile, read_errors
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
-LARGE_COLUMN, MOST_EXPANSION = 1 << 28, 500
+LARGE_COLUMN = 1 << 28  # bytes
+MOST_EXPANSION = 500
 ARROW_ERRORS = (pa.ArrowException, UnicodeDecodeError, *READ_ERRORS)
+DATASET_ERRORS = (Exception,)  # of networks, archives and formats, which have no common base
 
 
-def read_parquet(source: Source) -> Iterator[Record]:
+def read_parquet(file: InputFile) -> Iterator[Record]:
     """The rows of a Parquet file; only the columns that are needed are read."""
     with read_errors(ARROW_ERRORS):  # with a buffer, Arrow does not read whole column chunks
-        file = pq.ParquetFile(source.paths[0], buffer_size=1 << 20, pre_buffer=False)
-    with file:
+        table = pq.ParquetFile(file.paths[0], buffer_size=1 << 20, pre_buffer=False)
+    with table:
         with read_errors(ARROW_ERRORS):
-            names = flat_names(_fields(file.schema_arrow))
-            chosen = source.resolve(names)
-            wanted = list(dict.fromkeys(chosen.values()))
-            _check_expansion(file.metadata, wanted)
-        batches = _guarded(file.iter_batches(BATCH, columns=wanted, use_threads=False), ARROW_ERRORS)
+            columns = file.resolve(flat_names(_fields(table.schema_arrow)))
+            wanted = list(dict.fromkeys(columns.values()))
+            _check_expansion(table.metadata, wanted)
+
+        batches = _guarded(table.iter_batches(BATCH, columns=wanted, use_threads=False), ARROW_ERRORS)
         for number, record in enumerate(chain.from_iterable(map(_records, batches)), 1):
             if record is None:
-                source.reject(number, "invalid UTF-8", "")
+                file.reject(number, "invalid UTF-8", "")
             else:
-                yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, None
+                yield number, _selected(record, columns), None
+
+
+def _selected(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a record under our names."""
+    return {name: column_value(record, column) for name, column in columns.items()}
 
 
 def _check_expansion(metadata: Any, wanted: Sequence[str]) -> None:
@@ -43,10 +51,11 @@ def _check_expansion(metadata: Any, wanted: Sequence[str]) -> None:
         row_group = metadata.row_group(group)
         if row_group.total_byte_size <= LARGE_COLUMN:
             continue  # Arrow ends the process where it describes columns of a damaged file
+
         for column in map(row_group.column, range(row_group.num_columns)):
             size = column.total_uncompressed_size
-            read = any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)
-            if read and size > LARGE_COLUMN and size > MOST_EXPANSION * column.total_compressed_size:
+            is_read = any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)
+            if is_read and size > LARGE_COLUMN and size > MOST_EXPANSION * column.total_compressed_size:
                 raise BrokenFile(f"its row group {group} expands {MOST_EXPANSION:,} times, to {size:,} bytes")
 
 
@@ -60,30 +69,34 @@ def _records(batch: Any) -> Iterator[dict[str, Any] | None]:
     try:
         yield from batch.to_pylist()
     except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            yield None
+            return
         for row in range(batch.num_rows):
-            try:
-                yield batch.slice(row, 1).to_pylist()[0]
-            except UnicodeDecodeError:
-                yield None
+            yield from _records(batch.slice(row, 1))
 
 
-def read_datasets(source: Source) -> Iterator[Record]:
+def read_datasets(file: InputFile) -> Iterator[Record]:
     """The rows of a dataset, streamed."""
-    data = _choose_split(_load(source.paths[0], source.config), source).with_format(None)
-    # Network, archive and format errors have no common base.
-    names = (
-        list(data.features.flatten()) if data.features else flat_names(next(_guarded(iter(data), (Exception,)), {}))
-    )
+    data = _choose_split(_load(file.paths[0], file.config), file).with_format(None)
+    names = _column_names(data)
     if not names:
         return
-    chosen = source.resolve(names)
+
+    columns = file.resolve(names)
     if data.features is not None:
-        paths = [f"{path}." for path in chosen.values()]
-        data = data.select_columns(
-            [name for name in data.features if any(path.startswith(f"{name}.") for path in paths)]
-        )
-    for number, record in enumerate(_guarded(iter(data), (Exception,)), 1):
-        yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, None
+        paths = tuple(f"{path}." for path in columns.values())
+        prefixes = [name for name in data.features if any(path.startswith(f"{name}.") for path in paths)]
+        data = data.select_columns(prefixes)
+    for number, record in enumerate(_guarded(iter(data), DATASET_ERRORS), 1):
+        yield number, _selected(record, columns), None
+
+
+def _column_names(data: Any) -> list[str]:
+    """The dotted paths of all columns of a dataset; where it does not name them, those of its first row."""
+    if data.features:
+        return list(data.features.flatten())
+    return flat_names(next(_guarded(iter(data), DATASET_ERRORS), {}))
 
 
 def _guarded(items: Iterator[Any], errors: tuple[type[Exception], ...]) -> Iterator[Any]:
@@ -110,15 +123,16 @@ def dataset_splits(path: str, config: str | None = None) -> list[str]:
     return sorted(data) if isinstance(data, dict) else []
 
 
-def _choose_split(data: Any, source: Source) -> Any:
+def _choose_split(data: Any, file: InputFile) -> Any:
     if not isinstance(data, dict):
-        data = {source.default_split if source.split is None else "": data}  # a named split is not found
+        data = {file.default_split if file.split is None else "": data}  # a named split is not found
+
     # `dev` finds `validation`, and the other way round.
-    known = {split_name(name): name for name in data} | {name: name for name in data}
-    wanted = source.split or source.default_split
-    found = known.get(wanted) or known.get(split_name(wanted))
-    if found is None and source.split is None and len(data) == 1 and "train" not in data:
-        found = next(iter(data))
-    if found is None:
-        raise XlsrError(f"{source.name} has no split '{wanted}'; its splits are {', '.join(sorted(data)) or 'none'}.")
-    return data[found]
+    names = {split_name(name): name for name in data} | {name: name for name in data}
+    wanted = file.split or file.default_split
+    name = names.get(wanted) or names.get(split_name(wanted))
+    if name is None and file.split is None and len(data) == 1 and "train" not in data:
+        name = next(iter(data))
+    if name is None:
+        raise XlsrError(f"{file.name} has no split '{wanted}'; its splits are {', '.join(sorted(data)) or 'none'}.")
+    return data[name]

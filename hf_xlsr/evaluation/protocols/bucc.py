@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.data.formats.reading import format_suffix
-from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views

@@ -1,0 +1,99 @@
+"""Plain and compressed files, as bytes and as lines."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+MAX_LINE = 1 << 20  # bytes
+BLOCK = 1 << 16
+READ_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+OPENERS: dict[str, Callable[[str], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    # Arrow's stream, unlike that of the zstandard package, detects a truncated file.
+    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+}
+
+
+class BadLine(Exception):
+    """One line cannot be used; the message is the reason under which it is counted."""
+
+
+class BrokenFile(Exception):
+    """The file cannot be read any further; the message is the cause."""
+
+
+def open_binary(path: Path) -> io.BufferedReader:
+    """Opens a file for reading bytes, decompressed by its suffix in `OPENERS`."""
+    opener = OPENERS.get(path.suffix.lower())
+    with read_errors():
+        return path.open("rb") if opener is None else io.BufferedReader(opener(str(path)), BLOCK)
+
+
+@contextmanager
+def read_errors(errors: tuple[type[Exception], ...] = READ_ERRORS) -> Iterator[None]:
+    """Converts errors of libraries to `BrokenFile`."""
+    try:
+        yield
+    except errors as error:
+        raise BrokenFile(cause(error)) from error
+
+
+def cause(error: Exception) -> str:
+    """The first line of a library's error, without a full stop."""
+    text = (getattr(error, "strerror", None) or str(error)).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")
+
+
+def iter_lines(file: BinaryIO) -> Iterator[bytes]:
+    r"""The lines of a file, split at `\n` only and without it; a byte order mark at the start is dropped.
+
+    An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
+    """
+    with read_errors():
+        for number, line in enumerate(iter(partial(file.readline, MAX_LINE + 1), b"")):
+            if number == 0:
+                line = _without_mark(line, file)
+            if line.endswith(b"\n"):
+                yield line[:-1]
+                continue
+
+            yield line
+            while line and not line.endswith(b"\n"):
+                line = file.readline(BLOCK)
+
+
+def _without_mark(line: bytes, file: BinaryIO) -> bytes:
+    """The first line of a file without its byte order mark; an error if the file is UTF-16."""
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise BrokenFile("it is UTF-16, not UTF-8")
+    if not line.startswith(codecs.BOM_UTF8):
+        return line
+
+    line = line.removeprefix(codecs.BOM_UTF8)
+    return line if line.endswith(b"\n") else line + file.readline(len(codecs.BOM_UTF8))
+
+
+def decode(line: bytes) -> str:
+    """The text of a line; `BadLine` if it is over-long, has a NUL character or is not UTF-8."""
+    if len(line) > MAX_LINE:
+        raise BadLine("over-long line")
+    if b"\0" in line:
+        raise BadLine("NUL character")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadLine("invalid UTF-8") from None
