@@ -77,15 +77,15 @@ class ConcatenatedRows(_KeyedRows):
 
     def __init__(self, datasets: Sequence[PreparedRows]) -> None:
         self.datasets = list(datasets)
-        sizes = [len(data) for data in self.datasets]
+        sizes = list(map(len, self.datasets))
         self.starts = np.cumsum([0, *sizes])
         self.lengths = np.concatenate([data.lengths for data in self.datasets])
 
-        self.languages = sorted(set(chain.from_iterable(data.languages for data in self.datasets)))
+        self.languages = sorted(set().union(*(data.languages for data in self.datasets)))
         groups = []
         for data in self.datasets:
-            number_of_group = np.array([self.languages.index(language) for language in data.languages])
-            groups.append(number_of_group[data.groups])
+            group_numbers = np.array(list(map(self.languages.index, data.languages)))
+            groups.append(group_numbers[data.groups])
         self.groups = np.concatenate(groups)
 
         dataset_of = np.repeat(np.arange(len(sizes)), sizes)

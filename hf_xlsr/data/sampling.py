@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -70,27 +69,19 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     """How many examples of each group an epoch draws; the sum is the number of all examples."""
     total = sum(sizes)
     shares = smoothed_shares(dict(enumerate(sizes)), mixing_power(mixing, exponent))
-    counts = []
-    remainders = []
-    for share in shares.values():
-        exact = share * total
-        counts.append(int(exact))
-        remainders.append(exact - counts[-1])
-
+    exact = np.array(list(shares.values())) * total
+    counts = exact.astype(int)
     # The largest remainders get the examples lost by rounding down.
-    by_remainder = sorted(range(len(sizes)), key=remainders.__getitem__, reverse=True)
-    for group in by_remainder[: total - sum(counts)]:
-        counts[group] += 1
-    return counts
+    by_remainder = np.argsort(counts - exact, kind="stable")
+    counts[by_remainder[: total - counts.sum()]] += 1
+    return counts.tolist()
 
 
-def balanced_length_order(
-    lengths: np.ndarray, strata: np.ndarray, rng: Callable[[], np.random.Generator]
-) -> np.ndarray:
+def balanced_length_order(lengths: np.ndarray, strata: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """An order by length, as indices `(n,)`, in which every stretch holds each stratum in its share.
 
     Examples are sorted by their rank by length within their stratum, as a share of the stratum. The strata in a stretch
-    are thus at the same quantile of their lengths. `rng` gives the generator that breaks ties between strata.
+    are thus at the same quantile of their lengths. `rng` breaks ties between strata.
     """
     order = np.argsort(lengths, kind="stable")
     _, strata, sizes = np.unique(strata[order], return_inverse=True, return_counts=True)
@@ -99,7 +90,7 @@ def balanced_length_order(
 
     ranks = np.empty(len(order))
     ranks[np.argsort(strata, kind="stable")] = np.concatenate([np.arange(size) for size in sizes])
-    quantiles = (ranks + rng().random(len(order))) / sizes[strata]
+    quantiles = (ranks + rng.random(len(order))) / sizes[strata]
     return order[np.argsort(quantiles, kind="stable")]
 
 
@@ -137,7 +128,9 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
         self.epoch = 0
 
-        groups = np.zeros(len(lengths), dtype=np.int8) if groups is None else np.asarray(groups)
+        if groups is None:
+            groups = np.zeros(len(lengths), dtype=np.int8)
+        groups = np.asarray(groups)
         self.strata = groups if strata is None else strata
         index_type = np.int32 if len(groups) < 2**31 else np.int64
         numbers = range(groups.max(initial=-1) + 1)
@@ -176,12 +169,9 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     def __iter__(self) -> Iterator[list[ExampleKey]]:
         epoch = self.epoch
         rng = np.random.default_rng([self.seed, epoch])
-        order = partial(self._order, epoch) if self.bucket else None
         groups = [group for group, count in enumerate(self.counts) if count]
         groups_of_splits = [[group] for group in groups] if self.homogeneous else [groups]
-
-        draws = [partial(self._draw, groups_of_split, epoch) for groups_of_split in groups_of_splits]
-        splits = [_Split(draw, order, self.global_batch, rng) for draw in draws]
+        splits = [_Split(self, split_groups, epoch, rng) for split_groups in groups_of_splits]
         ends = np.cumsum([len(split.orders) for split in splits])
 
         for position in rng.permutation(ends[-1]):
@@ -189,11 +179,12 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             batch = splits[number].batch(int(position - ends[number]))  # a negative number counts from the end
             yield [(epoch, index) for index in batch[self.own_rows].tolist()]
 
-    def _order(self, epoch: int, examples: np.ndarray) -> np.ndarray:
-        rng = partial(np.random.default_rng, [self.seed, epoch, int(examples[0])])
+    def length_order(self, examples: np.ndarray, epoch: int) -> np.ndarray:
+        """An order of examples by length, with every stratum in its share."""
+        rng = np.random.default_rng([self.seed, epoch, int(examples[0])])
         return balanced_length_order(self.lengths[examples], self.strata[examples], rng)
 
-    def _draw(self, groups: Sequence[int], epoch: int) -> np.ndarray:
+    def draw(self, groups: Sequence[int], epoch: int) -> np.ndarray:
         """The next `count` examples of each group's endless sequence of permutations.
 
         A group drawn less than once per epoch thus shows all its examples before it repeats one.
@@ -219,24 +210,16 @@ class _Split:
     """The batches of one sequence of examples; buckets are sorted by length when a batch first needs them."""
 
     def __init__(
-        self,
-        draw: Callable[[], np.ndarray],
-        order: Callable[[np.ndarray], np.ndarray] | None,
-        size: int,
-        rng: np.random.Generator,
+        self, sampler: LengthBucketBatchSampler, groups: Sequence[int], epoch: int, rng: np.random.Generator
     ) -> None:
-        examples = draw()
-        index_type = examples.dtype
-        examples = examples.astype(np.intp)  # numpy shuffles other types more slowly
-        rng.shuffle(examples)
-        self.examples = examples.astype(index_type)
-        del examples  # before the arrays below need their memory
+        self.sampler = sampler
+        self.epoch = epoch
+        self.examples = _shuffled(sampler.draw(groups, epoch), rng)
         num_examples = len(self.examples)
 
-        self.order = order
-        self.size = size
+        size = sampler.global_batch
         self.width = size * BATCHES_PER_BUCKET
-        self.is_sorted = np.zeros(-(-num_examples // self.width), dtype=bool)
+        self.is_sorted = np.full(-(-num_examples // self.width), not sampler.bucket)
 
         # Drop random examples, not always the longest ones of the last bucket.
         num_batches = num_examples // size
@@ -249,15 +232,22 @@ class _Split:
 
     def batch(self, number: int) -> np.ndarray:
         """The examples of a batch."""
-        used = np.arange(self.size) + number % len(self.orders) * self.size
+        num_batches, size = self.orders.shape
+        used = np.arange(size) + number % num_batches * size
         positions = used + np.searchsorted(self.used_before, used, side="right")
 
         for bucket in range(positions[0] // self.width, positions[-1] // self.width + 1):
-            if self.order is not None and not self.is_sorted[bucket]:
+            if not self.is_sorted[bucket]:
                 examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
-                examples[:] = examples[self.order(examples)]
+                examples[:] = examples[self.sampler.length_order(examples, self.epoch)]
                 self.is_sorted[bucket] = True
         return self.examples[positions[self.orders[number]]]
+
+
+def _shuffled(examples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    shuffled = examples.astype(np.intp)  # numpy shuffles other types more slowly
+    rng.shuffle(shuffled)
+    return shuffled.astype(examples.dtype)
 
 
 class TaskKey(NamedTuple):
@@ -272,7 +262,8 @@ def endless_batches(sampler: LengthBucketBatchSampler, start: int = 0) -> Iterat
     first, skipped = divmod(start, len(sampler))
     for epoch in count(first):
         sampler.set_epoch(epoch)
-        yield from islice(sampler, skipped if epoch == first else 0, None)
+        yield from islice(sampler, skipped, None)
+        skipped = 0
 
 
 class MultiTaskBatchSampler(Sampler[list[TaskKey]]):

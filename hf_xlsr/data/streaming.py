@@ -205,7 +205,7 @@ class StreamBatches(Batching, FeatureBatches):
             lengths.append(max(len(text.encode()) for text in texts))
             stratum = (item.stream, self._languages(item))
             strata.append(number_of.setdefault(stratum, len(number_of)))
-        return balanced_length_order(np.array(lengths), np.array(strata), lambda: rng)
+        return balanced_length_order(np.array(lengths), np.array(strata), rng)
 
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:
         """The rows of all streams, by their shares, until each has ended."""
