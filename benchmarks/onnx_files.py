@@ -24,7 +24,7 @@ from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.onnx import OnnxEncoder
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.evaluation.protocols.tatoeba import both_ways, right_both_ways
+from hf_xlsr.evaluation.pairs import both_ways, right_both_ways
 from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from hf_xlsr.data.collators import pad_rows, truncate_row
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
-from hf_xlsr.evaluation.protocols.tatoeba import nearest_row
+from hf_xlsr.evaluation.pairs import nearest_row
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.base import XlsrTrainer

@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks.papers.tables import ROOT
 from hf_xlsr.data.sources import Source, open_source
-from hf_xlsr.evaluation.protocols.bucc import hide_pairs
+from hf_xlsr.evaluation.bitexts import hide_pairs
 
 UNITS: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "benchmarks/papers/evaluations.yaml").read_text("utf-8"))
 PROMPTS = {"e5-small": "query: "}  # of encoders in HF_XLSR_ENCODERS

@@ -19,7 +19,7 @@ from hf_xlsr.cli.options import (
     load_labelled,
     shared,
 )
-from hf_xlsr.evaluation.registry import FOR_ALL, PROTOCOLS, option_specs, specs_of
+from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 PANEL = "Options of some protocols (--list shows which)"
@@ -86,7 +86,7 @@ def evaluate(
     options = {key: value for key, value in options.items() if value is not None and value is not False}
 
     if several:
-        from hf_xlsr.evaluation.suites import SuiteEncoder, evaluate_suite
+        from hf_xlsr.evaluation.suites.suite import SuiteEncoder, evaluate_suite
         from hf_xlsr.runs.inputs import check_all_named
 
         whole = _suite(suite, protocol or "", data, options, seed)
@@ -104,7 +104,7 @@ def evaluate(
         return
 
     from hf_xlsr.evaluation.command import evaluate_files
-    from hf_xlsr.evaluation.protocols.parallel import SHARE
+    from hf_xlsr.evaluation.protocols.language_bias import SHARE
     from hf_xlsr.evaluation.report import results_table
     from hf_xlsr.evaluation.results import Results
     from hf_xlsr.runs.inputs import check_named
@@ -120,7 +120,7 @@ def evaluate(
 
 def _suite(suites: list[str] | None, protocol: str, data: Any, options: dict[str, Any], seed: int | None) -> Any:
     """The suites of these names, or one of a single task."""
-    from hf_xlsr.evaluation.suites import Suite, SuiteTask, load_suite
+    from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, load_suite
 
     same = {key: value for key, value in vars(data).items() if key != "files"}
     if not suites:

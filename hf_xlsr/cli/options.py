@@ -86,7 +86,7 @@ def extended(*parameters: inspect.Parameter) -> Callable[[Callable[..., Any]], C
 
 def data_options(given: dict[str, Any], name: str | None = None) -> Any:
     """The `DataOptions` of a command line, taken out of `given`."""
-    from hf_xlsr.evaluation.inputs import DataOptions
+    from hf_xlsr.evaluation.protocol import DataOptions
 
     values = {key: given.pop(key) for key in ("columns", "split", "config", "limit")}
     files, where = (tuple(given.pop(key) or ()) for key in ("data", "where"))

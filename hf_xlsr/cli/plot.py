@@ -79,7 +79,8 @@ def languages(results: Results, output: Picture) -> None:
 def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most: int | None = None) -> Any:
     """Random rows by language pair, and vectors of both sides by model and language pair."""
     from hf_xlsr.encoders.loading import check_choice, load_encoder
-    from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS, encode_pairs
+    from hf_xlsr.evaluation.pairs import encode_pairs
+    from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS
     from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 
     options = encoder_options(given)

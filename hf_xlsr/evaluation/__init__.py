@@ -9,10 +9,11 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "plots": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages", "plot_spaces", "plot_tsne"],
         "command": ["EncoderOptions", "evaluate_files"],
-        "inputs": ["DataOptions"],
         "metrics": ["load_metric"],
-        "protocols.bucc": ["BUCC_SETTINGS", "BuccData", "bucc", "bucc_settings", "hide_pairs", "mining", "read_bucc"],
-        "protocols.parallel": ["language_bias", "search", "search_documents"],
+        "bitexts": ["BuccData", "hide_pairs", "read_bucc"],
+        "protocols.bucc": ["BUCC_SETTINGS", "bucc", "bucc_settings", "mining"],
+        "protocols.language_bias": ["language_bias"],
+        "protocols.search": ["search", "search_documents"],
         "protocols.pair_similarity": ["pair_classification", "sts"],
         "protocols.tatoeba": [
             "tatoeba",
@@ -24,9 +25,9 @@ __getattr__, __dir__, __all__ = lazy_names(
         ],
         "protocols.transfer": ["nli", "zero_shot"],
         "protocols.xsim": ["Distractor", "distractors", "xsim", "xsim_pp"],
-        "registry": ["PROTOCOLS", "option_specs"],
+        "protocol": ["PROTOCOLS", "DataOptions", "option_specs"],
         "report": ["results_table"],
-        "suites": ["Suite", "SuiteEncoder", "SuiteTask", "evaluate_suite", "load_suite"],
+        "suites.suite": ["Suite", "SuiteEncoder", "SuiteTask", "evaluate_suite", "load_suite"],
         "results": ["Result", "Results", "load_results", "mean_over_languages", "save_results"],
     },
 )

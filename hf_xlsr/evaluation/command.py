@@ -16,9 +16,8 @@ from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs
-from hf_xlsr.evaluation.protocols.parallel import SELF
-from hf_xlsr.evaluation.registry import Protocol, check_options, find_protocols
+from hf_xlsr.evaluation.parallel_texts import SELF
+from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, check_options, find_protocols
 from hf_xlsr.evaluation.results import Results, mean_over_languages, save_results, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import check_writable

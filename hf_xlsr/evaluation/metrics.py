@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.evaluation.protocols.tatoeba import both_ways, right_both_ways
+from hf_xlsr.evaluation.pairs import both_ways, right_both_ways
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
 

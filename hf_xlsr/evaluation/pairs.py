@@ -1,8 +1,9 @@
-"""Sentence pairs: languages of the sides, vectors, cosines, and features for a classifier."""
+"""Sentence pairs: languages of the sides, vectors, nearest rows, cosines, and features for a classifier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
@@ -10,8 +11,11 @@ from typing_extensions import Unpack
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.languages import sentence_languages
+from hf_xlsr.utils.errors import XlsrError
 
 Languages = str | tuple[str, str]
+Roles = tuple[str, str]
+PAIR_ROLES: Roles = ("source", "target")
 
 
 def sides_of(language: Languages) -> tuple[str, str]:
@@ -73,3 +77,63 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: the input of classifiers of sentence pairs."""
     return np.concatenate([first, second, np.abs(first - second), first * second], axis=1)
+
+
+def both_ways(
+    metric: str, forward: np.ndarray, backward: np.ndarray
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Values and outcomes of a share that is measured in both directions, from whether each pair counts, bool `(n,)`."""
+    outcomes = {
+        f"source_to_target_{metric}": forward,
+        f"target_to_source_{metric}": backward,
+        metric: (forward.astype(np.float64) + backward) / 2,
+    }
+    one, other = float(forward.mean()), float(backward.mean())
+    return dict(zip(outcomes, (one, other, (one + other) / 2), strict=True)) | {"pairs": len(forward)}, outcomes
+
+
+def encode_pairs(
+    encoder: Encoder, sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], **encoding: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors of both sides of parallel sentences."""
+    sources, targets = list(sources), list(targets)
+    if len(sources) != len(targets):
+        raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
+    return embed_sides(encoder, (sources, targets), languages, **encoding)
+
+
+def embed_sides(
+    encoder: Encoder,
+    sides: tuple[Sequence[str], Sequence[str]],
+    languages: tuple[str, str],
+    *,
+    roles: Roles = PAIR_ROLES,
+    **encoding: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
+    both = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
+    for vectors, texts in zip(both, sides, strict=True):
+        check_directions(vectors, texts)
+    return both
+
+
+def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
+    """Checks that no vector is zero: all candidates would be equally near to it, and the first would be found."""
+    zero = np.flatnonzero(~vectors.any(axis=1))
+    if zero.size:
+        text = texts[zero[0]][:60]
+        raise XlsrError(f"The vector of {text!r} is zero and has no direction ({zero.size} such texts). Remove it.")
+
+
+def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each row's nearest neighbour is the same row of the other side, by unit vectors `(n, width)`."""
+    own = np.arange(len(source_vectors))
+    forward, backward = nearest_row(source_vectors, target_vectors), nearest_row(target_vectors, source_vectors)
+    return forward == own, backward == own
+
+
+def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """The row of each query's nearest candidate, `(n,)`; ties go to the lowest row."""
+    from hf_xlsr.mining.search.neighbours import nearest_neighbours
+
+    return nearest_neighbours(queries, candidates)[1][:, 0]

@@ -18,7 +18,7 @@ from hf_xlsr.data.sources import Source, as_list, parse_sources
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
 from hf_xlsr.encoders.loading import finite_length, load_encoder
-from hf_xlsr.evaluation.registry import PROTOCOLS
+from hf_xlsr.evaluation.protocol import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.card import code, one_line, part_card, prose, public_path, python_text, recipe_block

@@ -162,7 +162,7 @@ def test_other_rows_continue_after_a_failure(book: Book, tmp_path: Path, monkeyp
 
 
 def test_evaluations_are_calls_of_the_command() -> None:
-    from hf_xlsr.evaluation.registry import PROTOCOLS
+    from hf_xlsr.evaluation.protocol import PROTOCOLS
 
     for unit in UNITS:
         for _, words in calls(unit, "en-de+fr+zh"):

@@ -109,7 +109,7 @@ def test_invalid_evaluation(
 
 
 def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
-    from hf_xlsr.evaluation.registry import PROTOCOLS
+    from hf_xlsr.evaluation.protocol import PROTOCOLS
 
     assert main(["evaluate", "--list"]) == 0
     written = capsys.readouterr().out

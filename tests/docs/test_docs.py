@@ -25,8 +25,8 @@ from docs_helpers import FENCE, Block, blocks_of, commands_of, write_stand_ins
 
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.sources import check_source
-from hf_xlsr.evaluation.registry import find_protocols
-from hf_xlsr.evaluation.suites import Suite
+from hf_xlsr.evaluation.protocol import find_protocols
+from hf_xlsr.evaluation.suites.suite import Suite
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.utils.errors import XlsrError

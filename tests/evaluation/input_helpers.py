@@ -6,8 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs
-from hf_xlsr.evaluation.registry import PROTOCOLS
+from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions, Inputs
 
 
 def write_tsv(path: Path, rows: list[str]) -> str:

@@ -16,8 +16,7 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.cli import main
 from hf_xlsr.evaluation import tatoeba, xsim
 from hf_xlsr.evaluation.command import EncoderOptions, evaluate_files
-from hf_xlsr.evaluation.inputs import DataOptions
-from hf_xlsr.evaluation.registry import PROTOCOLS
+from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = make_pairs(40, seed=3)

@@ -29,11 +29,10 @@ from hf_xlsr.evaluation import (
 )
 from hf_xlsr.evaluation.bleu import corpus_bleu
 from hf_xlsr.evaluation.comparison import compare
-from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocol import PROTOCOLS, Inputs, find_protocols
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot
-from hf_xlsr.evaluation.registry import PROTOCOLS, find_protocols
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
 

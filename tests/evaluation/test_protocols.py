@@ -12,9 +12,8 @@ import pytest
 
 import hf_xlsr.evaluation as evaluation
 from hf_xlsr.data.columns import KNOWN_COLUMNS
-from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocol import PROTOCOLS, Inputs, Protocol, specs_of
 from hf_xlsr.evaluation.protocols import load_module
-from hf_xlsr.evaluation.registry import PROTOCOLS, Protocol, specs_of
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
@@ -79,7 +78,7 @@ def test_protocols_are_imported_on_first_use() -> None:
     code = (
         "import sys\n"
         "import hf_xlsr.evaluation\n"
-        "from hf_xlsr.evaluation.registry import PROTOCOLS, option_specs\n"
+        "from hf_xlsr.evaluation.protocol import PROTOCOLS, option_specs\n"
         "assert 'tatoeba' in PROTOCOLS and not [name for name in sys.modules if 'protocols.' in name]\n"
         "PROTOCOLS['tatoeba']\n"
         "assert 'hf_xlsr.evaluation.protocols.transfer' not in sys.modules\n"

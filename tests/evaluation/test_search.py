@@ -12,8 +12,8 @@ from bitext_helpers import TableEncoder, world
 from input_helpers import write_tsv
 
 from hf_xlsr.cli import main
-from hf_xlsr.evaluation.protocols import parallel as module
-from hf_xlsr.evaluation.protocols.parallel import search, search_documents
+from hf_xlsr.evaluation.protocols import search as module
+from hf_xlsr.evaluation.protocols.search import search, search_documents
 from hf_xlsr.evaluation.results import load_results
 
 LANGUAGES = ("en", "de", "fr")

@@ -21,12 +21,11 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.evaluation import suites as suite_module
 from hf_xlsr.evaluation.command import evaluate_files
-from hf_xlsr.evaluation.inputs import DataOptions
-from hf_xlsr.evaluation.registry import check_options, find_protocols
+from hf_xlsr.evaluation.protocol import DataOptions, check_options, find_protocols
 from hf_xlsr.evaluation.results import load_results, measured
-from hf_xlsr.evaluation.suites import Suite, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.evaluation.suites import suite as suite_module
+from hf_xlsr.evaluation.suites.suite import Suite, evaluate_suite, load_suite, shipped_suites
 
 PAIRS = make_pairs(30, seed=3)
 TABLES = ("table.md", "table.csv", "table.tex", "table.json")

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, save_figure, shorten, styled
-from hf_xlsr.evaluation.protocols.parallel import SHARE
+from hf_xlsr.evaluation.protocols.language_bias import SHARE
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.evaluation.results import metrics_of
 from hf_xlsr.utils.errors import XlsrError

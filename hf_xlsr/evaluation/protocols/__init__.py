@@ -7,9 +7,10 @@ from types import ModuleType
 
 MODULES = {
     "bucc": ("bucc", "mining"),
+    "language_bias": ("language-bias",),
     "mteb": ("mteb",),
-    "parallel": ("language-bias", "search"),
     "pair_similarity": ("pair-classification", "sts"),
+    "search": ("search",),
     "senteval": ("senteval",),
     "tatoeba": ("tatoeba", "tatoeba-laser", "tatoeba-mteb", "tatoeba-xtreme", "xsr"),
     "transfer": ("nli", "zero-shot"),

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs
-from hf_xlsr.evaluation.registry import Options, Protocol, option
+from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Options, Protocol, option
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.table import MTEB
 

@@ -11,10 +11,11 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.inputs import Inputs, read_tasks
 from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, Thresholds, average_precision
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
-from hf_xlsr.evaluation.registry import Options, option, row_protocol
+from hf_xlsr.evaluation.protocol import Inputs, Options, option
+from hf_xlsr.evaluation.protocol_kinds import row_protocol
+from hf_xlsr.evaluation.reading import read_tasks
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_columns, read_score
 from hf_xlsr.utils.errors import XlsrError

@@ -12,10 +12,10 @@ from typing_extensions import Unpack
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.inputs import Inputs, read_tasks
 from hf_xlsr.evaluation.outcomes import f1
 from hf_xlsr.evaluation.pairs import embed_pairs
-from hf_xlsr.evaluation.registry import Options, Protocol, option
+from hf_xlsr.evaluation.protocol import Inputs, Options, Protocol, option
+from hf_xlsr.evaluation.reading import read_tasks
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
 from hf_xlsr.utils.errors import XlsrError

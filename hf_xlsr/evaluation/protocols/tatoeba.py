@@ -11,16 +11,22 @@ from typing_extensions import Unpack
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.pairs import embed_pairs
-from hf_xlsr.evaluation.registry import DebiasOptions, Options, option, pair_protocol
+from hf_xlsr.evaluation.pairs import (
+    PAIR_ROLES,
+    Roles,
+    both_ways,
+    embed_sides,
+    encode_pairs,
+    nearest_row,
+    right_both_ways,
+)
+from hf_xlsr.evaluation.protocol import DebiasOptions, Inputs, Options, option
+from hf_xlsr.evaluation.protocol_kinds import pair_protocol
 from hf_xlsr.evaluation.results import Results, averaged, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
 RANKS = (1, 5, 10)  # of `xsr`
-Roles = tuple[str, str]
-PAIR_ROLES: Roles = ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -197,66 +203,6 @@ def _run_xsr(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
         pools = both_sides([*rows, *in_order(inputs.pool, languages)])
         results |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
     return results
-
-
-def both_ways(
-    metric: str, forward: np.ndarray, backward: np.ndarray
-) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Values and outcomes of a share that is measured in both directions, from whether each pair counts, bool `(n,)`."""
-    outcomes = {
-        f"source_to_target_{metric}": forward,
-        f"target_to_source_{metric}": backward,
-        metric: (forward.astype(np.float64) + backward) / 2,
-    }
-    one, other = float(forward.mean()), float(backward.mean())
-    return dict(zip(outcomes, (one, other, (one + other) / 2), strict=True)) | {"pairs": len(forward)}, outcomes
-
-
-def encode_pairs(
-    encoder: Encoder, sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], **encoding: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of both sides of parallel sentences."""
-    sources, targets = list(sources), list(targets)
-    if len(sources) != len(targets):
-        raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
-    return embed_sides(encoder, (sources, targets), languages, **encoding)
-
-
-def embed_sides(
-    encoder: Encoder,
-    sides: tuple[Sequence[str], Sequence[str]],
-    languages: tuple[str, str],
-    *,
-    roles: Roles = PAIR_ROLES,
-    **encoding: Any,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
-    both = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
-    for vectors, texts in zip(both, sides, strict=True):
-        check_directions(vectors, texts)
-    return both
-
-
-def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
-    """Checks that no vector is zero: all candidates would be equally near to it, and the first would be found."""
-    zero = np.flatnonzero(~vectors.any(axis=1))
-    if zero.size:
-        text = texts[zero[0]][:60]
-        raise XlsrError(f"The vector of {text!r} is zero and has no direction ({zero.size} such texts). Remove it.")
-
-
-def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each row's nearest neighbour is the same row of the other side, by unit vectors `(n, width)`."""
-    own = np.arange(len(source_vectors))
-    forward, backward = nearest_row(source_vectors, target_vectors), nearest_row(target_vectors, source_vectors)
-    return forward == own, backward == own
-
-
-def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """The row of each query's nearest candidate, `(n,)`; ties go to the lowest row."""
-    from hf_xlsr.mining.search.neighbours import nearest_neighbours
-
-    return nearest_neighbours(queries, candidates)[1][:, 0]
 
 
 PROTOCOLS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +11,11 @@ from typing import Any, Literal
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.inputs import read_trained
-from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
+from hf_xlsr.evaluation.protocol import Inputs, Options, option
+from hf_xlsr.evaluation.protocol_kinds import row_protocol
+from hf_xlsr.evaluation.reading import read_trained
 from hf_xlsr.evaluation.results import Results, averaged, measured
-from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
+from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -129,6 +130,25 @@ def _transfer(
         right = classifier.predict(features_of(classifier.encoder, texts.sides, language, **encoding)) == texts.labels
         results |= averaged(name, protocol, (learnt, language), split, {"accuracy": right}, {count: len(right)})
     return results
+
+
+@dataclass(frozen=True)
+class TrainedOptions(Options):
+    """Options of a protocol that trains a head in one language; `head` and `seed` have defaults of the protocol."""
+
+    train: tuple[str, ...] = option((), "rows to train a head on (default: split train of --data)", data=True)
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+    train_language: str | None = option(None, "language of --train (default: the first of --languages)", data=True)
+    hold_out: str | None = option(
+        None, "column: choose the head on a tenth of the training rows, by crc32 of this column", data=True
+    )
+    epochs: int | None = option(None, "epochs of the head's training")
+    learning_rate: float | None = option(None, "learning rate of the head's training")
+
+
+def run_trained(function: Callable[..., Results], encoder: Encoder, inputs: Inputs, options: Options) -> Results:
+    rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
+    return function(encoder, *rows, train_language=inputs.train_language, **common)
 
 
 SEED = "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)"

@@ -11,8 +11,9 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocols.tatoeba import PAIR_ROLES, embed_sides, encode_pairs
-from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
+from hf_xlsr.evaluation.pairs import PAIR_ROLES, embed_sides, encode_pairs
+from hf_xlsr.evaluation.protocol import DebiasOptions, option
+from hf_xlsr.evaluation.protocol_kinds import pair_protocol
 from hf_xlsr.evaluation.results import Results, averaged
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 

@@ -9,16 +9,115 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_table
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols import NAMES, load_module
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
+from hf_xlsr.evaluation.rows import by_language
+from hf_xlsr.evaluation.table import Row
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
+from hf_xlsr.utils.hashing import data_hash
+
+if TYPE_CHECKING:
+    from hf_xlsr.encoders.debias import Debias
+    from hf_xlsr.evaluation.bitexts import BuccData
 
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
+Rows = list[Row]
+LANGUAGE_COLUMNS = ("source_lang", "target_lang", "lang")
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which data a command reads, and how; each attribute but `files` is the option of that name.
+
+    Attributes:
+        files: Files; the name of a corpus, the id or folder of a dataset, or `mteb:TASK`.
+        columns: Our column = column of the file; `{lang}` is replaced by each language in turn.
+        languages: Codes; the first is the source's, or that of the only text.
+        split: Rows that are tested, where the data has splits; part of the metric keys.
+        where: `column=value`: only rows with one of the values.
+        config: Configuration of a dataset; may contain `{lang}`.
+        limit: Maximum number of rows of each language (pair) and split.
+        name: Name of the data in metric keys; None: the corpus or the stem of the first file.
+    """
+
+    files: tuple[str, ...]
+    columns: str | None = None
+    languages: tuple[str, ...] = ()
+    split: str = "test"
+    where: tuple[str, ...] = ()
+    config: str | None = None
+    limit: int | None = None
+    name: str | None = None
+
+    def refuse(self, protocol: str, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) != getattr(DataOptions, name):
+                raise XlsrError(f"--{name} is not supported by protocol {protocol}; its data determine it.")
+
+
+@dataclass
+class Inputs:
+    """The data of one command, read."""
+
+    name: str  # in metric keys
+    split: str  # in metric keys
+    rows: dict[str, Rows] = field(default_factory=dict)  # to test on; one list, or one for each task
+    train: Rows = field(default_factory=list)
+    tune: Rows = field(default_factory=list)
+    pool: Rows = field(default_factory=list)  # candidates only
+    relevance: Rows = field(default_factory=list)
+    bitexts: dict[str, BuccData] = field(default_factory=dict)  # `test` and `tune`
+    languages: tuple[str, str] = ("", "")  # of `bitexts`
+    train_language: str = ""
+    mteb_tasks: dict[str, Any] = field(default_factory=dict)
+    revisions: dict[str, str] = field(default_factory=dict)  # of data that mteb reads itself
+    encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
+    skipped: dict[str, int] = field(default_factory=dict)  # numbers of invalid rows, by reason
+    debias: Debias | Literal["self"] | None = None  # `self`: fitted on the rows to test on
+
+    @property
+    def only(self) -> Rows:
+        """The rows of a protocol that has one list of them."""
+        return next(iter(self.rows.values()))
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {"name": self.name, "split": self.split, **self.encoding}
+
+    @property
+    def tasks(self) -> dict[str, dict[str, Rows]]:
+        languages: dict[str, dict[str, Rows]] = {}
+        for task, rows in self.rows.items():
+            for language, group in by_language(rows).items():
+                languages.setdefault(language, {})[task] = group
+        return languages
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The distinct sentences to test on, of each language."""
+        texts: dict[str, dict[str, None]] = {}
+        for row in self.only:
+            for column, tag in (("source", "source_lang"), ("target", "target_lang"), ("text", "lang")):
+                if column in row:
+                    texts.setdefault(row[tag], {})[row[column]] = None
+        return {language: list(distinct) for language, distinct in texts.items()}
+
+    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
+        """`data_hash` of all rows, by role, task and language."""
+        parts = {f"data/{task}": rows for task, rows in self.rows.items()}
+        parts |= {"train": self.train, "tune": self.tune, "pool": self.pool, "relevance": self.relevance}
+        cells: dict[str, list[str]] = {}
+        for part, rows in parts.items():
+            for row in rows:
+                tags = [row[name] for name in LANGUAGE_COLUMNS if name in row]
+                key = f"{part}/{'-'.join(tags)}" if tags else part
+                cells.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
+        for part, data in self.bitexts.items():
+            cells[part] = data.texts
+        return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
 
 
 def option(default: Any, help: str, *, data: bool = False) -> Any:
@@ -151,69 +250,4 @@ def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None
 class DebiasOptions(Options):
     debias: str | None = option(
         None, "folder of a fitted debias; or self: fit one component on the rows that are tested", data=True
-    )
-
-
-@dataclass(frozen=True)
-class TrainedOptions(Options):
-    """Options of a protocol that trains a head in one language; `head` and `seed` have defaults of the protocol."""
-
-    train: tuple[str, ...] = option((), "rows to train a head on (default: split train of --data)", data=True)
-    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
-    train_language: str | None = option(None, "language of --train (default: the first of --languages)", data=True)
-    hold_out: str | None = option(
-        None, "column: choose the head on a tenth of the training rows, by crc32 of this column", data=True
-    )
-    epochs: int | None = option(None, "epochs of the head's training")
-    learning_rate: float | None = option(None, "learning rate of the head's training")
-
-
-def run_trained(function: Callable[..., Results], encoder: Encoder, inputs: Inputs, options: Options) -> Results:
-    rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
-    return function(encoder, *rows, train_language=inputs.train_language, **common)
-
-
-def pair_protocol(
-    name: str,
-    summary: str,
-    function: Callable[..., Results],
-    options: type[Options] = DebiasOptions,
-    run: Callable[[Encoder, Inputs, Any], Results] | None = None,
-) -> Protocol:
-    """A protocol of translation pairs: `function` is called for each language pair, unless `run` replaces this loop."""
-
-    def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Results:
-        results = Results()
-        for languages, rows in by_pair(inputs.only).items():
-            sides = both_sides(rows)
-            results |= function(encoder, *sides, languages=languages, **inputs.common, **chosen.arguments())
-        return results
-
-    return Protocol(
-        name,
-        summary,
-        "a table with source, target, or two line-aligned files",
-        read_table,
-        run or run_pairs,
-        options,
-        required=("source", "target"),
-        optional=("source_lang", "target_lang", "split"),
-    )
-
-
-def row_protocol(
-    name: str,
-    summary: str,
-    columns: tuple[str, ...],
-    run: Callable[[Encoder, Inputs, Any], Results],
-    options: type[Options],
-    *,
-    read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs] | None = None,
-    nullable: tuple[str, ...] = (),
-    optional: tuple[str, ...] = (),
-) -> Protocol:
-    """A protocol of rows, each in one language (of sentence pairs possibly in two), by default read from one table."""
-    data = f"a table with {', '.join(columns)}"
-    return Protocol(
-        name, summary, data, read or read_table, run, options, columns, (*optional, "lang", "split"), nullable
     )

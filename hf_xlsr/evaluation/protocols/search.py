@@ -1,4 +1,4 @@
-"""Protocols `language-bias` and `search`: what an encoder finds among texts in several languages."""
+"""Protocol `search`: what an encoder finds among documents in several languages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, open_inputs, read_table
-from hf_xlsr.evaluation.protocols.tatoeba import check_directions
-from hf_xlsr.evaluation.registry import DebiasOptions, Protocol, option, row_protocol
-from hf_xlsr.evaluation.results import Results, averaged, mean_over_languages, measured
+from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
+from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Inputs, Protocol, option
+from hf_xlsr.evaluation.protocol_kinds import row_protocol
+from hf_xlsr.evaluation.reading import finish_inputs, open_inputs, read_table
+from hf_xlsr.evaluation.results import Results, averaged, mean_over_languages
 from hf_xlsr.evaluation.rows import by_language, read_score
 from hf_xlsr.evaluation.table import TableReader
 from hf_xlsr.utils.errors import XlsrError
@@ -22,8 +23,6 @@ from hf_xlsr.utils.errors import XlsrError
 if TYPE_CHECKING:
     from hf_xlsr.encoders.debias import Debias
 
-SELF: Literal["self"] = "self"
-SHARE = "share_"  # prefix of the metrics that are a histogram
 RANKS = (1, 10)
 DEPTH = 10  # of nDCG
 QUERIES = 256  # ranked at a time
@@ -31,136 +30,9 @@ TIE = 1e-9  # products of equal vectors may differ in their last bits
 
 
 @dataclass(frozen=True)
-class LanguageBiasOptions(DebiasOptions):
-    k: int | None = option(None, "size of the neighbourhoods")
-
-
-@dataclass(frozen=True)
 class SearchOptions(DebiasOptions):
     documents: tuple[str, ...] = option((), "documents of a retrieval data set: document_id, text [lang]", data=True)
     relevance: str | None = option(None, "relevant documents: query_id, document_id [score]", data=True)
-
-
-def language_bias(
-    encoder: Encoder,
-    texts: Mapping[str, Sequence[str]],
-    *,
-    name: str,
-    split: str = "test",
-    k: int | None = None,
-    debias: Debias | Literal["self"] | None = None,
-    **encoding: Unpack[EncodingOptions],
-) -> Results:
-    """Shares of each language among the `k` sentences nearest to each query, by cosine (section 5.2, figure 2).
-
-    `texts` are sentences by language; row `i` of all languages says the same thing. Every sentence is a query. Its
-    candidates are the sentences of all `L` languages except those of its own row, so that a neutral encoder gives each
-    language the share `1 / L`, and
-
-        `bias = L * (share of the query's own language)`
-
-    is 1 for a neutral encoder, be it random or perfect, `L` for one that stays in the query's language, and below 1 for
-    one that avoids it. `with_translations_bias` has the translations among the candidates, so that an encoder that finds
-    them first is below 1: the share over that of the pool without the query, `(n - 1) / (L n - 1)` for `n` rows.
-
-    The paper gives neither `k` nor the pool. Here `k` is by default the number of languages. `debias` also measures after
-    removing each language's bias: a fitted one, or, with `self`, one component fitted on the same sentences, as the
-    paper does.
-
-    Returns:
-        For each language of queries, under `{name}-language-bias/fr/test/`: `bias`, `with_translations_bias`,
-        `share_en`, `share_fr`, ... (the histogram) and `queries`; then the means over languages under `mean-of-5`.
-        Another `k` is part of the protocol's name (`language-bias-k10`), and so is what was removed
-        (`language-bias-pcr1`, or `language-bias-pcr1-self` where it was fitted on the same sentences).
-
-    Examples:
-        >>> class Lengths:
-        ...     def encode(self, texts, **kwargs):
-        ...         return np.array([[len(text), 1.0, text.count("e")] for text in texts])
-        >>> texts = {"en": ["one", "eleven", "hundred"], "fr": ["un", "onze", "cent"]}
-        >>> metrics = language_bias(Lengths(), texts, name="numbers")
-        >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
-        0.67
-    """
-    languages, count = list(texts), len(next(iter(texts.values()), ()))
-    wanted, most = len(languages) if k is None else k, len(languages) * (count - 1)
-    if languages and not 1 <= wanted <= most:
-        raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
-    protocol = "language-bias" + ("" if wanted == len(languages) else f"-k{k}")
-    results = Results()
-    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding).items():
-        results |= _shares(vectors, wanted, name, f"{protocol}{variant}", split)
-    return mean_over_languages(results)
-
-
-def encode_parallel(
-    encoder: Encoder,
-    texts: Mapping[str, Sequence[str]],
-    debias: Debias | Literal["self"] | None,
-    *,
-    role: str | None = None,
-    **encoding: Any,
-) -> dict[str, dict[str, np.ndarray]]:
-    """Vectors of parallel texts by language, and without language bias; each by its part of the protocol's name."""
-    counts = {language: len(rows) for language, rows in texts.items()}
-    if len(counts) < 2 or len(set(counts.values())) > 1:
-        raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
-    vectors = {
-        language: embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
-        for language, rows in texts.items()
-    }
-    variants = {"": vectors}
-    if debias is not None:
-        chosen = _fit_on(vectors, texts) if debias == SELF else debias
-        without = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
-        variants[f"-{chosen.variant}" + ("-self" if debias == SELF else "")] = without
-    for each in variants.values():
-        for language, matrix in each.items():
-            check_directions(matrix, texts[language])
-    return variants
-
-
-def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
-    """One component of each language; a sentence that occurs twice counts once."""
-    from hf_xlsr.encoders.debias import DebiasFitter
-
-    fitter = DebiasFitter()
-    for language, matrix in vectors.items():
-        fitter.partial_fit(language, matrix[list({text: row for row, text in enumerate(texts[language])}.values())])
-    return fitter.finish()
-
-
-def _shares(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol: str, split: str) -> Results:
-    from hf_xlsr.mining.search.neighbours import nearest_neighbours
-
-    pool = unit_length(np.concatenate(list(vectors.values())))
-    languages, total = list(vectors), len(pool)
-    count = total // len(languages)
-    rows, language_of = np.arange(total) % count, np.arange(total) // count
-    # The query and its translations may all be nearer than any other sentence.
-    found = nearest_neighbours(pool, pool, k + len(languages))[1]
-    others = language_of[_first(found, rows[found] != rows[:, None], k)]
-    with_translations = language_of[_first(found, found != np.arange(total)[:, None], k)]
-    unbiased = (count - 1) / (total - 1)
-    results = Results()
-    for number, language in enumerate(languages):
-        queries = language_of == number
-        shares = np.bincount(others[queries].ravel(), minlength=len(languages)) / (count * k)
-        values = {
-            "bias": float(shares[number] * len(languages)),
-            "with_translations_bias": float((with_translations[queries] == number).mean() / unbiased),
-            **{f"{SHARE}{other}": float(share) for other, share in zip(languages, shares, strict=True)},
-            "queries": count,
-        }
-        own = (others[queries] == number).mean(axis=1) * len(languages)
-        of_translations = (with_translations[queries] == number).mean(axis=1) / unbiased
-        outcomes = {"bias": own, "with_translations_bias": of_translations}
-        results |= measured(name, protocol, language, split, values, outcomes)
-    return results
-
-
-def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
-    return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
 
 
 def search(
@@ -312,20 +184,6 @@ def _encode(
     return np.stack([vectors[one] for one in ids])
 
 
-def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
-    """The sentences of each language, row by row; refuses data with skipped rows, whose languages are not parallel."""
-    if inputs.skipped:
-        raise XlsrError(
-            f"{inputs.name} has {sum(inputs.skipped.values())} invalid rows; remove them in all languages."
-        )
-    return {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
-
-
-def _run_bias(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:
-    texts = parallel_texts(inputs)
-    return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
-
-
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """A wide table of parallel texts, or queries, documents and relevance."""
     documents, relevance = options.get("documents"), options.get("relevance")
@@ -378,13 +236,6 @@ def _run_search(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Res
 
 
 PROTOCOLS = (
-    row_protocol(
-        "language-bias",
-        "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
-        ("text",),
-        _run_bias,
-        LanguageBiasOptions,
-    ),
     row_protocol(
         "search",
         "search in documents of all languages: MRR, nDCG, recall, and wrong documents of the query's own language",

@@ -1,125 +1,23 @@
-"""What a protocol is run on: the rows that a command names."""
+"""Reading what a protocol is run on: the rows that a command names."""
 
 from __future__ import annotations
 
 import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation.languages import metric_languages
+from hf_xlsr.evaluation.protocol import LANGUAGE_COLUMNS, DataOptions, Inputs, Protocol, Rows
 from hf_xlsr.evaluation.rows import by_language, by_pair
-from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
+from hf_xlsr.evaluation.table import TableReader, data_name, is_table, parse_where
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
-from hf_xlsr.utils.hashing import data_hash
-
-if TYPE_CHECKING:
-    from hf_xlsr.encoders.debias import Debias
-    from hf_xlsr.evaluation.protocols.bucc import BuccData
-    from hf_xlsr.evaluation.registry import Protocol
-
 
 logger = logging.getLogger(__name__)
-
-Rows = list[Row]
-LANGUAGE_COLUMNS = ("source_lang", "target_lang", "lang")
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """Which data a command reads, and how; each attribute but `files` is the option of that name.
-
-    Attributes:
-        files: Files; the name of a corpus, the id or folder of a dataset, or `mteb:TASK`.
-        columns: Our column = column of the file; `{lang}` is replaced by each language in turn.
-        languages: Codes; the first is the source's, or that of the only text.
-        split: Rows that are tested, where the data has splits; part of the metric keys.
-        where: `column=value`: only rows with one of the values.
-        config: Configuration of a dataset; may contain `{lang}`.
-        limit: Maximum number of rows of each language (pair) and split.
-        name: Name of the data in metric keys; None: the corpus or the stem of the first file.
-    """
-
-    files: tuple[str, ...]
-    columns: str | None = None
-    languages: tuple[str, ...] = ()
-    split: str = "test"
-    where: tuple[str, ...] = ()
-    config: str | None = None
-    limit: int | None = None
-    name: str | None = None
-
-    def refuse(self, protocol: str, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) != getattr(DataOptions, name):
-                raise XlsrError(f"--{name} is not supported by protocol {protocol}; its data determine it.")
-
-
-@dataclass
-class Inputs:
-    """The data of one command, read."""
-
-    name: str  # in metric keys
-    split: str  # in metric keys
-    rows: dict[str, Rows] = field(default_factory=dict)  # to test on; one list, or one for each task
-    train: Rows = field(default_factory=list)
-    tune: Rows = field(default_factory=list)
-    pool: Rows = field(default_factory=list)  # candidates only
-    relevance: Rows = field(default_factory=list)
-    bitexts: dict[str, BuccData] = field(default_factory=dict)  # `test` and `tune`
-    languages: tuple[str, str] = ("", "")  # of `bitexts`
-    train_language: str = ""
-    mteb_tasks: dict[str, Any] = field(default_factory=dict)
-    revisions: dict[str, str] = field(default_factory=dict)  # of data that mteb reads itself
-    encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
-    skipped: dict[str, int] = field(default_factory=dict)  # numbers of invalid rows, by reason
-    debias: Debias | Literal["self"] | None = None  # `self`: fitted on the rows to test on
-
-    @property
-    def only(self) -> Rows:
-        """The rows of a protocol that has one list of them."""
-        return next(iter(self.rows.values()))
-
-    @property
-    def common(self) -> dict[str, Any]:
-        return {"name": self.name, "split": self.split, **self.encoding}
-
-    @property
-    def tasks(self) -> dict[str, dict[str, Rows]]:
-        languages: dict[str, dict[str, Rows]] = {}
-        for task, rows in self.rows.items():
-            for language, group in by_language(rows).items():
-                languages.setdefault(language, {})[task] = group
-        return languages
-
-    @property
-    def texts(self) -> dict[str, list[str]]:
-        """The distinct sentences to test on, of each language."""
-        texts: dict[str, dict[str, None]] = {}
-        for row in self.only:
-            for column, tag in (("source", "source_lang"), ("target", "target_lang"), ("text", "lang")):
-                if column in row:
-                    texts.setdefault(row[tag], {})[row[column]] = None
-        return {language: list(distinct) for language, distinct in texts.items()}
-
-    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
-        """`data_hash` of all rows, by role, task and language."""
-        parts = {f"data/{task}": rows for task, rows in self.rows.items()}
-        parts |= {"train": self.train, "tune": self.tune, "pool": self.pool, "relevance": self.relevance}
-        cells: dict[str, list[str]] = {}
-        for part, rows in parts.items():
-            for row in rows:
-                tags = [row[name] for name in LANGUAGE_COLUMNS if name in row]
-                key = f"{part}/{'-'.join(tags)}" if tags else part
-                cells.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
-        for part, data in self.bitexts.items():
-            cells[part] = data.texts
-        return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
 
 
 def open_inputs(protocol: Protocol, data: DataOptions) -> tuple[TableReader, Inputs]:

@@ -1,0 +1,132 @@
+"""Bitexts with hidden translations: the files of the BUCC shared task, and tests built from parallel rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
+from hf_xlsr.utils.errors import XlsrError
+
+
+@dataclass(frozen=True)
+class BuccData:
+    """Sentences of two languages with distinct ids, some of which are hidden translations: `gold` has their ids.
+
+    Examples:
+        >>> BuccData(["a1"], ["Hello."], ["b1", "b2"], ["Au revoir.", "Bonjour."], frozenset({("a1", "b2")})).targets
+        ['Au revoir.', 'Bonjour.']
+    """
+
+    source_ids: Sequence[str]
+    sources: Sequence[str]
+    target_ids: Sequence[str]
+    targets: Sequence[str]
+    gold: frozenset[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        sides = ("source", self.source_ids, self.sources), ("target", self.target_ids, self.targets)
+        for place, (side, ids, texts) in enumerate(sides):
+            unknown = sorted({pair[place] for pair in self.gold} - set(ids))
+            if not len(set(ids)) == len(ids) == len(texts) or unknown or not self.gold:
+                raise XlsrError(
+                    f"`{side}_ids` must be distinct, one for each sentence, and have those of `gold`, which has one or "
+                    f"more pairs; unknown are {unknown[:3]}."
+                )
+
+    @property
+    def texts(self) -> list[str]:
+        """All that affects the metrics, for a hash."""
+        gold = [id_ for pair in sorted(self.gold) for id_ in pair]
+        return [*self.source_ids, *self.sources, *self.target_ids, *self.targets, *gold]
+
+
+def read_bucc(
+    source_file: str | os.PathLike[str], target_file: str | os.PathLike[str], gold_file: str | os.PathLike[str]
+) -> BuccData:
+    """Reads the shared task's files: a line is id, tab, text; a gold line two ids with a tab between.
+
+    Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
+    (`.gz`, `.bz2`, `.xz`, `.zst`).
+    """
+    sources, targets, gold = (list(_read_lines(Path(file))) for file in (source_file, target_file, gold_file))
+    (source_ids, source_texts), (target_ids, target_texts) = (
+        ([id_ for id_, _ in side], [text for _, text in side]) for side in (sources, targets)
+    )
+    firsts = {first for first, _ in gold}
+    if len(firsts.intersection(source_ids)) < len(firsts.intersection(target_ids)):
+        gold = [(second, first) for first, second in gold]
+    return BuccData(source_ids, source_texts, target_ids, target_texts, frozenset(gold))
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The text before and after the first tab of each line."""
+    number = 0
+    try:
+        with open_binary(path) as file:
+            for line in iter_lines(file):
+                number += 1
+                first, _, second = decode(line).partition("\t")
+                if not second.strip():
+                    raise BadLine("it must be an id, a tab and a text")
+                yield first.strip(), second.strip()
+    except (BrokenFile, BadLine) as error:
+        raise XlsrError(f"Cannot read {f'line {number} of ' if number else ''}{path}: {error}.") from error
+
+
+def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1) -> BuccData:
+    """A BUCC-like test from parallel rows: some keep both sides, each other row keeps only one.
+
+    A text that occurs in several rows would give unmarked translations. Of rows connected by equal sources or equal
+    targets therefore only the first is kept.
+
+    Args:
+        rows: Parallel sentences, `{"source": ..., "target": ...}`.
+        share: Share of the rows that keep both sides, above 0 and at most 1; one row at least. Half of the others keep
+            the source, half the target.
+        seed: Of the choice, and of the order on each side.
+
+    Examples:
+        >>> data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(10)], share=0.2)
+        >>> len(data.sources), len(data.targets), len(data.gold)
+        (6, 6, 2)
+    """
+    return hidden_bitext(independent_pairs([(row["source"], row["target"]) for row in rows]), share, seed)
+
+
+def hidden_bitext(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> BuccData:
+    if not 0 < share <= 1:
+        raise XlsrError(f"The share of hidden pairs (--hide-pairs) must be above 0 and at most 1, got {share:g}.")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(pairs))
+    hidden = max(1, round(share * len(pairs)))
+    middle = hidden + (len(pairs) - hidden) // 2
+    source_rows = rng.permutation(order[:middle])
+    target_rows = rng.permutation(np.concatenate([order[:hidden], order[middle:]]))
+    source_ids = {row: f"source-{number:06d}" for number, row in enumerate(source_rows.tolist(), start=1)}
+    target_ids = {row: f"target-{number:06d}" for number, row in enumerate(target_rows.tolist(), start=1)}
+    return BuccData(
+        list(source_ids.values()),
+        [pairs[row][0] for row in source_ids],
+        list(target_ids.values()),
+        [pairs[row][1] for row in target_ids],
+        frozenset((source_ids[row], target_ids[row]) for row in order[:hidden].tolist()),
+    )
+
+
+def independent_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The first pair of each group of pairs that are connected by equal texts of a side."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    x, y = (np.array([seen.setdefault(pair[side], len(seen)) for pair in pairs]) for side, seen in enumerate(numbers))
+    size = len(numbers[0]) + len(numbers[1])
+    links = coo_array((np.ones(len(pairs)), (x, y + len(numbers[0]))), shape=(size, size))
+    groups = connected_components(links, directed=False)[1][x]
+    return [pairs[row] for row in np.sort(np.unique(groups, return_index=True)[1])]

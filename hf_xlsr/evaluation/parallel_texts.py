@@ -1,0 +1,65 @@
+"""Parallel texts of several languages: their sentences row by row, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hf_xlsr.encoders.encoding import Encoder, embed
+from hf_xlsr.evaluation.pairs import check_directions
+from hf_xlsr.evaluation.protocol import Inputs
+from hf_xlsr.evaluation.rows import by_language
+from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    from hf_xlsr.encoders.debias import Debias
+
+SELF: Literal["self"] = "self"
+
+
+def encode_parallel(
+    encoder: Encoder,
+    texts: Mapping[str, Sequence[str]],
+    debias: Debias | Literal["self"] | None,
+    *,
+    role: str | None = None,
+    **encoding: Any,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Vectors of parallel texts by language, and without language bias; each by its part of the protocol's name."""
+    counts = {language: len(rows) for language, rows in texts.items()}
+    if len(counts) < 2 or len(set(counts.values())) > 1:
+        raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
+    vectors = {
+        language: embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
+        for language, rows in texts.items()
+    }
+    variants = {"": vectors}
+    if debias is not None:
+        chosen = _fit_on(vectors, texts) if debias == SELF else debias
+        without = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
+        variants[f"-{chosen.variant}" + ("-self" if debias == SELF else "")] = without
+    for each in variants.values():
+        for language, matrix in each.items():
+            check_directions(matrix, texts[language])
+    return variants
+
+
+def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
+    """One component of each language; a sentence that occurs twice counts once."""
+    from hf_xlsr.encoders.debias import DebiasFitter
+
+    fitter = DebiasFitter()
+    for language, matrix in vectors.items():
+        fitter.partial_fit(language, matrix[list({text: row for row, text in enumerate(texts[language])}.values())])
+    return fitter.finish()
+
+
+def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
+    """The sentences of each language, row by row; refuses data with skipped rows, whose languages are not parallel."""
+    if inputs.skipped:
+        raise XlsrError(
+            f"{inputs.name} has {sum(inputs.skipped.values())} invalid rows; remove them in all languages."
+        )
+    return {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
