@@ -81,13 +81,13 @@ def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most:
     from hf_xlsr.encoders.loading import check_choice, load_encoder
     from hf_xlsr.evaluation.pairs import encode_pairs
     from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS
+    from hf_xlsr.evaluation.reading import read_pairs
     from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 
     options = encoder_options(given)
     for model in models.values():
         check_choice(model, options.device, options.dtype)
-    protocol = PROTOCOLS[0]
-    groups = by_pair(protocol.read(protocol, data_options(given), {}).only)
+    groups = by_pair(read_pairs(PROTOCOLS[0], data_options(given), {}).rows)
     if most and len(groups) > most:
         named = ", ".join(map("-".join, groups))
         raise XlsrError(f"the data contain the language pairs {named}; choose one with --languages.")

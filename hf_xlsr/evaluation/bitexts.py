@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ class BuccData:
 
     def __post_init__(self) -> None:
         sides = ("source", self.source_ids, self.sources), ("target", self.target_ids, self.targets)
-        for place, (side, ids, texts) in enumerate(sides):
-            unknown = sorted({pair[place] for pair in self.gold} - set(ids))
-            if not len(set(ids)) == len(ids) == len(texts) or unknown or not self.gold:
+        for number, (side, ids, texts) in enumerate(sides):
+            distinct_ids = set(ids)
+            unknown = sorted({pair[number] for pair in self.gold} - distinct_ids)
+            if not len(distinct_ids) == len(ids) == len(texts) or unknown or not self.gold:
                 raise XlsrError(
                     f"`{side}_ids` must be distinct, one for each sentence, and have those of `gold`, which has one or "
                     f"more pairs; unknown are {unknown[:3]}."
@@ -42,8 +44,8 @@ class BuccData:
     @property
     def texts(self) -> list[str]:
         """All that affects the metrics, for a hash."""
-        gold = [id_ for pair in sorted(self.gold) for id_ in pair]
-        return [*self.source_ids, *self.sources, *self.target_ids, *self.targets, *gold]
+        gold_ids = chain.from_iterable(sorted(self.gold))
+        return [*self.source_ids, *self.sources, *self.target_ids, *self.targets, *gold_ids]
 
 
 def read_bucc(
@@ -54,18 +56,21 @@ def read_bucc(
     Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
     (`.gz`, `.bz2`, `.xz`, `.zst`).
     """
-    sources, targets, gold = (list(_read_lines(Path(file))) for file in (source_file, target_file, gold_file))
-    (source_ids, source_texts), (target_ids, target_texts) = (
-        ([id_ for id_, _ in side], [text for _, text in side]) for side in (sources, targets)
-    )
-    firsts = {first for first, _ in gold}
-    if len(firsts.intersection(source_ids)) < len(firsts.intersection(target_ids)):
-        gold = [(second, first) for first, second in gold]
-    return BuccData(source_ids, source_texts, target_ids, target_texts, frozenset(gold))
+    source_ids, sources = _read_columns(Path(source_file))
+    target_ids, targets = _read_columns(Path(target_file))
+    gold_columns = _read_columns(Path(gold_file))
+
+    first_ids = set(gold_columns[0])
+    if len(first_ids.intersection(source_ids)) < len(first_ids.intersection(target_ids)):
+        gold_columns = gold_columns[::-1]
+    gold = frozenset(zip(gold_columns[0], gold_columns[1], strict=True))
+    return BuccData(source_ids, sources, target_ids, targets, gold)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The text before and after the first tab of each line."""
+def _read_columns(path: Path) -> tuple[list[str], list[str]]:
+    """The texts before and after the first tab of each line."""
+    first_column = []
+    second_column = []
     number = 0
     try:
         with open_binary(path) as file:
@@ -74,9 +79,12 @@ def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
                 first, _, second = decode(line).partition("\t")
                 if not second.strip():
                     raise BadLine("it must be an id, a tab and a text")
-                yield first.strip(), second.strip()
+                first_column.append(first.strip())
+                second_column.append(second.strip())
     except (BrokenFile, BadLine) as error:
-        raise XlsrError(f"Cannot read {f'line {number} of ' if number else ''}{path}: {error}.") from error
+        line_name = f"line {number} of " if number else ""
+        raise XlsrError(f"Cannot read {line_name}{path}: {error}.") from error
+    return first_column, second_column
 
 
 def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1) -> BuccData:
@@ -96,37 +104,46 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
         >>> len(data.sources), len(data.targets), len(data.gold)
         (6, 6, 2)
     """
-    return hidden_bitext(independent_pairs([(row["source"], row["target"]) for row in rows]), share, seed)
+    pairs = [(row["source"], row["target"]) for row in rows]
+    return hidden_bitext(independent_pairs(pairs), share, seed)
 
 
 def hidden_bitext(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> BuccData:
+    """`hide_pairs` of translation pairs without a common text."""
     if not 0 < share <= 1:
         raise XlsrError(f"The share of hidden pairs (--hide-pairs) must be above 0 and at most 1, got {share:g}.")
+
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pairs))
     hidden = max(1, round(share * len(pairs)))
     middle = hidden + (len(pairs) - hidden) // 2
-    source_rows = rng.permutation(order[:middle])
-    target_rows = rng.permutation(np.concatenate([order[:hidden], order[middle:]]))
-    source_ids = {row: f"source-{number:06d}" for number, row in enumerate(source_rows.tolist(), start=1)}
-    target_ids = {row: f"target-{number:06d}" for number, row in enumerate(target_rows.tolist(), start=1)}
+    source_rows = rng.permutation(order[:middle]).tolist()
+    target_rows = rng.permutation(np.concatenate([order[:hidden], order[middle:]])).tolist()
+
+    source_ids = {row: f"source-{number:06d}" for number, row in enumerate(source_rows, start=1)}
+    target_ids = {row: f"target-{number:06d}" for number, row in enumerate(target_rows, start=1)}
     return BuccData(
-        list(source_ids.values()),
-        [pairs[row][0] for row in source_ids],
-        list(target_ids.values()),
-        [pairs[row][1] for row in target_ids],
-        frozenset((source_ids[row], target_ids[row]) for row in order[:hidden].tolist()),
+        source_ids=list(source_ids.values()),
+        sources=[pairs[row][0] for row in source_rows],
+        target_ids=list(target_ids.values()),
+        targets=[pairs[row][1] for row in target_rows],
+        gold=frozenset((source_ids[row], target_ids[row]) for row in order[:hidden].tolist()),
     )
 
 
-def independent_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def independent_pairs(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The first pair of each group of pairs that are connected by equal texts of a side."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    x, y = (np.array([seen.setdefault(pair[side], len(seen)) for pair in pairs]) for side, seen in enumerate(numbers))
-    size = len(numbers[0]) + len(numbers[1])
-    links = coo_array((np.ones(len(pairs)), (x, y + len(numbers[0]))), shape=(size, size))
-    groups = connected_components(links, directed=False)[1][x]
-    return [pairs[row] for row in np.sort(np.unique(groups, return_index=True)[1])]
+    number_of: dict[tuple[str, str], int] = {}
+    sources = []
+    targets = []
+    for source, target in pairs:
+        sources.append(number_of.setdefault(("source", source), len(number_of)))
+        targets.append(number_of.setdefault(("target", target), len(number_of)))
+
+    links = coo_array((np.ones(len(pairs)), (sources, targets)), shape=(len(number_of), len(number_of)))
+    _, group_of = connected_components(links, directed=False)
+    _, first_rows = np.unique(group_of[sources], return_index=True)
+    return [pairs[row] for row in np.sort(first_rows)]

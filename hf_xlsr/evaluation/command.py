@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -18,6 +18,7 @@ from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.parallel_texts import SELF
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, check_options, find_protocols
+from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.results import Results, mean_over_languages, save_results, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import check_writable
@@ -81,11 +82,13 @@ def evaluate_files(
     check_choice(model, encoder.device, encoder.dtype)
     task = read_task(protocols, data, options, seed=seed)
     inputs = task.inputs_for(model, encoder)
+
     loaded = load_encoder(model, encoder.device, encoder.dtype)
     store = VectorStore(vectors, encoder_facts(loaded, model)) if vectors and task.takes_vectors else None
-    cached = store or len(task.protocols) > 1 or task.wrapped(inputs)
-    shared = CachedEncoder(loaded, store) if cached else loaded
+    is_shared = store or len(task.protocols) > 1 or task.wrapped(inputs)
+    shared = CachedEncoder(loaded, store) if is_shared else loaded
     results, settings = measure(task, inputs, shared, model, encoder)
+
     if output:
         settings["encoder"] = encoder_facts(loaded, model)
         save_results(output, results, settings=settings, data_hashes=task.hashes(), predictions=predictions)
@@ -106,13 +109,16 @@ class Task:
         """The data with the way a model encodes them, and what is removed of its vectors."""
         if (encoder.dtype or "").startswith("onnx") and self.protocols[0].name == "mteb":
             raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
+
         inputs = replace(self.inputs, encoding={**encoder.encoding, "show_progress_bar": sys.stderr.isatty()})
-        if place := self.options.get("debias"):
-            inputs.debias = _load_debias(place, model, encoder.prompt, inputs)
+        folder = self.options.get("debias")
+        if folder and isinstance(inputs, RowInputs):
+            inputs.debias = SELF if folder == SELF else _load_debias(folder, model, encoder.prompt, inputs)
         return inputs
 
     @property
     def takes_vectors(self) -> bool:
+        """Whether stored vectors can take the place of the encoder."""
         return self.protocols[0].name != "mteb" and self.options.get("head") != "trained"
 
     def wrapped(self, inputs: Inputs) -> bool:
@@ -130,47 +136,54 @@ def read_task(
     *,
     seed: int | None = None,
 ) -> Task:
-    chosen = find_protocols(protocols)
-    given = {name: value for name, value in (options or {}).items() if _is_given(value)}
-    check_options(given, chosen)
-    given |= {} if seed is None else {"seed": seed}
-    return Task(chosen, data, given, seed, chosen[0].read(chosen[0], data, given))
+    """Reads the data of some protocols, and refuses options that none of them has."""
+    found_protocols = find_protocols(protocols)
+    values = {name: value for name, value in (options or {}).items() if _is_set(value)}
+    check_options(values, found_protocols)
+    if seed is not None:
+        values["seed"] = seed
+
+    first = found_protocols[0]
+    return Task(found_protocols, data, values, seed, first.read(first, data, values))
 
 
 def measure(
     task: Task, inputs: Inputs, loaded: Any, model: str, encoder: EncoderOptions
 ) -> tuple[Results, dict[str, Any]]:
-    """The results and the settings."""
-    given = {**task.options, **({} if encoder.device is None else {"device": encoder.device})}
-    if task.wrapped(inputs):
+    """Runs the protocols of a task, and gives the results with the settings that produced them."""
+    options = dict(task.options)
+    if encoder.device is not None:
+        options["device"] = encoder.device
+    if task.wrapped(inputs) and isinstance(inputs, RowInputs):
         inputs, loaded = _debiased(loaded, inputs)
+
     results = Results()
-    used: dict[str, dict[str, Any]] = {}
+    arguments: dict[str, dict[str, Any]] = {}
     for protocol in task.protocols:
-        own = protocol.options.of(given)
-        results |= mean_over_languages(with_intervals(protocol.run(loaded, inputs, own)))
-        used[protocol.name] = own.arguments()
-    asked = {"model": model, "protocol": ",".join(used), "data": task.data.files}
-    asked |= {**asdict(task.data), **given, **encoder.model_dump(exclude={"model"})}
-    settings: dict[str, Any] = {
-        **{name: value for name, value in asked.items() if _is_given(value) and name != "files"},
+        protocol_options = protocol.options.of(options)
+        results |= mean_over_languages(with_intervals(protocol.run(loaded, inputs, protocol_options)))
+        arguments[protocol.name] = protocol_options.arguments()
+
+    settings: dict[str, Any] = {"model": model, "protocol": ",".join(arguments), "data": task.data.files}
+    settings |= {**asdict(task.data), **options, **encoder.model_dump(exclude={"model"})}
+    del settings["files"]
+    settings = {name: value for name, value in settings.items() if _is_set(value)}
+    settings |= {
         "name": inputs.name,
-        "options": {name: values for name, values in used.items() if values},
+        "options": {name: values for name, values in arguments.items() if values},
         "seed": task.seed,
         "skipped_rows": inputs.skipped,
     }
     if encoder.prompt is not None:
         settings["prompt"] = encoder.prompt  # also an empty one, which replaces the model's own
     if isinstance(inputs.debias, Debias):
-        settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
+        settings["debias"] = {"folder": options["debias"], **inputs.debias.facts()}
     return results, settings
 
 
-def _load_debias(place: str, model: str, prompt: Prompts, inputs: Inputs) -> Debias | Literal["self"]:
-    """Reads the folder, which must have all languages of the rows."""
-    if place == SELF:
-        return SELF
-    debias = Debias.load(place)
+def _load_debias(folder: str, model: str, prompt: Prompts, inputs: RowInputs) -> Debias:
+    """Reads a fitted debias, which must have all languages of the rows."""
+    debias = Debias.load(folder)
     for language in inputs.texts:
         debias.language_of(language)
     if debias.prompt != prompt:
@@ -180,18 +193,19 @@ def _load_debias(place: str, model: str, prompt: Prompts, inputs: Inputs) -> Deb
     return debias
 
 
-def _debiased(encoder: Any, inputs: Inputs) -> tuple[Inputs, DebiasedEncoder]:
+def _debiased(encoder: Any, inputs: RowInputs) -> tuple[RowInputs, DebiasedEncoder]:
     """The encoder with language bias removed; the data's name in metric keys gets the variant."""
-    debias, routes = inputs.debias, inputs.encoding["routes"]
-    flag = ""
-    if not isinstance(debias, Debias):
-        debias, flag = fit_debias(encoder, inputs.texts, **inputs.encoding), "-self"
-    inputs = replace(
-        inputs, name=f"{inputs.name}-{debias.variant}{flag}", encoding={**inputs.encoding, "routes": None}
-    )
-    return inputs, DebiasedEncoder(encoder, debias, routes)
+    if isinstance(inputs.debias, Debias):
+        debias = inputs.debias
+        name = f"{inputs.name}-{debias.variant}"
+    else:
+        debias = fit_debias(encoder, inputs.texts, **inputs.encoding)
+        name = f"{inputs.name}-{debias.variant}-self"
+
+    debiased_encoder = DebiasedEncoder(encoder, debias, inputs.encoding["routes"])
+    return replace(inputs, name=name, encoding={**inputs.encoding, "routes": None}), debiased_encoder
 
 
-def _is_given(value: Any) -> bool:
-    """0 equals False and counts as given."""
+def _is_set(value: Any) -> bool:
+    """0 equals False and counts as set."""
     return value is not None and value is not False and value not in ((), "", {})

@@ -19,16 +19,16 @@ _TWO = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 View = tuple[tuple[str, ...], "str | None"]
 
 
-def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, told: Collection[str]) -> list[View]:
+def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, mapped: Collection[str]) -> list[View]:
     """The languages in which a file of pairs is read: once, or with `each` once for each language but the fixed one.
 
-    The fixed side is in the first of `languages` unless its name in the file, in `sides`, is a language; `told` has the
+    The fixed side is in the first of `languages` unless its name in the file, in `sides`, is a language; `mapped` has the
     columns that the user mapped.
 
     Examples:
-        >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, told=())
+        >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, mapped=())
         [(('en', 'de'), 'de'), (('en', 'fr'), 'fr')]
-        >>> pair_views([], ("fr", "en"), each=False, told=())
+        >>> pair_views([], ("fr", "en"), each=False, mapped=())
         [(('fr', 'en'), None)]
     """
     known = [language_of_name(side, languages) for side in sides]
@@ -53,7 +53,7 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         return [(tuple(reversed(languages)) if reverse else tuple(languages), None)]
     found = [name or UNKNOWN for name in known]
     for place, column in enumerate(("source_lang", "target_lang")):
-        if languages and found[place] == UNKNOWN and column not in told:
+        if languages and found[place] == UNKNOWN and column not in mapped:
             found[place] = languages[0]
             break
     return [(tuple(found), None)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, embed
 from hf_xlsr.evaluation.pairs import check_directions
-from hf_xlsr.evaluation.protocol import Inputs
+from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError
 
@@ -31,18 +31,21 @@ def encode_parallel(
     counts = {language: len(rows) for language, rows in texts.items()}
     if len(counts) < 2 or len(set(counts.values())) > 1:
         raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
-    vectors = {
-        language: embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
-        for language, rows in texts.items()
-    }
+
+    vectors = {}
+    for language, rows in texts.items():
+        vectors[language] = embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
+        check_directions(vectors[language], rows)
     variants = {"": vectors}
+
     if debias is not None:
-        chosen = _fit_on(vectors, texts) if debias == SELF else debias
-        without = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
-        variants[f"-{chosen.variant}" + ("-self" if debias == SELF else "")] = without
-    for each in variants.values():
-        for language, matrix in each.items():
-            check_directions(matrix, texts[language])
+        fitted = _fit_on(vectors, texts) if debias == SELF else debias
+        variant = f"-{fitted.variant}-self" if debias == SELF else f"-{fitted.variant}"
+        variants[variant] = {}
+        for language, matrix in vectors.items():
+            variants[variant][language] = fitted.apply(matrix, language)
+            check_directions(variants[variant][language], texts[language])
+
     return variants
 
 
@@ -52,14 +55,18 @@ def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]
 
     fitter = DebiasFitter()
     for language, matrix in vectors.items():
-        fitter.partial_fit(language, matrix[list({text: row for row, text in enumerate(texts[language])}.values())])
+        row_of = {text: row for row, text in enumerate(texts[language])}
+        fitter.partial_fit(language, matrix[list(row_of.values())])
     return fitter.finish()
 
 
-def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
+def parallel_texts(inputs: RowInputs) -> dict[str, list[str]]:
     """The sentences of each language, row by row; refuses data with skipped rows, whose languages are not parallel."""
     if inputs.skipped:
-        raise XlsrError(
-            f"{inputs.name} has {sum(inputs.skipped.values())} invalid rows; remove them in all languages."
-        )
-    return {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
+        count = sum(inputs.skipped.values())
+        raise XlsrError(f"{inputs.name} has {count} invalid rows; remove them in all languages.")
+
+    texts = {}
+    for language, rows in by_language(inputs.rows).items():
+        texts[language] = [row["text"] for row in rows]
+    return texts

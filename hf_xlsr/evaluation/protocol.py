@@ -1,4 +1,4 @@
-"""The registry of protocols. Each module of `protocols` declares protocols, `PROTOCOLS`, with their options.
+"""Protocols: what each reads, how it is run, and its options. The modules of `protocols` declare them as `PROTOCOLS`.
 
 A protocol is imported when it is looked up. Its module imports torch, scikit-learn and the like inside functions, so
 that the command knows all options at once.
@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols import NAMES, load_module
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.evaluation.table import Row
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
     from hf_xlsr.encoders.debias import Debias
-    from hf_xlsr.evaluation.bitexts import BuccData
 
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
-Rows = list[Row]
 LANGUAGE_COLUMNS = ("source_lang", "target_lang", "lang")
+Rows = list[Row]
 
 
 @dataclass(frozen=True)
@@ -60,64 +58,42 @@ class DataOptions:
 
 @dataclass
 class Inputs:
-    """The data of one command, read."""
+    """What a protocol is run on; a subclass for each kind of data holds the rows.
 
-    name: str  # in metric keys
-    split: str  # in metric keys
-    rows: dict[str, Rows] = field(default_factory=dict)  # to test on; one list, or one for each task
-    train: Rows = field(default_factory=list)
-    tune: Rows = field(default_factory=list)
-    pool: Rows = field(default_factory=list)  # candidates only
-    relevance: Rows = field(default_factory=list)
-    bitexts: dict[str, BuccData] = field(default_factory=dict)  # `test` and `tune`
-    languages: tuple[str, str] = ("", "")  # of `bitexts`
-    train_language: str = ""
-    mteb_tasks: dict[str, Any] = field(default_factory=dict)
-    revisions: dict[str, str] = field(default_factory=dict)  # of data that mteb reads itself
+    Attributes:
+        name: Name of the data in metric keys.
+        split: Name of the tested split in metric keys.
+        skipped: Numbers of invalid rows, by reason.
+        encoding: How texts are encoded.
+        debias: Language bias that is removed; `self`: fitted on the rows to test on.
+    """
+
+    name: str
+    split: str
+    skipped: dict[str, int] = field(default_factory=dict)
     encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
-    skipped: dict[str, int] = field(default_factory=dict)  # numbers of invalid rows, by reason
-    debias: Debias | Literal["self"] | None = None  # `self`: fitted on the rows to test on
-
-    @property
-    def only(self) -> Rows:
-        """The rows of a protocol that has one list of them."""
-        return next(iter(self.rows.values()))
+    debias: Debias | Literal["self"] | None = None
 
     @property
     def common(self) -> dict[str, Any]:
+        """Arguments that all functions of protocols take."""
         return {"name": self.name, "split": self.split, **self.encoding}
 
     @property
-    def tasks(self) -> dict[str, dict[str, Rows]]:
-        languages: dict[str, dict[str, Rows]] = {}
-        for task, rows in self.rows.items():
-            for language, group in by_language(rows).items():
-                languages.setdefault(language, {})[task] = group
-        return languages
-
-    @property
-    def texts(self) -> dict[str, list[str]]:
-        """The distinct sentences to test on, of each language."""
-        texts: dict[str, dict[str, None]] = {}
-        for row in self.only:
-            for column, tag in (("source", "source_lang"), ("target", "target_lang"), ("text", "lang")):
-                if column in row:
-                    texts.setdefault(row[tag], {})[row[column]] = None
-        return {language: list(distinct) for language, distinct in texts.items()}
+    def tables(self) -> dict[str, Rows]:
+        """All rows by their role, such as `data/NAME` or `train`."""
+        return {}
 
     def hashes(self, columns: Sequence[str]) -> dict[str, str]:
-        """`data_hash` of all rows, by role, task and language."""
-        parts = {f"data/{task}": rows for task, rows in self.rows.items()}
-        parts |= {"train": self.train, "tune": self.tune, "pool": self.pool, "relevance": self.relevance}
-        cells: dict[str, list[str]] = {}
-        for part, rows in parts.items():
+        """`data_hash` of all rows, by role and language."""
+        texts: dict[str, list[str]] = {}
+        for role, rows in self.tables.items():
             for row in rows:
-                tags = [row[name] for name in LANGUAGE_COLUMNS if name in row]
-                key = f"{part}/{'-'.join(tags)}" if tags else part
-                cells.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
-        for part, data in self.bitexts.items():
-            cells[part] = data.texts
-        return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
+                languages = [row[name] for name in LANGUAGE_COLUMNS if name in row]
+                key = f"{role}/{'-'.join(languages)}"
+                texts.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
+
+        return {key: data_hash(values) for key, values in texts.items()}
 
 
 def option(default: Any, help: str, *, data: bool = False) -> Any:
@@ -131,17 +107,26 @@ class Options:
 
     def __post_init__(self) -> None:
         for spec in specs_of(type(self)).values():
-            if spec.choices and getattr(self, spec.name) is not None:
-                require_choice(spec.name, getattr(self, spec.name), spec.choices)
+            value = getattr(self, spec.name)
+            if spec.choices and value is not None:
+                require_choice(spec.name, value, spec.choices)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        return cls(**{name: given[name] for name in specs_of(cls) if name in given})
+    def of(cls, values: Mapping[str, Any]) -> Options:
+        """The options of this protocol among those of a command."""
+        return cls(**{name: values[name] for name in specs_of(cls) if name in values})
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of the protocol's function, without those that are left to it."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if not field.metadata["data"]}
         return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class DebiasOptions(Options):
+    debias: str | None = option(
+        None, "folder of a fitted debias; or self: fit one component on the rows that are tested", data=True
+    )
 
 
 @dataclass(frozen=True)
@@ -157,14 +142,17 @@ class OptionSpec:
 
 
 def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
+    """The options that a class declares, by name."""
     specs: dict[str, OptionSpec] = {}
     hints = get_type_hints(options)
-    for one in fields(options):
-        parts = (hints[one.name], *get_args(hints[one.name]))
-        kind = next((part for part in parts if part in (int, float, bool)), str)
-        several = any(get_origin(part) is tuple for part in parts)
-        choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
-        specs[one.name] = OptionSpec(one.name, kind, several, choices, one.metadata["help"])
+
+    for declared in fields(options):
+        types = (hints[declared.name], *get_args(hints[declared.name]))
+        value_type = next((each for each in types if each in (int, float, bool)), str)
+        several = any(get_origin(each) is tuple for each in types)
+        choices = next((get_args(each) for each in types if get_origin(each) is Literal), ())
+        specs[declared.name] = OptionSpec(declared.name, value_type, several, choices, declared.metadata["help"])
+
     return specs
 
 
@@ -182,31 +170,50 @@ def option_specs() -> dict[str, OptionSpec]:
         for spec in specs_of(protocol.options).values():
             first = specs.get(spec.name, spec)
             specs[spec.name] = replace(first, protocols=(*first.protocols, name))
+
     return specs
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One protocol; protocols with equal `data` can run together."""
+    """One protocol; protocols with equal `data` can run together.
+
+    Attributes:
+        name: Name in commands and metric keys.
+        summary: What it measures.
+        data: What `--data` takes, in words.
+        read: Reads the data of a command, with the options that were set, as inputs of one kind.
+        run: Measures an encoder on these inputs, with the protocol's options.
+        options: The class of its options.
+        required: Columns that every row must have.
+        optional: Columns that a row may have.
+        nullable: Required columns that may be empty in a row.
+        tasks: Required columns by task, where each task has its own.
+    """
 
     name: str
     summary: str
-    data: str  # what `--data` takes, in words
+    data: str
     read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs]
-    run: Callable[[Encoder, Inputs, Any], Results]
+    run: Callable[[Encoder, Any, Any], Results]
     options: type[Options] = Options
-    required: tuple[str, ...] = ()  # columns that every row must have
+    required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    nullable: tuple[str, ...] = ()  # required columns that may be empty in a row
-    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # required columns, where each task has its own
+    nullable: tuple[str, ...] = ()
+    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        own = (name for columns in self.tasks.values() for name in columns)
-        return tuple(dict.fromkeys((*self.required, *own, *self.optional)))
+        """All columns that it reads."""
+        names = [*self.required]
+        for columns in self.tasks.values():
+            names += columns
+        return tuple(dict.fromkeys([*names, *self.optional]))
 
 
 class _Protocols(Mapping[str, Protocol]):
+    """Protocols by name, each imported when it is looked up."""
+
     def __getitem__(self, name: str) -> Protocol:
         return next(protocol for protocol in load_module(name).PROTOCOLS if protocol.name == name)
 
@@ -224,30 +231,31 @@ PROTOCOLS: Mapping[str, Protocol] = _Protocols()
 
 
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
-    chosen: dict[str, Protocol] = {}
-    for name in (name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
+    """Protocols by their names, which may be one text with commas; all must take the same data."""
+    if isinstance(names, str):
+        names = names.split(",")
+    protocols: dict[str, Protocol] = {}
+    for name in map(str.strip, names):
         require_choice("protocol", name, PROTOCOLS)
-        chosen[name] = PROTOCOLS[name]
-    first, *others = chosen.values()
-    for other in others:
-        if other.data != first.data:
-            raise XlsrError(f"protocols {first.name} and {other.name} need different data; run them one by one.")
-    return list(chosen.values())
+        protocols[name] = PROTOCOLS[name]
+
+    first, *others = protocols.values()
+    for protocol in others:
+        if protocol.data != first.data:
+            raise XlsrError(f"protocols {first.name} and {protocol.name} need different data; run them one by one.")
+    return [first, *others]
 
 
-def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None:
+def check_options(names: Collection[str], protocols: Sequence[Protocol]) -> None:
     """Refuses an option that no chosen protocol has; the message names the protocols that have it."""
-    for name in given:
-        if name in FOR_ALL or any(name in specs_of(protocol.options) for protocol in protocols):
+    valid = {*FOR_ALL}
+    for protocol in protocols:
+        valid |= specs_of(protocol.options).keys()
+
+    for name in names:
+        if name in valid:
             continue
         specs = option_specs()
         hint = f"it is for {' or '.join(specs[name].protocols)}." if name in specs else did_you_mean(name, specs)
-        chosen = " or ".join(protocol.name for protocol in protocols)
-        raise XlsrError(f"--{name.replace('_', '-')} is not an option of protocol {chosen}; {hint}")
-
-
-@dataclass(frozen=True)
-class DebiasOptions(Options):
-    debias: str | None = option(
-        None, "folder of a fitted debias; or self: fit one component on the rows that are tested", data=True
-    )
+        chosen_names = " or ".join(protocol.name for protocol in protocols)
+        raise XlsrError(f"--{name.replace('_', '-')} is not an option of protocol {chosen_names}; {hint}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Inputs, Options, Protocol
-from hf_xlsr.evaluation.reading import read_table
+from hf_xlsr.evaluation.reading import PairInputs, read_pairs
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair
 
@@ -17,22 +17,22 @@ def pair_protocol(
     summary: str,
     function: Callable[..., Results],
     options: type[Options] = DebiasOptions,
-    run: Callable[[Encoder, Inputs, Any], Results] | None = None,
+    run: Callable[[Encoder, PairInputs, Any], Results] | None = None,
 ) -> Protocol:
     """A protocol of translation pairs: `function` is called for each language pair, unless `run` replaces this loop."""
 
-    def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Results:
+    def run_pairs(encoder: Encoder, inputs: PairInputs, options: Options) -> Results:
         results = Results()
-        for languages, rows in by_pair(inputs.only).items():
+        for languages, rows in by_pair(inputs.rows).items():
             sides = both_sides(rows)
-            results |= function(encoder, *sides, languages=languages, **inputs.common, **chosen.arguments())
+            results |= function(encoder, *sides, languages=languages, **inputs.common, **options.arguments())
         return results
 
     return Protocol(
         name,
         summary,
         "a table with source, target, or two line-aligned files",
-        read_table,
+        read_pairs,
         run or run_pairs,
         options,
         required=("source", "target"),
@@ -44,15 +44,13 @@ def row_protocol(
     name: str,
     summary: str,
     columns: tuple[str, ...],
-    run: Callable[[Encoder, Inputs, Any], Results],
-    options: type[Options],
+    read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs],
+    run: Callable[[Encoder, Any, Any], Results],
+    options: type[Options] = Options,
     *,
-    read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs] | None = None,
     nullable: tuple[str, ...] = (),
     optional: tuple[str, ...] = (),
 ) -> Protocol:
-    """A protocol of rows, each in one language (of sentence pairs possibly in two), by default read from one table."""
+    """A protocol of rows with these columns, each row in one language; of sentence pairs possibly in two."""
     data = f"a table with {', '.join(columns)}"
-    return Protocol(
-        name, summary, data, read or read_table, run, options, columns, (*optional, "lang", "split"), nullable
-    )
+    return Protocol(name, summary, data, read, run, options, columns, (*optional, "lang", "split"), nullable)

@@ -1,12 +1,12 @@
-"""Reading what a protocol is run on: the rows that a command names."""
+"""Reading what a protocol is run on: a class of inputs for each kind of data, and the function that reads it."""
 
 from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,219 @@ from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocol import LANGUAGE_COLUMNS, DataOptions, Inputs, Protocol, Rows
 from hf_xlsr.evaluation.rows import by_language, by_pair
-from hf_xlsr.evaluation.table import TableReader, data_name, is_table, parse_where
+from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
+TEXT_COLUMNS = {"source": "source_lang", "target": "target_lang", "text": "lang"}
 
-def open_inputs(protocol: Protocol, data: DataOptions) -> tuple[TableReader, Inputs]:
-    """How the files of a command are read for a protocol, and inputs without rows, named after the data."""
+
+@dataclass(kw_only=True)
+class RowInputs(Inputs):
+    """Rows to test on."""
+
+    rows: Rows
+
+    @property
+    def tables(self) -> dict[str, Rows]:
+        return {f"data/{self.name}": self.rows}
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The distinct sentences to test on, of each language."""
+        texts: dict[str, dict[str, None]] = {}
+        for row in self.rows:
+            for column, language_column in TEXT_COLUMNS.items():
+                if column in row:
+                    texts.setdefault(row[language_column], {})[row[column]] = None
+
+        return {language: list(distinct) for language, distinct in texts.items()}
+
+
+@dataclass(kw_only=True)
+class PairInputs(RowInputs):
+    """Translation pairs to test on, and further pairs that are only candidates."""
+
+    pool: Rows = field(default_factory=list)
+
+    @property
+    def tables(self) -> dict[str, Rows]:
+        return {**super().tables, "pool": self.pool}
+
+
+@dataclass(kw_only=True)
+class TunedInputs(RowInputs):
+    """Rows to test on, and rows to choose thresholds on."""
+
+    tune: Rows = field(default_factory=list)
+
+    @property
+    def tables(self) -> dict[str, Rows]:
+        return {**super().tables, "tune": self.tune}
+
+
+@dataclass(kw_only=True)
+class TrainedInputs(TunedInputs):
+    """Rows to test on, and rows in one language to train a head on and to choose it."""
+
+    train: Rows
+    train_language: str
+
+    @property
+    def tables(self) -> dict[str, Rows]:
+        return {f"data/{self.name}": self.rows, "train": self.train, "tune": self.tune}
+
+
+@dataclass(kw_only=True)
+class TaskInputs(Inputs):
+    """Rows to test on by task."""
+
+    tasks: dict[str, Rows]
+
+    @property
+    def tables(self) -> dict[str, Rows]:
+        return {f"data/{task}": rows for task, rows in self.tasks.items()}
+
+    @property
+    def tasks_by_language(self) -> dict[str, dict[str, Rows]]:
+        """Rows by language and task."""
+        languages: dict[str, dict[str, Rows]] = {}
+        for task, rows in self.tasks.items():
+            for language, group in by_language(rows).items():
+                languages.setdefault(language, {})[task] = group
+
+        return languages
+
+
+def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> PairInputs:
+    """Reads translation pairs, and the candidates of `pool`."""
+    reader = open_reader(protocol, data)
+    tables = {"rows": read_data(reader, data)}
+    pool = options.get("pool")
+    if pool:
+        split = None if is_table(pool) else data.split
+        tables["pool"] = read_one_table(reader, "--pool", pool, split, data.languages)
+
+    # The pool stays whole: with fewer candidates retrieval is another, easier test.
+    tables = finish_tables(tables, reader, data, whole=["pool"])
+    inputs = PairInputs(**describe(reader, data), **tables)
+    if pool:
+        pool_pairs = by_pair(inputs.pool)
+        alone = ["-".join(pair) for pair in by_pair(inputs.rows) if not {pair, pair[::-1]} & pool_pairs.keys()]
+        if alone:
+            logger.warning("--pool has no pairs in %s: only --data gives candidates there", ", ".join(alone))
+    return inputs
+
+
+def read_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
+    """Reads the rows of one table."""
+    reader = open_reader(protocol, data)
+    tables = {"rows": read_data(reader, data)}
+    return RowInputs(**describe(reader, data), **finish_tables(tables, reader, data))
+
+
+def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
+    """Reads the rows of one table, and those of `tune`."""
+    reader = open_reader(protocol, data)
+    tables = {"rows": read_data(reader, data)}
+    if options.get("tune"):
+        tables["tune"] = read_one_table(reader, "--tune", options["tune"], "dev", data.languages)
+
+    inputs = TunedInputs(**describe(reader, data), **finish_tables(tables, reader, data))
+    _check_leaks(protocol, inputs.rows, {"--tune": inputs.tune})
+    return inputs
+
+
+def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TaskInputs:
+    """Reads rows of several tasks: one file each, which its name or `NAME=FILE` assigns."""
+    reader = open_reader(protocol, data)
+    data.refuse(protocol.name, "name")
+    if protocol.tasks:
+        data.refuse(protocol.name, "split")
+
+    tables: dict[str, Rows] = {}
+    for entry in data.files:
+        task, equals, file = entry.partition("=")
+        if not equals or Path(entry).exists():
+            task = data_name([entry])
+            file = entry
+        if task in tables:
+            raise XlsrError(f"--data has two files of task '{task}'; distinguish them by NAME=FILE.")
+
+        if protocol.tasks:
+            tables[task] = _read_task(protocol, reader, task, file, data.languages)
+        else:
+            tables[task] = reader.open((file,), data.languages).split(data.split)
+
+    return TaskInputs(**describe(reader, data), tasks=finish_tables(tables, reader, data))
+
+
+def _read_task(protocol: Protocol, reader: TableReader, task: str, file: str, languages: Sequence[str]) -> Rows:
+    """All splits of a task that has columns of its own."""
+    kind = task.partition(".")[0]
+    if kind not in protocol.tasks:
+        hint = f"{did_you_mean(kind, protocol.tasks)} Name the file after its task, or use TASK=FILE."
+        raise XlsrError(f"protocol {protocol.name} has no task '{task}'; {hint}")
+
+    required = protocol.tasks[kind]
+    if not is_table((file,)):  # datasets distinguish splits by name; the rows of a file need a column
+        required = tuple(name for name in required if name != "split")
+    return narrowed(reader, required, protocol.optional).open((file,), languages).all_splits()
+
+
+def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TrainedInputs:
+    """Reads rows to test on, and those that a head is trained and chosen on in one language."""
+    reader = open_reader(protocol, data)
+    train_language = options.get("train_language") or next(iter(data.languages), None)
+    if train_language is None:
+        raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
+    languages = (train_language,)
+    hold_out = options.get("hold_out")
+
+    tables = {"rows": read_data(reader, data)}
+    train_files = options.get("train") or _first_with_split("train", reader, languages, [data.files])
+    if not train_files:
+        raise _missing_split(data, "train", "--train FILE, or --columns split=NAME")
+    tables["train"] = read_one_table(reader, "--train", train_files, "train", languages)
+    if not hold_out:
+        candidates = [options.get("train") or data.files, data.files]
+        tune_files = options.get("tune") or _first_with_split("dev", reader, languages, candidates)
+        if not tune_files:
+            raise _missing_split(data, "dev", "--tune FILE, or --hold-out COLUMN for a tenth of the training rows")
+        tables["tune"] = read_one_table(reader, "--tune", tune_files, "dev", languages)
+
+    tables = finish_tables(tables, reader, data)
+    inputs = TrainedInputs(**describe(reader, data), **tables, train_language=tables["train"][0]["lang"])
+    # Before rows are held out: a copy of the test could be divided between the two.
+    _check_leaks(protocol, inputs.rows, {"--train": inputs.train, "--tune": inputs.tune})
+    if hold_out:
+        inputs.train, inputs.tune = _hold_out(inputs.train, hold_out)
+    return inputs
+
+
+def _first_with_split(
+    split: str, reader: TableReader, languages: Sequence[str], candidates: Sequence[Sequence[str]]
+) -> Sequence[str] | None:
+    for files in candidates:
+        if split in reader.open(files, languages).splits:
+            return files
+    return None
+
+
+def _missing_split(data: DataOptions, split: str, fix: str) -> XlsrError:
+    return XlsrError(f"{' '.join(data.files)} has no split '{split}'; use {fix}.")
+
+
+def open_reader(protocol: Protocol, data: DataOptions) -> TableReader:
+    """How the files of a command are read for a protocol."""
     columns = parse_columns(data.columns)
     for name in columns:
         if name not in protocol.columns:
             hint = did_you_mean(name, protocol.columns)
             raise XlsrError(f"--columns has '{name}', which protocol {protocol.name} does not read; {hint}")
-    reader = TableReader(
+
+    return TableReader(
         protocol=protocol.name,
         required=protocol.required,
         optional=protocol.optional,
@@ -36,138 +235,108 @@ def open_inputs(protocol: Protocol, data: DataOptions) -> tuple[TableReader, Inp
         where=parse_where(data.where),
         config=data.config,
     )
-    return reader, Inputs(name=data.name or data_name(data.files), split=data.split)
 
 
-def read_table(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Rows of one table, of `tune`, and the candidates of `pool`."""
-    reader, inputs = open_inputs(protocol, data)
-    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
-    if pool := options.get("pool"):
-        inputs.pool = _rows(reader, "--pool", pool, None if is_table(pool) else data.split, data.languages)
-    if tune := options.get("tune"):
-        inputs.tune = _rows(reader, "--tune", tune, "dev", data.languages)
-    finish_inputs(inputs, data, reader)
-    if pool:
-        present = by_pair(inputs.pool)
-        alone = ["-".join(pair) for pair in by_pair(inputs.only) if not {pair, pair[::-1]} & present.keys()]
-        if alone:
-            logger.warning("--pool has no pairs in %s: only --data gives candidates there", ", ".join(alone))
-    if tune:
-        _check_leaks(inputs, protocol)
-    return inputs
+def narrowed(reader: TableReader, required: tuple[str, ...], optional: tuple[str, ...]) -> TableReader:
+    """The reader of a table with only some of the protocol's columns."""
+    columns = {name: column for name, column in reader.columns.items() if name in (*required, *optional)}
+    return replace(reader, required=required, optional=optional, columns=columns)
 
 
-def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Rows of each task: one file each, which its name or `NAME=FILE` assigns."""
-    reader, inputs = open_inputs(protocol, data)
-    data.refuse(protocol.name, "name", *(["split"] if protocol.tasks else []))
-    for entry in data.files:
-        task, equals, file = entry.partition("=")
-        if not equals or Path(entry).exists():
-            task, file = data_name([entry]), entry
-        if task in inputs.rows:
-            raise XlsrError(f"--data has two files of task '{task}'; distinguish them by NAME=FILE.")
-        if not protocol.tasks:
-            inputs.rows[task] = reader.open((file,), data.languages).split(data.split)
-            continue
-        kind = task.partition(".")[0]
-        if kind not in protocol.tasks:
-            hint = f"{did_you_mean(kind, protocol.tasks)} Name the file after its task, or use TASK=FILE."
-            raise XlsrError(f"protocol {protocol.name} has no task '{task}'; {hint}")
-        # Datasets distinguish splits by name; the rows of a file need a column.
-        required = tuple(name for name in protocol.tasks[kind] if name != "split" or is_table((file,)))
-        columns = {name: column for name, column in reader.columns.items() if name in (*required, *protocol.optional)}
-        table = replace(reader, required=required, columns=columns).open((file,), data.languages)
-        inputs.rows[task] = table.all_splits()
-    return finish_inputs(inputs, data, reader)
+def describe(reader: TableReader, data: DataOptions) -> dict[str, Any]:
+    """What inputs of all kinds have: the name of the data, the split, and the numbers of skipped rows."""
+    name = data.name or data_name(data.files)
+    return {"name": name, "split": data.split, "skipped": reader.quarantine.counts}
 
 
-def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Rows to test on, and those that a head is trained and chosen on in one language."""
-    reader, inputs = open_inputs(protocol, data)
-    train, tune, held = (options.get(name) for name in ("train", "tune", "hold_out"))
-    language = options.get("train_language") or next(iter(data.languages), None)
-    if language is None:
-        raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
-
-    def learned(option: str, split: str, files: Sequence[str] | None, others: Iterable[Sequence[str]]) -> Rows:
-        """Rows of a split, from `files` or else from the first of `others` that has this split."""
-        found = files or next((other for other in others if split in reader.open(other, (language,)).splits), None)
-        if not found:
-            hint = "--hold-out COLUMN for a tenth of the training rows" if split == "dev" else "--columns split=NAME"
-            raise XlsrError(f"{' '.join(data.files)} has no split '{split}'; use {option} FILE, or {hint}.")
-        return _rows(reader, option, found, split, (language,))
-
-    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
-    inputs.train = learned("--train", "train", train, [data.files])
-    if not held:
-        inputs.tune = learned("--tune", "dev", tune, [train or data.files, data.files])
-    finish_inputs(inputs, data, reader)
-    inputs.train_language = inputs.train[0]["lang"]
-    _check_leaks(inputs, protocol)  # before rows are held out: a copy of the test could be divided between the parts
-    if held:
-        inputs.train, inputs.tune = _hold_out(inputs.train, held)
-    return inputs
+def read_data(reader: TableReader, data: DataOptions) -> Rows:
+    """The rows of `--data`, one table."""
+    return read_one_table(reader, "--data", data.files, data.split, data.languages)
 
 
-def _rows(reader: TableReader, option: str, files: Sequence[str], split: str | None, languages: Sequence[str]) -> Rows:
+def read_one_table(
+    reader: TableReader, option: str, files: Sequence[str], split: str | None, languages: Sequence[str]
+) -> Rows:
     if len(files) > (2 if reader.paired else 1):
-        most = "one table or two line-aligned files" if reader.paired else "one table"
-        raise XlsrError(f"{option} must be {most}, got {len(files)} files.")
+        expected = "one table or two line-aligned files" if reader.paired else "one table"
+        raise XlsrError(f"{option} must be {expected}, got {len(files)} files.")
     return reader.open(files, languages).split(split)
 
 
-def finish_inputs(inputs: Inputs, data: DataOptions, reader: TableReader) -> Inputs:
-    """Names languages, limits rows and reports skipped rows."""
-    parts = [*inputs.rows.values(), inputs.train, inputs.tune, inputs.pool, inputs.relevance]
-    tags = {row[name] for row in chain(*parts) for name in LANGUAGE_COLUMNS if name in row}
-    codes = metric_languages(tags)
-    for rows in parts:
-        counts: dict[tuple[str, ...], int] = {}
-        kept = []
+def finish_tables(
+    tables: Mapping[str, Rows], reader: TableReader, data: DataOptions, *, whole: Collection[str] = ()
+) -> dict[str, Rows]:
+    """The tables with their languages named alike, limited except for those that stay `whole`; warns of skipped rows."""
+    tags: set[str] = set()
+    for rows in tables.values():
         for row in rows:
-            named = {name: codes[row[name]] for name in LANGUAGE_COLUMNS if name in row}
-            group = (*named.values(), str(row.get("split", "")))
-            counts[group] = counts.get(group, 0) + 1
-            # The pool stays whole: with fewer candidates retrieval is another, easier test.
-            whole = rows is inputs.pool or rows is inputs.relevance
-            if whole or data.limit is None or counts[group] <= data.limit:
-                kept.append({**row, **named})
-        rows[:] = kept
-    inputs.skipped = reader.quarantine.counts
-    if inputs.skipped:
+            tags.update(row[name] for name in LANGUAGE_COLUMNS if name in row)
+    codes = metric_languages(tags)
+
+    finished: dict[str, Rows] = {}
+    for name, rows in tables.items():
+        finished[name] = [_with_codes(row, codes) for row in rows]
+        if name not in whole and data.limit is not None:
+            finished[name] = _limited(finished[name], data.limit)
+
+    if reader.quarantine.counts:
         logger.warning("%s: %s", " ".join(data.files), reader.quarantine.report())
-    return inputs
+    return finished
+
+
+def _with_codes(row: Row, codes: Mapping[str, str]) -> Row:
+    return row | {name: codes[row[name]] for name in LANGUAGE_COLUMNS if name in row}
+
+
+def _limited(rows: Rows, limit: int) -> Rows:
+    """The first rows of each language (pair) and split."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    first_rows = []
+    for row in rows:
+        group = tuple(str(row.get(name, "")) for name in (*LANGUAGE_COLUMNS, "split"))
+        counts[group] += 1
+        if counts[group] <= limit:
+            first_rows.append(row)
+    return first_rows
 
 
 def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
     """Rows without and with those whose column has a crc32 divisible by ten: equal texts stay together."""
-    held = [zlib.crc32(str(row.get(column)).encode()) % 10 == 0 for row in rows]
-    parts = [[row for row, out in zip(rows, held, strict=True) if out == wanted] for wanted in (False, True)]
-    if not all(parts):
-        known = ", ".join(rows[0])
-        raise XlsrError(f"--hold-out {column} leaves all {len(rows)} rows on one side. Use --tune, or one of {known}.")
-    return parts[0], parts[1]
+    remaining: Rows = []
+    held_out: Rows = []
+    for row in rows:
+        is_held_out = zlib.crc32(str(row.get(column)).encode()) % 10 == 0
+        side = held_out if is_held_out else remaining
+        side.append(row)
+
+    if not remaining or not held_out:
+        columns = ", ".join(rows[0])
+        raise XlsrError(
+            f"--hold-out {column} leaves all {len(rows)} rows on one side. Use --tune, or one of {columns}."
+        )
+    return remaining, held_out
 
 
-def _check_leaks(inputs: Inputs, protocol: Protocol) -> None:
+def _check_leaks(protocol: Protocol, tested: Rows, learned: Mapping[str, Rows]) -> None:
     """Refuses training or tuning texts that are exactly those of the test; warns where some are.
 
     Labels, languages and order do not matter: a copy of the test file under another name is the same data.
     """
     columns = [name for name in protocol.required if name != "label"]
 
-    def texts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-        return [tuple(str(row[name]) for name in columns) for row in rows]
+    def text_of(row: Row) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in columns)
 
-    tested = {language: texts(rows) for language, rows in by_language(inputs.only).items()}
-    for option, rows in (("--train", inputs.train), ("--tune", inputs.tune)):
-        for language, group in by_language(rows).items():
-            seen = set(texts(group))
-            same = next((other for other, test in tested.items() if set(test) == seen), None)
-            if same is not None:
-                raise XlsrError(f"{option} has the same texts in {language} as the tested rows in {same}; use others.")
-            if shared := sum(text in seen for test in tested.values() for text in test):
-                total = sum(map(len, tested.values()))
-                logger.warning("%d of %d tested rows are also in %s in %s", shared, total, option, language)
+    tested_texts = {language: set(map(text_of, rows)) for language, rows in by_language(tested).items()}
+    for option, all_rows in learned.items():
+        for language, rows in by_language(all_rows).items():
+            learned_texts = set(map(text_of, rows))
+            for tested_language, texts in tested_texts.items():
+                if texts == learned_texts:
+                    raise XlsrError(
+                        f"{option} has the same texts in {language} as the tested rows in {tested_language}; use others."
+                    )
+
+            shared = sum(text_of(row) in learned_texts for row in tested)
+            if shared:
+                logger.warning("%d of %d tested rows are also in %s in %s", shared, len(tested), option, language)

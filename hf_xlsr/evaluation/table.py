@@ -133,7 +133,7 @@ class Table:
         if not reader.columns:
             _, labels = expand_braces(files if len(files) > 1 else files[0].replace(PLACEHOLDER, ""))
             sides = (labels[0], labels[1]) if len(labels) == 2 else sides
-        return pair_views(languages, sides, each=each, told=reader.columns)
+        return pair_views(languages, sides, each=each, mapped=reader.columns)
 
     def _rows(self, split: str) -> list[Row]:
         """All valid rows, with their languages: of all splits where a column names the splits."""

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions, Inputs
+from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions
 
 
 def write_tsv(path: Path, rows: list[str]) -> str:
@@ -14,7 +14,7 @@ def write_tsv(path: Path, rows: list[str]) -> str:
     return str(path)
 
 
-def read(protocol: str, *data: str, **options: Any) -> Inputs:
+def read(protocol: str, *data: str, **options: Any) -> Any:
     """Reads as the command does: options of data, and those of the protocol."""
     own = {field.name: options.pop(field.name) for field in fields(DataOptions) if field.name in options}
     return PROTOCOLS[protocol].read(PROTOCOLS[protocol], DataOptions(data, **own), options)

@@ -29,10 +29,11 @@ from hf_xlsr.evaluation import (
 )
 from hf_xlsr.evaluation.bleu import corpus_bleu
 from hf_xlsr.evaluation.comparison import compare
-from hf_xlsr.evaluation.protocol import PROTOCOLS, Inputs, find_protocols
+from hf_xlsr.evaluation.protocol import PROTOCOLS, find_protocols
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot
+from hf_xlsr.evaluation.reading import RowInputs, TunedInputs
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -136,13 +137,13 @@ def german_only() -> Any:
 
 
 def skipped() -> Any:
-    inputs = Inputs("w", "test", rows={"w": []}, skipped={"empty text": 2})
+    inputs = RowInputs("w", "test", rows=[], skipped={"empty text": 2})
     return PROTOCOLS["language-bias"].run(encoder(), inputs, PROTOCOLS["language-bias"].options())
 
 
 def untuned() -> Any:
     rows = {tag: [{"sentence1": "a", "sentence2": "b", "label": n, "lang": tag} for n in (0, 1)] for tag in WIDE}
-    inputs = Inputs("w", "test", rows={"w": rows["de"]}, tune=[*rows["en"], *rows["fr"]])
+    inputs = TunedInputs("w", "test", rows=rows["de"], tune=[*rows["en"], *rows["fr"]])
     return PROTOCOLS["pair-classification"].run(encoder(), inputs, PROTOCOLS["pair-classification"].options())
 
 

@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_pairs(files: str, options: dict[str, Any], expected: str, folder: Path) -> None:
-    rows = read("tatoeba", *files.split(), **options).only
+    rows = read("tatoeba", *files.split(), **options).rows
     assert ", ".join("{}-{} {} {}".format(*row) for row in texts(rows, *PAIR)) == expected
 
 
@@ -81,7 +81,7 @@ def test_names_skipped_rows_and_hashes(folder: Path) -> None:
 def test_pool_stays_whole(folder: Path) -> None:
     options: dict[str, Any] = {"columns": "source=en,target=de", "languages": ("en", "de"), "limit": 1}
     inputs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options)
-    assert len(inputs.only) == 1 and texts(inputs.pool, "target") == [("eins",), ("zwei",), ("drei",)]
+    assert len(inputs.rows) == 1 and texts(inputs.pool, "target") == [("eins",), ("zwei",), ("drei",)]
 
 
 def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
     tags = ["en-en", "fr-en", "en-de", "es-es", "ko-ko", "pt-BR"]
     rows = [f"one {tag}\ttwo {tag}\t{place}\t{tag}" for place, tag in enumerate(tags)]
     path = write_tsv(tmp_path / "sts17.tsv", ["sentence1\tsentence2\tscore\tlang", *rows])
-    assert [row["lang"] for row in read("sts", path).only] == ["en", "fr+en", "en+de", "es", "ko", "pt"]
-    assert [row["lang"] for row in read("sts", path, languages=("fr-en",)).only] == ["fr+en"]
-    assert [row["lang"] for row in read("sts", path, languages=("en",)).only] == ["en"]
+    assert [row["lang"] for row in read("sts", path).tasks["sts17"]] == ["en", "fr+en", "en+de", "es", "ko", "pt"]
+    assert [row["lang"] for row in read("sts", path, languages=("fr-en",)).tasks["sts17"]] == ["fr+en"]
+    assert [row["lang"] for row in read("sts", path, languages=("en",)).tasks["sts17"]] == ["en"]
 
 
 def test_two_scripts_of_a_language(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_two_scripts_of_a_language(tmp_path: Path) -> None:
     path = write_tsv(tmp_path / "topics.tsv", rows)
 
     def found(*languages: str) -> list[str]:
-        return [row["lang"] for row in read("language-bias", path, languages=languages).only]
+        return [row["lang"] for row in read("language-bias", path, languages=languages).rows]
 
     assert found() == ["zho-Hans"] * 2 + ["zho-Hant"] * 2 + ["en"] * 2
     assert found("zh") == ["zho-Hans"] * 2 + ["zho-Hant"] * 2
@@ -120,20 +120,20 @@ def test_corpora_and_tasks_of_mteb_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("hf_xlsr.evaluation.mteb.tasks.mteb_rows", task)
     inputs = read("tatoeba", "bible", languages=("en", "de", "fr"))
     assert inputs.name == "bible"
-    assert texts(inputs.only, *PAIR) == [("en", "de", "en test", "de"), ("en", "fr", "en test", "fr")]
+    assert texts(inputs.rows, *PAIR) == [("en", "de", "en test", "de"), ("en", "fr", "en test", "fr")]
     inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
     assert inputs.name == "Tatoeba" and inputs.skipped == {"empty target": 1}
-    assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
+    assert texts(inputs.rows, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
 
 
 def test_tasks_of_senteval(tmp_path: Path) -> None:
     rows = ["text\tlabel\tsplit", "a\t1\ttrain", "b\t0\tvalid", "c\t1\ttest"]
     sst = write_tsv(tmp_path / "SST2.tsv", rows)
     inputs = read("senteval", sst, languages=("en",), limit=1)
-    assert texts(inputs.rows["SST2"], "text", "split") == [("a", "train"), ("b", "valid"), ("c", "test")]
+    assert texts(inputs.tasks["SST2"], "text", "split") == [("a", "train"), ("b", "valid"), ("c", "test")]
     parts = {name: Dataset.from_dict({"text": [name], "label": [1]}) for name in ("train", "validation", "test")}
     DatasetDict(parts).save_to_disk(tmp_path / "sst")
-    by_name = read("senteval", f"SST2={tmp_path / 'sst'}", languages=("en",)).rows["SST2"]
+    by_name = read("senteval", f"SST2={tmp_path / 'sst'}", languages=("en",)).tasks["SST2"]
     assert texts(by_name, "text", "split") == [("train", "train"), ("validation", "dev"), ("test", "test")]
 
 
@@ -148,10 +148,10 @@ def test_splits_of_one_source(tmp_path: Path) -> None:
     inputs = read("zero-shot", topics(tmp_path), columns="label=category", languages=("en", "de"))
     assert texts(inputs.train, "text", "label") == [(f"eng_Latn train {n}", n % 2) for n in range(3)]
     assert [row["text"] for row in inputs.tune] == [f"eng_Latn validation {n}" for n in range(3)]
-    assert [row["lang"] for row in inputs.only] == ["en"] * 3 + ["de"] * 3
+    assert [row["lang"] for row in inputs.rows] == ["en"] * 3 + ["de"] * 3
     assert inputs.train_language == "en"
     only = read("zero-shot", topics(tmp_path), columns="label=category", languages=("de",), train_language="en")
-    assert {row["lang"] for row in only.only} == {"de"} and {row["lang"] for row in only.train} == {"en"}
+    assert {row["lang"] for row in only.rows} == {"de"} and {row["lang"] for row in only.train} == {"en"}
 
 
 def test_training_rows_from_other_files(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_one_name_of_a_language_in_all_tables(tmp_path: Path) -> None:
 
     one, both = table("one.tsv", "zho_Hans", "deu_Latn"), table("both.tsv", "zho_Hans", "deu_Latn", "zho_Hant")
     inputs = read("pair-classification", one, tune=(both,))
-    assert [*by_language(inputs.only)] == ["zho-Hans", "de"]
+    assert [*by_language(inputs.rows)] == ["zho-Hans", "de"]
     assert [*by_language(inputs.tune)] == ["zho-Hans", "de", "zho-Hant"]
 
 
@@ -180,5 +180,5 @@ def test_bucc_files(tmp_path: Path) -> None:
     files = bucc_files(tmp_path)
     inputs = read("bucc", *files["data"], **{name: value for name, value in files.items() if name != "data"})
     assert inputs.languages == ("de", "en") and set(inputs.hashes(())) == {"test", "tune"}
-    assert inputs.bitexts["test"].gold == {("test-de-0", "test-en-1")}
-    assert inputs.bitexts["tune"].sources[0] == "de train 0"
+    assert inputs.test.gold == {("test-de-0", "test-en-1")}
+    assert inputs.tune.sources[0] == "de train 0"

@@ -12,8 +12,9 @@ import pytest
 
 import hf_xlsr.evaluation as evaluation
 from hf_xlsr.data.columns import KNOWN_COLUMNS
-from hf_xlsr.evaluation.protocol import PROTOCOLS, Inputs, Protocol, specs_of
+from hf_xlsr.evaluation.protocol import PROTOCOLS, Protocol, specs_of
 from hf_xlsr.evaluation.protocols import load_module
+from hf_xlsr.evaluation.reading import PairInputs
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
@@ -50,7 +51,7 @@ def pair(source: str, target: str, *languages: str) -> dict[str, str]:
 def run(protocol: str, rows: list[dict[str, Any]], **parts: Any) -> tuple[list[str], list[list[str]]]:
     encoder = Ones()
     chosen = PROTOCOLS[protocol]
-    metrics = chosen.run(encoder, Inputs("x", "test", rows={"x": rows}, **parts), chosen.options())
+    metrics = chosen.run(encoder, PairInputs("x", "test", rows=rows, **parts), chosen.options())
     return list(metrics), encoder.texts
 
 

@@ -24,6 +24,7 @@ from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.table import data_name
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.search.neighbours import BothWays
@@ -74,35 +75,22 @@ def bucc_settings(
     same = set(tune.sources) == set(test.sources) and set(tune.targets) == set(test.targets)
     if tune_split == split or same:
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
-    named = {setting: f"{protocol}-{margin_setting(*setting)}" for setting in settings}
-    widest = max(k for k, _ in named)
-    tuned, tested = (_search(encoder, data, languages, widest, **encoding) for data in (tune, test))
+    full_names = {(k, margin): f"{protocol}-{margin_setting(k, margin)}" for k, margin in settings}
+    widest = max(k for k, _ in full_names)
+    tuned = _search(encoder, tune, languages, widest, **encoding)
+    tested = _search(encoder, test, languages, widest, **encoding)
+
     results = Results()
-    for setting, full_name in named.items():
-        threshold, tune_f1 = tune_threshold(*_candidates(tuned, *setting)[:2], len(tune.gold))
-        scores, correct, codes = _candidates(tested, *setting)
-        extracted = scores >= threshold
-        right, pairs, gold = int((correct & extracted).sum()), int(extracted.sum()), len(test.gold)
-        values = {
-            "precision": right / max(pairs, 1),
-            "recall": right / gold,
-            "f1": 2 * right / (pairs + gold),
-            "threshold": threshold,
-            "pairs": pairs,
-            "gold": gold,
-        }
-        # Examples that all encoders share: gold pairs, and sources with their counts of right, extracted and gold pairs.
-        counted = tuple(
-            np.bincount(one // len(test.targets), minlength=len(test.sources))
-            for one in (codes[extracted & correct], codes[extracted], tested.gold)
-        )
-        outcomes: dict[str, Outcomes | np.ndarray] = {
-            "precision": Outcomes("share", counted[:2]),
-            "recall": np.isin(tested.gold, codes[extracted]),
-            "f1": Outcomes("micro_f1", counted),
-        }
+    for (k, margin), full_name in full_names.items():
+        tune_scores, tune_codes = _candidates(tuned, k, margin)
+        is_gold = np.isin(tune_codes, tuned.gold)
+        threshold, tune_f1 = tune_threshold(tune_scores, is_gold, len(tuned.gold))
+
+        scores, codes = _candidates(tested, k, margin)
+        values, outcomes = _extraction_metrics(tested, codes[scores >= threshold], threshold)
         results |= measured(name, full_name, languages, split, values, outcomes)
         results |= measured(name, full_name, languages, tune_split, {"f1": tune_f1})
+
     return results
 
 
@@ -137,11 +125,23 @@ def mining(
         0.87
     """
     pairs = independent_pairs(list(zip(sources, targets, strict=True)))
-    halves = np.array_split(np.random.default_rng(seed).permutation(len(pairs)), 2)
-    tune, test = (hidden_bitext([pairs[row] for row in half], hide_pairs, seed) for half in halves)
-    protocol = "mining" if hide_pairs == MiningOptions.hide_pairs else f"mining-h{hide_pairs:g}"
-    options: dict[str, Any] = {"split": split, "tune_split": "tune", "languages": languages, "name": name, **encoding}
-    return bucc_settings(encoder, tune, test, settings=[(k, margin)], protocol=protocol, **options)
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    tune_rows, test_rows = np.array_split(order, 2)
+    tune = hidden_bitext([pairs[row] for row in tune_rows], hide_pairs, seed)
+    test = hidden_bitext([pairs[row] for row in test_rows], hide_pairs, seed)
+
+    return bucc_settings(
+        encoder,
+        tune,
+        test,
+        settings=[(k, margin)],
+        languages=languages,
+        name=name,
+        protocol="mining" if hide_pairs == MiningOptions.hide_pairs else f"mining-h{hide_pairs:g}",
+        split=split,
+        tune_split="tune",
+        **encoding,
+    )
 
 
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
@@ -161,46 +161,107 @@ def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> 
 
 
 class _Searched(NamedTuple):
-    """The distinct texts of data and their neighbours; a text's row in the data, -1 where it has several."""
+    """The distinct texts of a bitext and their neighbours.
+
+    A pair of a source and a target row has the code `source row * number of targets + target row`.
+
+    Attributes:
+        neighbours: Of the distinct texts.
+        source_rows: Row in the bitext of each distinct source, -1 where it has several; likewise `target_rows`.
+        shape: Numbers of sources and targets in the bitext.
+        gold: Codes of the gold pairs.
+    """
 
     neighbours: BothWays
     source_rows: np.ndarray
     target_rows: np.ndarray
-    target_count: int
-    gold: np.ndarray  # source row * target_count + target row
+    shape: tuple[int, int]
+    gold: np.ndarray
 
 
 def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Any) -> _Searched:
     from hf_xlsr.mining.search.neighbours import neighbours_both_ways
 
-    (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
-    vectors = embed_sides(encoder, (source_texts, target_texts), languages, **encoding)
-    source_of, target_of = ({id_: row for row, id_ in enumerate(ids)} for ids in (data.source_ids, data.target_ids))
-    count = len(data.targets)
-    gold = np.array([source_of[source] * count + target_of[target] for source, target in sorted(data.gold)])
-    return _Searched(neighbours_both_ways(*vectors, k, method="exact"), source_rows, target_rows, count, gold)
+    source_row_of = _single_rows(data.sources)
+    target_row_of = _single_rows(data.targets)
+    vectors = embed_sides(encoder, (list(source_row_of), list(target_row_of)), languages, **encoding)
+
+    source_row_of_id = {source_id: row for row, source_id in enumerate(data.source_ids)}
+    target_row_of_id = {target_id: row for row, target_id in enumerate(data.target_ids)}
+    gold = []
+    for source_id, target_id in sorted(data.gold):
+        gold.append(source_row_of_id[source_id] * len(data.targets) + target_row_of_id[target_id])
+
+    return _Searched(
+        neighbours_both_ways(*vectors, k, method="exact"),
+        np.array(list(source_row_of.values())),
+        np.array(list(target_row_of.values())),
+        (len(data.sources), len(data.targets)),
+        np.array(gold),
+    )
 
 
-def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Each text once, and its row, -1 where it has several."""
+def _single_rows(sentences: Sequence[str]) -> dict[str, int]:
+    """The row of each distinct text, -1 where it has several."""
     row_of: dict[str, int] = {}
     for row, text in enumerate(sentences):
         row_of[text] = -1 if text in row_of else row
-    return list(row_of), np.array(list(row_of.values()))
+    return row_of
 
 
-def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the mined pairs of texts with one id each: the score, whether it is a gold pair, and its code as in `gold`."""
+def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and codes of the mined pairs of texts with one id each."""
     from hf_xlsr.mining.search.extraction import extract_pairs
 
-    found = searched.neighbours
     # The nearest k are the first of the nearest however many.
-    nearest = {name: getattr(found, name)[:, :k] for name in NEIGHBOURS}
-    mined = extract_pairs(replace(found, **nearest), margin=margin)
-    sources, targets = searched.source_rows[mined.source], searched.target_rows[mined.target]
-    single = (sources >= 0) & (targets >= 0)
-    codes = sources[single] * searched.target_count + targets[single]
-    return mined.score[single], np.isin(codes, searched.gold), codes
+    nearest = {name: getattr(searched.neighbours, name)[:, :k] for name in NEIGHBOURS}
+    mined = extract_pairs(replace(searched.neighbours, **nearest), margin=margin)
+
+    sources = searched.source_rows[mined.source]
+    targets = searched.target_rows[mined.target]
+    is_single = (sources >= 0) & (targets >= 0)
+    codes = sources[is_single] * searched.shape[1] + targets[is_single]
+    return mined.score[is_single], codes
+
+
+def _extraction_metrics(
+    searched: _Searched, extracted: np.ndarray, threshold: float
+) -> tuple[dict[str, float], dict[str, Outcomes | np.ndarray]]:
+    """Values and outcomes of extracted pairs, from their codes."""
+    gold = searched.gold
+    right = extracted[np.isin(extracted, gold)]
+    values: dict[str, float] = {
+        "precision": len(right) / max(len(extracted), 1),
+        "recall": len(right) / len(gold),
+        "f1": 2 * len(right) / (len(extracted) + len(gold)),
+        "threshold": threshold,
+        "pairs": len(extracted),
+        "gold": len(gold),
+    }
+
+    # Examples that all encoders share: gold pairs, and sources with their counts of right, extracted and gold pairs.
+    source_count, target_count = searched.shape
+    counts = []
+    for codes in (right, extracted, gold):
+        counts.append(np.bincount(codes // target_count, minlength=source_count))
+    outcomes: dict[str, Outcomes | np.ndarray] = {
+        "precision": Outcomes("share", (counts[0], counts[1])),
+        "recall": np.isin(gold, extracted),
+        "f1": Outcomes("micro_f1", tuple(counts)),
+    }
+    return values, outcomes
+
+
+@dataclass(kw_only=True)
+class BitextInputs(Inputs):
+    """A bitext to test on and one to tune on, in these languages."""
+
+    test: BuccData
+    tune: BuccData
+    languages: tuple[str, str]
+
+    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
+        return {"test": data_hash(self.test.texts), "tune": data_hash(self.tune.texts)}
 
 
 @dataclass(frozen=True)
@@ -220,36 +281,43 @@ class BuccOptions(Options):
     margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
 
 
-def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Two files of id, tab and text with a gold file, to test and to tune on."""
+def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> BitextInputs:
+    """Reads two files of id, tab and text with a gold file, to test and to tune on."""
     data.refuse("bucc", "columns", "where", "config", "limit")
-    inputs = Inputs(name=data.name or data_name(data.files), split=data.split)
-    parts = ("test", "data", data.files, "gold"), ("tune", "tune", options.get("tune", ()), "tune_gold")
-    for part, option_name, files, gold in parts:
-        if len(files) != 2 or not options.get(gold):
-            raise XlsrError(
-                f"protocol bucc needs --{option_name} SOURCES TARGETS and --{gold.replace('_', '-')} GOLD: it tests and "
-                "tunes the threshold on different data."
-            )
-        inputs.bitexts[part] = read_bucc(files[0], files[1], options[gold])
-    test, tune = inputs.bitexts["test"], inputs.bitexts["tune"]
-    shared = [set(test.sources) & set(tune.sources), set(test.targets) & set(tune.targets)]
-    if any(shared):
-        logger.warning("%d sources and %d targets of --data are also in --tune", *map(len, shared))
-    first, second = (format_suffix(Path(file)).lstrip(".") for file in data.files)
-    tags, _ = pair_views(data.languages, (first, second), each=False, told=())[0]
-    if UNKNOWN in tags or len(data.languages) == 1:
+    test = _read_bitext("data", data.files, "gold", options)
+    tune = _read_bitext("tune", options.get("tune", ()), "tune_gold", options)
+    shared_sources = set(test.sources) & set(tune.sources)
+    shared_targets = set(test.targets) & set(tune.targets)
+    if shared_sources or shared_targets:
+        counts = len(shared_sources), len(shared_targets)
+        logger.warning("%d sources and %d targets of --data are also in --tune", *counts)
+
+    source_end, target_end = (format_suffix(Path(file)).lstrip(".") for file in data.files)
+    source_tag, target_tag = pair_views(data.languages, (source_end, target_end), each=False, mapped=())[0][0]
+    if UNKNOWN in (source_tag, target_tag) or len(data.languages) == 1:
         raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
-    codes = metric_languages(tags)
-    inputs.languages = codes[tags[0]], codes[tags[1]]
-    return inputs
+    codes = metric_languages([source_tag, target_tag])
+    return BitextInputs(
+        name=data.name or data_name(data.files),
+        split=data.split,
+        test=test,
+        tune=tune,
+        languages=(codes[source_tag], codes[target_tag]),
+    )
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: BuccOptions) -> Results:
+def _read_bitext(option_name: str, files: Sequence[str], gold_option: str, options: Mapping[str, Any]) -> BuccData:
+    gold_file = options.get(gold_option)
+    if len(files) != 2 or not gold_file:
+        needed = f"--{option_name} SOURCES TARGETS and --{gold_option.replace('_', '-')} GOLD"
+        raise XlsrError(f"protocol bucc needs {needed}: it tests and tunes the threshold on different data.")
+    return read_bucc(files[0], files[1], gold_file)
+
+
+def _run(encoder: Encoder, inputs: BitextInputs, options: BuccOptions) -> Results:
     setting = options.arguments()
     run = bucc if setting else bucc_settings
-    tune, test = inputs.bitexts["tune"], inputs.bitexts["test"]
-    return run(encoder, tune, test, languages=inputs.languages, **inputs.common, **setting)
+    return run(encoder, inputs.tune, inputs.test, languages=inputs.languages, **inputs.common, **setting)
 
 
 PROTOCOLS = (

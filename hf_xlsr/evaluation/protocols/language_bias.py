@@ -11,8 +11,9 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, unit_length
 from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
-from hf_xlsr.evaluation.protocol import DebiasOptions, Inputs, option
+from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
+from hf_xlsr.evaluation.reading import RowInputs, read_rows
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.utils.errors import XlsrError
 
@@ -68,51 +69,71 @@ def language_bias(
         >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
         0.67
     """
-    languages, count = list(texts), len(next(iter(texts.values()), ()))
-    wanted, most = len(languages) if k is None else k, len(languages) * (count - 1)
-    if languages and not 1 <= wanted <= most:
-        raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
-    protocol = "language-bias" + ("" if wanted == len(languages) else f"-k{k}")
+    languages = list(texts)
+    count = len(next(iter(texts.values()), ()))
+    most = len(languages) * (count - 1)
+    protocol = "language-bias"
+    if k is None or k == len(languages):
+        k = len(languages)
+    else:
+        protocol += f"-k{k}"
+    if languages and not 1 <= k <= most:
+        raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {k}.")
+
     results = Results()
     for variant, vectors in encode_parallel(encoder, texts, debias, **encoding).items():
-        results |= _shares(vectors, wanted, name, f"{protocol}{variant}", split)
+        results |= _bias_metrics(vectors, k, name, f"{protocol}{variant}", split)
     return mean_over_languages(results)
 
 
-def _shares(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol: str, split: str) -> Results:
+def _bias_metrics(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol: str, split: str) -> Results:
+    """Metrics of each language of queries, from the vectors of parallel texts by language."""
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
     pool = unit_length(np.concatenate(list(vectors.values())))
-    languages, total = list(vectors), len(pool)
-    count = total // len(languages)
-    rows, language_of = np.arange(total) % count, np.arange(total) // count
+    total = len(pool)
+    count = total // len(vectors)
+    row_of = np.arange(total) % count
+    language_of = np.arange(total) // count
+
     # The query and its translations may all be nearer than any other sentence.
-    found = nearest_neighbours(pool, pool, k + len(languages))[1]
-    others = language_of[_first(found, rows[found] != rows[:, None], k)]
-    with_translations = language_of[_first(found, found != np.arange(total)[:, None], k)]
+    nearest = nearest_neighbours(pool, pool, k + len(vectors))[1]
+    is_other_row = row_of[nearest] != row_of[:, None]
+    is_other_sentence = nearest != np.arange(total)[:, None]
+    neighbours = language_of[_first(nearest, is_other_row, k)]
+    with_translations = language_of[_first(nearest, is_other_sentence, k)]
     unbiased = (count - 1) / (total - 1)
+
     results = Results()
-    for number, language in enumerate(languages):
-        queries = language_of == number
-        shares = np.bincount(others[queries].ravel(), minlength=len(languages)) / (count * k)
+    for number, language in enumerate(vectors):
+        is_query = language_of == number
+        in_language = neighbours[is_query] == number
+        in_language_with_translations = with_translations[is_query] == number
+        shares = np.bincount(neighbours[is_query].ravel(), minlength=len(vectors)) / (count * k)
+
         values = {
-            "bias": float(shares[number] * len(languages)),
-            "with_translations_bias": float((with_translations[queries] == number).mean() / unbiased),
-            **{f"{SHARE}{other}": float(share) for other, share in zip(languages, shares, strict=True)},
-            "queries": count,
+            "bias": float(shares[number] * len(vectors)),
+            "with_translations_bias": float(in_language_with_translations.mean() / unbiased),
         }
-        own = (others[queries] == number).mean(axis=1) * len(languages)
-        of_translations = (with_translations[queries] == number).mean(axis=1) / unbiased
-        outcomes = {"bias": own, "with_translations_bias": of_translations}
+        for found_language, share in zip(vectors, shares, strict=True):
+            values[f"{SHARE}{found_language}"] = float(share)
+        values["queries"] = count
+        outcomes = {
+            "bias": in_language.mean(axis=1) * len(vectors),
+            "with_translations_bias": in_language_with_translations.mean(axis=1) / unbiased,
+        }
         results |= measured(name, protocol, language, split, values, outcomes)
+
     return results
 
 
-def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
-    return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
+def _first(neighbours: np.ndarray, valid: np.ndarray, k: int) -> np.ndarray:
+    """The first `k` valid neighbours of each row."""
+    order = np.argsort(~valid, axis=1, kind="stable")
+    return np.take_along_axis(neighbours, order[:, :k], axis=1)
 
 
-def _run_bias(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:
+def _run(encoder: Encoder, inputs: RowInputs, options: LanguageBiasOptions) -> Results:
     texts = parallel_texts(inputs)
     return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
 
@@ -122,7 +143,8 @@ PROTOCOLS = (
         "language-bias",
         "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
         ("text",),
-        _run_bias,
+        read_rows,
+        _run,
         LanguageBiasOptions,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +18,35 @@ class MtebOptions(Options):
     cache: str | None = option(None, "folder for mteb's own result files, which its tools read", data=True)
 
 
-def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+@dataclass(kw_only=True)
+class MtebInputs(Inputs):
+    """Tasks of mteb, which reads their data itself."""
+
+    tasks: dict[str, Any]
+
+    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
+        """The revisions of the data."""
+        return {name: task.metadata.dataset["revision"] for name, task in self.tasks.items()}
+
+
+def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> MtebInputs:
     from hf_xlsr.evaluation.mteb.tasks import mteb_task
 
     data.refuse("mteb", "columns", "where", "config", "limit", "split")
-    inputs = Inputs(name=data.name or "", split=data.split)
+    tasks = {}
     for file in data.files:
-        task = file.removeprefix(MTEB)
-        chosen = mteb_task(task, data.languages, hf_subsets=options.get("hf_subsets") or ())
-        inputs.mteb_tasks[task] = chosen
-        inputs.revisions[task] = chosen.metadata.dataset["revision"]
-    return inputs
+        name = file.removeprefix(MTEB)
+        tasks[name] = mteb_task(name, data.languages, hf_subsets=options.get("hf_subsets") or ())
+    return MtebInputs(name=data.name or "", split=data.split, tasks=tasks)
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: MtebOptions) -> Results:
+def _run(encoder: Encoder, inputs: MtebInputs, options: MtebOptions) -> Results:
     from hf_xlsr.evaluation.mteb import evaluate_mteb
 
-    encoding: dict[str, Any] = {key: value for key, value in inputs.encoding.items() if value is not None}
-    encoding |= {"name": inputs.name} if inputs.name else {}
-    return evaluate_mteb(encoder, list(inputs.mteb_tasks.values()), cache=options.cache, **encoding)
+    encoding: dict[str, Any] = {name: value for name, value in inputs.encoding.items() if value is not None}
+    if inputs.name:
+        encoding["name"] = inputs.name
+    return evaluate_mteb(encoder, list(inputs.tasks.values()), cache=options.cache, **encoding)
 
 
 PROTOCOLS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,9 +13,9 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, Thresholds, average_precision
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
-from hf_xlsr.evaluation.protocol import Inputs, Options, option
+from hf_xlsr.evaluation.protocol import Options, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import read_tasks
+from hf_xlsr.evaluation.reading import TaskInputs, TunedInputs, read_tasks, read_tuned
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_columns, read_score
 from hf_xlsr.utils.errors import XlsrError
@@ -67,54 +67,72 @@ def sts(
         (1.0, 1)
     """
     languages = distinct_languages(language)
-    read = {name: _scored(rows, name) for name, rows in tasks.items()}
+    scored = {name: _read_scored(rows, name) for name, rows in tasks.items()}
+
     results = Results()
-    by_task: dict[str, dict[str, float]] = {}
-    for name, task in read.items():
+    by_task: list[dict[str, float]] = []
+    for name, task in scored.items():
         cosines = pair_cosines(*embed_pairs(encoder, task.sides, language, **encoding))
-        parts = [task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())]
-        by_task[name] = _correlations(cosines, task.scores, parts, name)
+        correlations = _correlations(cosines, task, name)
         counts = {"pairs": len(cosines), "dropped": task.dropped}
         outcomes = {f"{kind}_all": Outcomes(kind, (cosines, task.scores)) for kind in COEFFICIENTS}
-        results |= measured(name, "sts", languages, split, {**by_task[name], **counts}, outcomes)
+        results |= measured(name, "sts", languages, split, {**correlations, **counts}, outcomes)
+        by_task.append(correlations)
+
     if len(by_task) > 1:
-        metrics = next(iter(by_task.values()))
-        means = {metric: float(np.mean([values[metric] for values in by_task.values()])) for metric in metrics}
+        means = {}
+        for metric in by_task[0]:
+            means[metric] = float(np.mean([correlations[metric] for correlations in by_task]))
         results |= measured(f"average-of-{len(by_task)}", "sts", languages, split, means)
     return results
 
 
 class _Task(NamedTuple):
+    """Sentence pairs with their gold scores and the names of their subsets, `(pairs,)`; how many had no score."""
+
     sides: list[list[str]]
     scores: np.ndarray
     subsets: np.ndarray
     dropped: int
 
 
-def _scored(rows: Iterable[Row], name: str) -> _Task:
-    rows, place = list(rows), f"tasks['{name}']"
-    values = ["score", "subset"] if rows and "subset" in rows[0] else ["score"]
-    first, second, gold, *subsets = read_columns(rows, texts=["sentence1", "sentence2"], values=values, name=place)
-    scores = np.array([read_score(score, f"row {row} of {place}", np.nan) for row, score in enumerate(gold)])
-    kept = np.flatnonzero(~np.isnan(scores))
-    groups = np.array([str(subset) for subset in subsets[0]] if subsets else [""] * len(gold))
-    sides = [[" ".join(side[row].split()) for row in kept] for side in (first, second)]
-    return _Task(sides, scores[kept], groups[kept], dropped=len(gold) - len(kept))
+def _read_scored(rows: Iterable[Row], name: str) -> _Task:
+    rows = list(rows)
+    table = f"tasks['{name}']"
+    with_subsets = bool(rows) and "subset" in rows[0]
+    values = ["score", "subset"] if with_subsets else ["score"]
+    first, second, gold, *subsets = read_columns(rows, texts=["sentence1", "sentence2"], values=values, name=table)
+
+    scores = np.array([read_score(score, f"row {row} of {table}", np.nan) for row, score in enumerate(gold)])
+    subset_names = np.array(list(map(str, subsets[0])) if with_subsets else [""] * len(gold))
+    scored_rows = np.flatnonzero(~np.isnan(scores))
+    sides = []
+    for side in (first, second):
+        sides.append([" ".join(side[row].split()) for row in scored_rows])
+    return _Task(sides, scores[scored_rows], subset_names[scored_rows], dropped=len(gold) - len(scored_rows))
 
 
-def _correlations(cosines: np.ndarray, scores: np.ndarray, parts: Sequence[np.ndarray], name: str) -> dict[str, float]:
-    sizes = np.array([part.sum() for part in parts])
-    undefined = sum(not (np.ptp(values[part]) > 0) for part in parts for values in (cosines, scores))
+def _correlations(cosines: np.ndarray, task: _Task, name: str) -> dict[str, float]:
+    """Both coefficients of all pairs together, and their means over the subsets."""
+    subsets = []
+    undefined = 0
+    for subset in dict.fromkeys(task.subsets.tolist()):
+        in_subset = task.subsets == subset
+        pair_of_columns = cosines[in_subset], task.scores[in_subset]
+        subsets.append(pair_of_columns)
+        undefined += sum(not np.ptp(column) > 0 for column in pair_of_columns)
     if undefined:
         logger.warning("%s: scores or cosines of a subset are all equal %d time(s); counted as 0", name, undefined)
-    result = {}
+
+    sizes = [len(subset_cosines) for subset_cosines, _ in subsets]
+    correlations = {}
     for kind in COEFFICIENTS:
         correlation = STATISTICS[kind]
-        each = [correlation(cosines[part], scores[part]) for part in parts]
-        result[f"{kind}_all"] = float(correlation(cosines, scores))
-        result[f"{kind}_mean"] = float(np.mean(each))
-        result[f"{kind}_wmean"] = float(np.average(each, weights=sizes))
-    return result
+        by_subset = [correlation(*pair_of_columns) for pair_of_columns in subsets]
+        correlations[f"{kind}_all"] = float(correlation(cosines, task.scores))
+        correlations[f"{kind}_mean"] = float(np.mean(by_subset))
+        correlations[f"{kind}_wmean"] = float(np.average(by_subset, weights=sizes))
+    return correlations
 
 
 def pair_classification(
@@ -148,36 +166,42 @@ def pair_classification(
           `cosine_f1_threshold` that were best on `tune`; a cosine at or above the threshold means label 1.
         - `pairs`, and `positives` among them.
     """
-    judged = _labelled(rows, "rows")
-    tuned_on = None if tune is None else _labelled(tune, "tune")
-    similarities = _similarities(*embed_pairs(encoder, judged.sides, language, normalize=False, **encoding))
-    positive = judged.labels == 1
-    found = {f"{measure}_ap": float(average_precision(each, judged.labels)) for measure, each in similarities.items()}
-    found["max_ap"] = max(found.values())
-    outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], judged.labels))}
-    if tuned_on is not None:
-        cosines = pair_cosines(*embed_pairs(encoder, tuned_on.sides, tune_language or language, **encoding))
-        accuracy_at, f1_at = _tuned_thresholds(cosines, tuned_on.labels)
-        found |= {"cosine_accuracy_threshold": accuracy_at, "cosine_f1_threshold": f1_at}
-        right = (similarities["cosine"] >= accuracy_at) == positive
-        outcomes["cosine_accuracy"] = Outcomes("mean", (right,))
-        outcomes["cosine_f1"] = Outcomes("f1", (similarities["cosine"] >= f1_at, positive))
-        found |= {metric: outcomes[metric].value() for metric in ("cosine_accuracy", "cosine_f1")}
-    found |= {"pairs": len(positive), "positives": int(positive.sum())}
-    return measured(name, "pair-classification", distinct_languages(language), split, found, outcomes)
+    tested = _read_labelled(rows, "rows")
+    tuned = None if tune is None else _read_labelled(tune, "tune")
+    similarities = _similarities(*embed_pairs(encoder, tested.sides, language, normalize=False, **encoding))
+    positive = tested.labels == 1
+
+    values: dict[str, float] = {}
+    for measure, similarity in similarities.items():
+        values[f"{measure}_ap"] = float(average_precision(similarity, tested.labels))
+    values["max_ap"] = max(values.values())
+    outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], tested.labels))}
+
+    if tuned is not None:
+        tune_cosines = pair_cosines(*embed_pairs(encoder, tuned.sides, tune_language or language, **encoding))
+        accuracy_threshold, f1_threshold = _tuned_thresholds(tune_cosines, tuned.labels)
+        is_right = (similarities["cosine"] >= accuracy_threshold) == positive
+        outcomes["cosine_accuracy"] = Outcomes("mean", (is_right,))
+        outcomes["cosine_f1"] = Outcomes("f1", (similarities["cosine"] >= f1_threshold, positive))
+        values |= {"cosine_accuracy_threshold": accuracy_threshold, "cosine_f1_threshold": f1_threshold}
+        values |= {metric: outcomes[metric].value() for metric in ("cosine_accuracy", "cosine_f1")}
+
+    values |= {"pairs": len(positive), "positives": int(positive.sum())}
+    return measured(name, "pair-classification", distinct_languages(language), split, values, outcomes)
 
 
-def _labelled(rows: Iterable[Row], name: str) -> LabelledTexts:
+def _read_labelled(rows: Iterable[Row], name: str) -> LabelledTexts:
     *sides, labels = read_columns(rows, texts=["sentence1", "sentence2"], values=["label"], name=name)
-    found = [str(label).strip() for label in labels]
-    if {LABELS.get(label) for label in found} != {0, 1}:
-        distinct = ", ".join(sorted(set(found)))
+    names = [str(label).strip() for label in labels]
+    if {LABELS.get(label) for label in names} != {0, 1}:
+        distinct = ", ".join(sorted(set(names)))
         raise XlsrError(f"{name} must have pairs with label 1 and pairs with label 0 only, got {distinct:.80}.")
-    return LabelledTexts(tuple(sides), np.array([LABELS[label] for label in found]))
+    return LabelledTexts(tuple(sides), np.array([LABELS[label] for label in names]))
 
 
 def _similarities(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
-    u, v = first.astype(np.float64), second.astype(np.float64)
+    u = first.astype(np.float64)
+    v = second.astype(np.float64)
     return {
         "cosine": pair_cosines(u, v),
         "dot": np.einsum("nd,nd->n", u, v),
@@ -188,12 +212,16 @@ def _similarities(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray
 
 def _tuned_thresholds(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """The highest of the best thresholds for accuracy and F1; they may leave all pairs on one side."""
-    thresholds, positives = Thresholds.of(scores, labels), int(labels.sum())
-    accuracy = thresholds.accuracy(positives)
-    best = accuracy.argmax()
-    takes_none = accuracy[best] <= 1 - positives / len(labels)
-    by_accuracy = np.nextafter(scores.max(), np.inf) if takes_none else thresholds.values[best]
-    return float(by_accuracy), float(thresholds.values[thresholds.f1(positives).argmax()])
+    thresholds = Thresholds.of(scores, labels)
+    positives = int(labels.sum())
+    f1_threshold = thresholds.values[thresholds.f1(positives).argmax()]
+
+    accuracies = thresholds.accuracy(positives)
+    best = accuracies.argmax()
+    accuracy_threshold = thresholds.values[best]
+    if accuracies[best] <= 1 - positives / len(labels):  # as good as label 0 for all pairs
+        accuracy_threshold = np.nextafter(scores.max(), np.inf)
+    return float(accuracy_threshold), float(f1_threshold)
 
 
 @dataclass(frozen=True)
@@ -201,21 +229,24 @@ class PairClassificationOptions(Options):
     tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
 
 
-def _run_sts(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
+def _run_sts(encoder: Encoder, inputs: TaskInputs, options: Options) -> Results:
     results = Results()
-    for language, tasks in inputs.tasks.items():
+    for language, tasks in inputs.tasks_by_language.items():
         results |= sts(encoder, tasks, language=language, split=inputs.split, **inputs.encoding)
     return results
 
 
-def _run_classification(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -> Results:
+def _run_classification(encoder: Encoder, inputs: TunedInputs, options: PairClassificationOptions) -> Results:
     """Tunes each language on its own rows, or all on the only language of `tune`."""
-    tune, results = by_language(inputs.tune), Results()
-    for language, rows in by_language(inputs.only).items():
-        other = next(iter(tune)) if len(tune) == 1 else language
-        if tune and other not in tune:
-            raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
-        tuning: dict[str, Any] = {"tune": tune[other], "tune_language": other} if tune else {}
+    tune = by_language(inputs.tune)
+    results = Results()
+    for language, rows in by_language(inputs.rows).items():
+        tuning: dict[str, Any] = {}
+        if tune:
+            tune_language = next(iter(tune)) if len(tune) == 1 else language
+            if tune_language not in tune:
+                raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
+            tuning = {"tune": tune[tune_language], "tune_language": tune_language}
         results |= pair_classification(encoder, rows, language=language, **tuning, **inputs.common)
     return results
 
@@ -225,9 +256,8 @@ PROTOCOLS = (
         "sts",
         "correlation of cosines with gold scores: all, mean and wmean",
         ("sentence1", "sentence2", "score"),
+        read_tasks,
         _run_sts,
-        Options,
-        read=read_tasks,
         nullable=("score",),
         optional=("subset",),
     ),
@@ -235,6 +265,7 @@ PROTOCOLS = (
         "pair-classification",
         "average precision of similarities; accuracy and F1 at a tuned threshold",
         ("sentence1", "sentence2", "label"),
+        read_tuned,
         _run_classification,
         PairClassificationOptions,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,12 +12,18 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
 from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
-from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Inputs, Protocol, option
+from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, Rows, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import finish_inputs, open_inputs, read_table
+from hf_xlsr.evaluation.reading import (
+    RowInputs,
+    describe,
+    finish_tables,
+    narrowed,
+    open_reader,
+    read_rows,
+)
 from hf_xlsr.evaluation.results import Results, averaged, mean_over_languages
 from hf_xlsr.evaluation.rows import by_language, read_score
-from hf_xlsr.evaluation.table import TableReader
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -35,6 +41,18 @@ class SearchOptions(DebiasOptions):
     relevance: str | None = option(None, "relevant documents: query_id, document_id [score]", data=True)
 
 
+@dataclass(kw_only=True)
+class SearchInputs(RowInputs):
+    """Parallel texts; or queries, and the documents of a retrieval data set with their relevance."""
+
+    documents: Rows = field(default_factory=list)
+    relevance: Rows = field(default_factory=list)
+
+    @property
+    def tables(self) -> dict[str, Rows]:
+        return {**super().tables, "pool": self.documents, "relevance": self.relevance}
+
+
 def search(
     encoder: Encoder,
     texts: Mapping[str, Sequence[str]],
@@ -47,9 +65,8 @@ def search(
     """Search in a pool of all languages, by cosine.
 
     `texts` and `debias` are those of `language_bias`. Every sentence is a query, the pool all other sentences, each with
-    the prompt of its role. For each
-    pair of languages the one translation is ranked among the documents that are no translation, below those of equal
-    similarity: an encoder that gives all texts one vector finds nothing.
+    the prompt of its role. For each pair of languages the one translation is ranked among the documents that are no
+    translation, below those of equal similarity: an encoder that gives all texts one vector finds nothing.
 
     Returns:
         `mrr` (mean of 1 / rank), `ndcg@10`, `recall@1`, `recall@10`, `queries` and `own_language_error`, the share of
@@ -66,9 +83,9 @@ def search(
         0.34
     """
     cached = CachedEncoder(encoder)  # texts are encoded once if queries and documents have the same prompt
-    queries, documents = (
-        encode_parallel(cached, texts, debias, role=role, **encoding) for role in ("query", "document")
-    )
+    queries = encode_parallel(cached, texts, debias, role="query", **encoding)
+    documents = encode_parallel(cached, texts, debias, role="document", **encoding)
+
     results = Results()
     for variant, vectors in queries.items():
         results |= _search_metrics(vectors, documents[variant], name, f"search{variant}", split)
@@ -79,36 +96,46 @@ def _search_metrics(
     queries: Mapping[str, np.ndarray], documents: Mapping[str, np.ndarray], name: str, protocol: str, split: str
 ) -> Results:
     """Metrics of searches with the vectors of queries among those of documents, both by language."""
-    asked, pool = (unit_length(np.stack(list(side.values())).astype(np.float64)) for side in (queries, documents))
+    query_vectors = unit_length(np.stack(list(queries.values())).astype(np.float64))
+    pool = unit_length(np.stack(list(documents.values())).astype(np.float64))
+
     results = Results()
     for number, language in enumerate(queries):
-        ranks, above = _ranked(asked[number], pool, number)
-        for other, rank, wrong in zip(documents, ranks.T, above.T, strict=True):
-            if other == language:
+        ranks, errors = _ranked(query_vectors[number], pool, number)
+        for document_language, rank, is_error in zip(documents, ranks.T, errors.T, strict=True):
+            if document_language == language:
                 continue
-            outcomes = {"mrr": 1 / rank, "ndcg@10": np.where(rank <= DEPTH, 1 / np.log2(1 + rank), 0.0)}
-            outcomes |= {f"recall@{k}": rank <= k for k in RANKS} | {"own_language_error": wrong}
-            results |= averaged(name, protocol, (language, other), split, outcomes, {"queries": len(rank)})
+            outcomes = {"mrr": 1 / rank, f"ndcg@{DEPTH}": np.where(rank <= DEPTH, 1 / np.log2(1 + rank), 0.0)}
+            for k in RANKS:
+                outcomes[f"recall@{k}"] = rank <= k
+            outcomes["own_language_error"] = is_error
+            counts = {"queries": len(rank)}
+            results |= averaged(name, protocol, (language, document_language), split, outcomes, counts)
+
     return results
 
 
-def _ranked(queries: np.ndarray, pool: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
+def _ranked(queries: np.ndarray, pool: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
     """The rank of each translation of the queries in a language, and whether a wrong document of it ranks higher.
 
     `queries` are `(rows, width)`, in the language of this number; `pool` has the vectors of all documents, `(languages,
     rows, width)`. Both results are `(rows, languages)`.
     """
     languages, count, width = pool.shape
-    blocks = []
+    rank_blocks = []
+    error_blocks = []
     for start in range(0, count, QUERIES):
         rows = np.arange(start, min(start + QUERIES, count))
+        block_rows = np.arange(len(rows))
         scores = (queries[rows] @ pool.reshape(-1, width).T).reshape(len(rows), languages, count)
-        line = np.arange(len(rows))
-        limits = scores[line, :, rows] - TIE
-        scores[line, :, rows] = -np.inf
+
+        limits = scores[block_rows, :, rows] - TIE
+        scores[block_rows, :, rows] = -np.inf
         ranks = [1 + (scores > limit[:, None, None]).sum(axis=(1, 2)) for limit in limits.T]
-        blocks.append((np.stack(ranks, axis=1), scores[:, number].max(axis=1)[:, None] > limits))
-    return tuple(map(np.concatenate, zip(*blocks, strict=True)))
+        rank_blocks.append(np.stack(ranks, axis=1))
+        error_blocks.append(scores[:, number].max(axis=1)[:, None] > limits)
+
+    return np.concatenate(rank_blocks), np.concatenate(error_blocks)
 
 
 def search_documents(
@@ -138,31 +165,59 @@ def search_documents(
     Returns:
         `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
     """
-    relevant = {query: {one: gain for one, gain in relevance.get(query, {}).items() if gain > 0} for query in queries}
-    asked = [query for query in queries if relevant[query]]
-    lost = sorted(set().union(*relevant.values()) - documents.keys())
-    if not asked or lost:
-        problem = f"document '{lost[0]}' is missing" if lost else "no query has a relevant document"
+    relevant: dict[str, dict[str, float]] = {}
+    for query in queries:
+        gains = {document: gain for document, gain in relevance.get(query, {}).items() if gain > 0}
+        if gains:
+            relevant[query] = gains
+    missing = sorted(set().union(*relevant.values()) - documents.keys())
+    if not relevant or missing:
+        problem = f"document '{missing[0]}' is missing" if missing else "no query has a relevant document"
         raise XlsrError(f"{name}: {problem}; check the columns `query_id` and `document_id`.")
-    ids = sorted(documents, reverse=True)
-    pool = _encode(encoder, ids, documents, document_languages or {}, "document", encoding)
-    vectors = _encode(encoder, asked, queries, query_languages or {}, "query", encoding)
-    place = {one: number for number, one in enumerate(ids)}
-    values: dict[str, list[float]] = {"mrr": [], "ndcg@10": [], **{f"recall@{k}": [] for k in RANKS}}
-    for start in range(0, len(asked), QUERIES):
-        for query, scores in zip(asked[start:], vectors[start : start + QUERIES] @ pool.T, strict=False):
-            gain = {place[one]: value for one, value in relevant[query].items()}
-            mine = sorted(gain)
-            ranks = np.array([1 + (scores > scores[n]).sum() + (scores[:n] == scores[n]).sum() for n in mine])
-            ideal = sorted(gain.values(), reverse=True)[:DEPTH]
-            best = sum(value / np.log2(2 + number) for number, value in enumerate(ideal))
-            gains = [gain[n] / np.log2(1 + rank) for n, rank in zip(mine, ranks, strict=True) if rank <= DEPTH]
-            values["mrr"].append(1 / ranks.min())
-            values["ndcg@10"].append(sum(gains) / best)
-            for k in RANKS:
-                values[f"recall@{k}"].append(float((ranks <= k).mean()))
-    outcomes = {metric: np.array(each) for metric, each in values.items()}
-    return averaged(name, "search", languages, split, outcomes, {"queries": len(asked), "documents": len(documents)})
+
+    query_ids = list(relevant)
+    document_ids = sorted(documents, reverse=True)
+    column_of = {document: column for column, document in enumerate(document_ids)}
+    pool = _encode(encoder, document_ids, documents, document_languages or {}, "document", encoding)
+    vectors = _encode(encoder, query_ids, queries, query_languages or {}, "query", encoding)
+
+    values: dict[str, list[float]] = {}
+    for start in range(0, len(query_ids), QUERIES):
+        block = slice(start, start + QUERIES)
+        for query, scores in zip(query_ids[block], vectors[block] @ pool.T, strict=True):
+            gains_by_column = {column_of[document]: gain for document, gain in relevant[query].items()}
+            for metric, value in _query_metrics(scores, gains_by_column).items():
+                values.setdefault(metric, []).append(value)
+
+    outcomes = {metric: np.array(of_queries) for metric, of_queries in values.items()}
+    counts = {"queries": len(query_ids), "documents": len(documents)}
+    return averaged(name, "search", languages, split, outcomes, counts)
+
+
+def _query_metrics(scores: np.ndarray, gains: Mapping[int, float]) -> dict[str, float]:
+    """Metrics of one query, from the similarity of each document and the gain of each relevant one, by its number."""
+    relevant = sorted(gains)
+    ranks = np.array([_rank(scores, document) for document in relevant])
+
+    gained = 0.0
+    for document, rank in zip(relevant, ranks, strict=True):
+        if rank <= DEPTH:
+            gained += gains[document] / np.log2(1 + rank)
+    best = 0.0
+    for number, gain in enumerate(sorted(gains.values(), reverse=True)[:DEPTH]):
+        best += gain / np.log2(2 + number)
+
+    metrics = {"mrr": 1 / ranks.min(), f"ndcg@{DEPTH}": gained / best}
+    for k in RANKS:
+        metrics[f"recall@{k}"] = float((ranks <= k).mean())
+    return metrics
+
+
+def _rank(scores: np.ndarray, document: int) -> int:
+    """The rank of a document; those of equal similarity before it rank higher."""
+    above = (scores > scores[document]).sum()
+    ties = (scores[:document] == scores[document]).sum()
+    return 1 + above + ties
 
 
 def _encode(
@@ -174,62 +229,72 @@ def _encode(
     encoding: EncodingOptions,
 ) -> np.ndarray:
     """Unit vectors of texts, encoded language by language."""
-    rows: dict[str | None, list[str]] = {}
-    for one in ids:
-        rows.setdefault(languages.get(one), []).append(one)
-    vectors: dict[str, np.ndarray] = {}
-    for language, group in rows.items():
-        found = embed(encoder, [texts[one] for one in group], language=language, role=role, **encoding)
-        vectors.update(zip(group, found, strict=True))
-    return np.stack([vectors[one] for one in ids])
+    ids_by_language: dict[str | None, list[str]] = {}
+    for text_id in ids:
+        ids_by_language.setdefault(languages.get(text_id), []).append(text_id)
+
+    vector_of: dict[str, np.ndarray] = {}
+    for language, group in ids_by_language.items():
+        group_texts = [texts[text_id] for text_id in group]
+        vectors = embed(encoder, group_texts, language=language, role=role, **encoding)
+        vector_of.update(zip(group, vectors, strict=True))
+    return np.stack([vector_of[text_id] for text_id in ids])
 
 
-def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """A wide table of parallel texts, or queries, documents and relevance."""
-    documents, relevance = options.get("documents"), options.get("relevance")
+def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
+    """Reads a wide table of parallel texts, or queries, documents and relevance."""
+    documents = options.get("documents")
+    relevance = options.get("relevance")
     if not documents and not relevance:
-        return read_table(protocol, data, options)
+        return read_rows(protocol, data, options)
     if not documents or not relevance:
         raise XlsrError("--documents and --relevance belong together.")
-    reader, inputs = open_inputs(protocol, data)
-    asked, searched = (_with_columns(reader, id_, "text") for id_ in ("query_id", "document_id"))
-    inputs.rows = {inputs.name: asked.open(data.files, data.languages[:1]).split(data.split)}
+
+    reader = open_reader(protocol, data)
+    tags = ("lang", "split")
+    query_table = narrowed(reader, ("query_id", "text"), tags).open(data.files, data.languages[:1])
+    document_table = narrowed(reader, ("document_id", "text"), tags).open(documents, data.languages[-1:])
+    tables = {"rows": query_table.split(data.split)}
     # One language is that of the queries; documents that have languages of their own stay whole.
-    inputs.pool = searched.open(documents, data.languages[-1:]).split(None, select=len(data.languages) > 1)
-    judged = _with_columns(reader, "query_id", "document_id", optional=("score", "split"))
-    inputs.relevance = judged.open((relevance,), (inputs.only[0]["lang"],)).split(data.split)
-    return finish_inputs(inputs, data, reader)
+    tables["documents"] = document_table.split(None, select=len(data.languages) > 1)
+    query_language = tables["rows"][0]["lang"]
+    judged = narrowed(reader, ("query_id", "document_id"), ("score", "split")).open((relevance,), (query_language,))
+    tables["relevance"] = judged.split(data.split)
+
+    tables = finish_tables(tables, reader, data, whole=["documents", "relevance"])
+    return SearchInputs(**describe(reader, data), **tables)
 
 
-def _with_columns(reader: TableReader, *required: str, optional: tuple[str, ...] = ("lang", "split")) -> TableReader:
-    columns = {ours: theirs for ours, theirs in reader.columns.items() if ours in (*required, *optional)}
-    return replace(reader, required=required, optional=optional, columns=columns)
-
-
-def _run_search(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Results:
-    if not inputs.relevance:
+def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results:
+    if not isinstance(inputs, SearchInputs):
+        if options.documents:
+            raise XlsrError("--documents is not supported with several protocols; run protocol search alone.")
         return search(encoder, parallel_texts(inputs), debias=inputs.debias, **inputs.common)
     if inputs.debias is not None:
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
+
     relevance: dict[str, dict[str, float]] = {}
     for row in inputs.relevance:
-        query, document = str(row["query_id"]), str(row["document_id"])
+        query = str(row["query_id"])
+        document = str(row["document_id"])
         gain = read_score(row.get("score"), f"query {query} and document {document} in --relevance", 1)
         relevance.setdefault(query, {})[document] = gain
-    documents, where = ({str(row["document_id"]): row[column] for row in inputs.pool} for column in ("text", "lang"))
-    others = set(where.values())
+    documents = {str(row["document_id"]): row["text"] for row in inputs.documents}
+    document_languages = {str(row["document_id"]): row["lang"] for row in inputs.documents}
+    distinct_languages = set(document_languages.values())
+
     results = Results()
-    for language, rows in by_language(inputs.only).items():
+    for language, rows in by_language(inputs.rows).items():
         queries = {str(row["query_id"]): row["text"] for row in rows}
-        pair = language if len(others) > 1 or language in others else (language, *others)
+        is_pair = distinct_languages != {language} and len(distinct_languages) == 1
         results |= search_documents(
             encoder,
             queries,
             documents,
             relevance,
-            languages=pair,
+            languages=(language, *distinct_languages) if is_pair else language,
             query_languages=dict.fromkeys(queries, language),
-            document_languages=where,
+            document_languages=document_languages,
             **inputs.common,
         )
     return results
@@ -240,9 +305,9 @@ PROTOCOLS = (
         "search",
         "search in documents of all languages: MRR, nDCG, recall, and wrong documents of the query's own language",
         ("text",),
-        _run_search,
+        _read,
+        _run,
         SearchOptions,
-        read=_read,
         optional=("query_id", "document_id", "score"),
     ),
 )

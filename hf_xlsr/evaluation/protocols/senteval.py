@@ -14,8 +14,8 @@ from hf_xlsr.data.columns import split_name
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.outcomes import f1
 from hf_xlsr.evaluation.pairs import embed_pairs
-from hf_xlsr.evaluation.protocol import Inputs, Options, Protocol, option
-from hf_xlsr.evaluation.reading import read_tasks
+from hf_xlsr.evaluation.protocol import Options, Protocol, option
+from hf_xlsr.evaluation.reading import TaskInputs, read_tasks
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
 from hf_xlsr.utils.errors import XlsrError
@@ -191,9 +191,9 @@ class SentevalOptions(Options):
     device: str | None = option(None, "device of the encoder and of classifiers")
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: SentevalOptions) -> Results:
+def _run(encoder: Encoder, inputs: TaskInputs, options: SentevalOptions) -> Results:
     results = Results()
-    for language, tasks in inputs.tasks.items():
+    for language, tasks in inputs.tasks_by_language.items():
         results |= senteval(encoder, tasks, language=language, **options.arguments(), **inputs.encoding)
     return results
 

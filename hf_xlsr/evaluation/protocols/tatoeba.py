@@ -20,8 +20,9 @@ from hf_xlsr.evaluation.pairs import (
     nearest_row,
     right_both_ways,
 )
-from hf_xlsr.evaluation.protocol import DebiasOptions, Inputs, Options, option
+from hf_xlsr.evaluation.protocol import DebiasOptions, Options, option
 from hf_xlsr.evaluation.protocol_kinds import pair_protocol
+from hf_xlsr.evaluation.reading import PairInputs
 from hf_xlsr.evaluation.results import Results, averaged, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
@@ -185,10 +186,10 @@ def xsr_both_directions(
     return forward | xsr(encoder, targets, sources, source_pool, **common)
 
 
-def _run_xtreme(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
+def _run_xtreme(encoder: Encoder, inputs: PairInputs, options: Options) -> Results:
     """Swaps pairs so that English is first."""
     results = Results()
-    for languages, rows in by_pair_either_way(inputs.only).items():
+    for languages, rows in by_pair_either_way(inputs.rows).items():
         if languages[1] == "en":
             languages = languages[::-1]
         sides = both_sides(in_order(rows, languages))
@@ -196,10 +197,10 @@ def _run_xtreme(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
     return results
 
 
-def _run_xsr(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
+def _run_xsr(encoder: Encoder, inputs: PairInputs, options: XsrOptions) -> Results:
     """Each language pair among its own sentences and those of the pool in its languages, in either order."""
     results = Results()
-    for languages, rows in by_pair_either_way(inputs.only).items():
+    for languages, rows in by_pair_either_way(inputs.rows).items():
         pools = both_sides([*rows, *in_order(inputs.pool, languages)])
         results |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
     return results

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocol import Inputs, Options, option
+from hf_xlsr.evaluation.protocol import Options, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import read_trained
+from hf_xlsr.evaluation.reading import TrainedInputs, read_trained
 from hf_xlsr.evaluation.results import Results, averaged, measured
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_labelled
 from hf_xlsr.utils.errors import XlsrError
@@ -56,8 +56,8 @@ def zero_shot(
     from hf_xlsr.evaluation.classifiers import MLDOC_MLP
 
     rows = read_labelled(train, dev, tests, texts=["text"])
-    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": MLDOC_MLP, "seed": seed}
-    training |= {"epochs": epochs, "learning_rate": learning_rate}
+    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": MLDOC_MLP}
+    training |= {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
     return _transfer(encoder, rows, training, name, f"zero-shot-{head}", split, "documents", **encoding)
 
 
@@ -95,16 +95,18 @@ def nli(
     from hf_xlsr.evaluation.classifiers import XNLI_MLP
 
     rows = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_relation)
-    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": XNLI_MLP, "seed": seed}
-    training |= {"epochs": epochs, "learning_rate": learning_rate}
+    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": XNLI_MLP}
+    training |= {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
     return _transfer(encoder, rows, training, name, f"nli-{head}", split, "pairs", **encoding)
 
 
 def _relation(label: Any, row: int, name: str) -> str:
+    """The name of a label of natural language inference, which may be a number."""
     from hf_xlsr.data.label_tasks import NLI_TASK
 
     with suppress(ValueError):
-        if (number := NLI_TASK.value(label)) is not None:
+        number = NLI_TASK.value(label)
+        if number is not None:
             return NLI_TASK.labels[int(number)]
     raise XlsrError(f"Row {row} of {name} has label {label!r:.40}, not entailment, neutral, contradiction, 0, 1 or 2.")
 
@@ -123,13 +125,21 @@ def _transfer(
     from hf_xlsr.evaluation.classifiers import features_of, learn_classifier
 
     train, dev, tests = rows
-    learnt = training["language"]
+    train_language = training["language"]
     classifier = learn_classifier(encoder, train, dev, **training, **encoding)
-    results = measured(name, protocol, (learnt, learnt), "dev", {"accuracy": classifier.dev_accuracy})
+
+    languages = (train_language, train_language)
+    results = measured(name, protocol, languages, "dev", {"accuracy": classifier.dev_accuracy})
     for language, texts in tests.items():
-        right = classifier.predict(features_of(classifier.encoder, texts.sides, language, **encoding)) == texts.labels
-        results |= averaged(name, protocol, (learnt, language), split, {"accuracy": right}, {count: len(right)})
+        features = features_of(classifier.encoder, texts.sides, language, **encoding)
+        is_right = classifier.predict(features) == texts.labels
+        languages = (train_language, language)
+        results |= averaged(name, protocol, languages, split, {"accuracy": is_right}, {count: len(is_right)})
+
     return results
+
+
+SEED = "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)"
 
 
 @dataclass(frozen=True)
@@ -146,14 +156,6 @@ class TrainedOptions(Options):
     learning_rate: float | None = option(None, "learning rate of the head's training")
 
 
-def run_trained(function: Callable[..., Results], encoder: Encoder, inputs: Inputs, options: Options) -> Results:
-    rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
-    return function(encoder, *rows, train_language=inputs.train_language, **common)
-
-
-SEED = "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)"
-
-
 @dataclass(frozen=True)
 class ZeroShotOptions(TrainedOptions):
     head: Literal["linear", "mlp", "trained"] = option("linear", "classifier")
@@ -166,21 +168,35 @@ class NliOptions(TrainedOptions):
     seed: int = option(159753, SEED)
 
 
+def _run(
+    function: Callable[..., Results], encoder: Encoder, inputs: TrainedInputs, options: TrainedOptions
+) -> Results:
+    return function(
+        encoder,
+        inputs.train,
+        inputs.tune,
+        by_language(inputs.rows),
+        train_language=inputs.train_language,
+        **inputs.common,
+        **options.arguments(),
+    )
+
+
 PROTOCOLS = (
     row_protocol(
         "zero-shot",
         "accuracy in every language of a classifier trained in one",
         ("text", "label"),
-        partial(run_trained, zero_shot),
+        read_trained,
+        partial(_run, zero_shot),
         ZeroShotOptions,
-        read=read_trained,
     ),
     row_protocol(
         "nli",
         "accuracy in every language of an inference classifier trained in one",
         ("premise", "hypothesis", "label"),
-        partial(run_trained, nli),
+        read_trained,
+        partial(_run, nli),
         NliOptions,
-        read=read_trained,
     ),
 )
