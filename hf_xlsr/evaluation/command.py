@@ -91,7 +91,7 @@ def evaluate_files(
 
     if output:
         settings["encoder"] = encoder_facts(loaded, model)
-        save_results(output, results, settings=settings, data_hashes=task.hashes(), predictions=predictions)
+        save_results(output, results, settings=settings, data_hashes=task.inputs.hashes, predictions=predictions)
     return results
 
 
@@ -124,9 +124,6 @@ class Task:
     def wrapped(self, inputs: Inputs) -> bool:
         """Whether language bias is removed before the protocol; two protocols measure before and after."""
         return inputs.debias is not None and self.protocols[0].name not in ("language-bias", "search")
-
-    def hashes(self) -> dict[str, str]:
-        return self.inputs.hashes(self.protocols[0].columns)
 
 
 def read_task(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from langcodes import tag_is_valid
 
@@ -31,32 +31,48 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         >>> pair_views([], ("fr", "en"), each=False, mapped=())
         [(('fr', 'en'), None)]
     """
-    known = [language_of_name(side, languages) for side in sides]
+    named = [language_of_name(side, languages) for side in sides]
     if each:
-        wild = [PLACEHOLDER in side for side in sides]
-        if all(wild):
-            raise XlsrError(
-                f"only one side can contain {PLACEHOLDER}; name the other's column or file, e.g. source=en."
-            )
-        # Without a placeholder on either side (it is in the path), the side named after a language is the fixed one.
-        swapped = wild[0] or (not wild[1] and known[0] is None and known[1] is not None)
-        fixed = known[1 if swapped else 0] or languages[0]
-        own = nearest_tag(fixed, languages)
-        others = [other for other in languages if other != own]
-        return [((other, fixed) if swapped else (fixed, other), other) for other in others]
+        return _views_of_each(languages, sides, named)
     if len(languages) == 2:
         # Columns named fr and en are French and English, in whatever order --languages has the two.
-        reverse = False
-        for key in (whole_tag, language_code):
-            named, given = ([key(name or "") for name in names] for names in (known, languages))
-            reverse |= named == given[::-1] != given
-        return [(tuple(reversed(languages)) if reverse else tuple(languages), None)]
-    found = [name or UNKNOWN for name in known]
-    for place, column in enumerate(("source_lang", "target_lang")):
-        if languages and found[place] == UNKNOWN and column not in mapped:
-            found[place] = languages[0]
-            break
-    return [(tuple(found), None)]
+        is_reversed = _is_reversed(named, languages, whole_tag) or _is_reversed(named, languages, language_code)
+        return [(tuple(reversed(languages)) if is_reversed else tuple(languages), None)]
+
+    tags = [name or UNKNOWN for name in named]
+    if languages:
+        for side, column in enumerate(("source_lang", "target_lang")):
+            if tags[side] == UNKNOWN and column not in mapped:
+                tags[side] = languages[0]
+                break
+    return [(tuple(tags), None)]
+
+
+def _views_of_each(languages: Sequence[str], sides: tuple[str, str], named: Sequence[str | None]) -> list[View]:
+    """A view for each language but the fixed one, which keeps its side."""
+    source_is_wild, target_is_wild = (PLACEHOLDER in side for side in sides)
+    if source_is_wild and target_is_wild:
+        raise XlsrError(f"only one side can contain {PLACEHOLDER}; name the other's column or file, e.g. source=en.")
+    target_is_fixed = source_is_wild
+    if not source_is_wild and not target_is_wild:
+        # The placeholder is in the path: the side named after a language is the fixed one.
+        target_is_fixed = named[0] is None and named[1] is not None
+    fixed = named[1 if target_is_fixed else 0] or languages[0]
+
+    views: list[View] = []
+    fixed_tag = nearest_tag(fixed, languages)
+    for language in languages:
+        if language != fixed_tag:
+            pair = (language, fixed) if target_is_fixed else (fixed, language)
+            views.append((pair, language))
+    return views
+
+
+def _is_reversed(named: Sequence[str | None], languages: Sequence[str], key: Callable[[str], str]) -> bool:
+    """Whether two names are two different languages in the other order, where `key` compares languages."""
+    names = [key(name or "") for name in named]
+    keys = list(map(key, languages))
+    return names == keys[::-1] != keys
 
 
 def matching_languages(language: str, present: Collection[str]) -> set[str]:
@@ -90,10 +106,11 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
     for tag in sorted(tags, key=lambda tag: (-len(tag), tag)):
         code = "+".join(map(language_code, tag.split("+")))
         variants.setdefault(code, {}).setdefault(whole_tag(tag), []).append(tag)
-    names = {
-        tag: code if len(same) == 1 else alike[0].replace("_", "-").replace("/", "-")
-        for code, same in variants.items()
-        for alike in same.values()
-        for tag in alike
-    }
+
+    names = {}
+    for code, tags_by_variant in variants.items():
+        for same_tags in tags_by_variant.values():
+            longest = same_tags[0].replace("_", "-").replace("/", "-")
+            name = code if len(tags_by_variant) == 1 else longest
+            names |= dict.fromkeys(same_tags, name)
     return {tag: names[tag] for tag in tags}

@@ -51,17 +51,22 @@ def embed_pairs(
     A sentence that occurs on both sides of one language is encoded once, if it has the same prompt there. `roles` are
     those of `embed`.
     """
-    first, second = sides
-    one, other = sides_of(language)
-    table = PromptTable.of(encoder).given(encoding.get("prompt"))
-    prompts = table.text(role=roles[0], language=one), table.text(role=roles[1], language=other)
-    if one == other and prompts[0] == prompts[1]:
-        both = embed(encoder, [*first, *second], language=one, role=roles[0], normalize=normalize, **encoding)
-        return both[: len(first)], both[len(first) :]
+    first_texts, second_texts = sides
+    first_language, second_language = sides_of(language)
+    first_role, second_role = roles
 
-    u = embed(encoder, first, language=one, role=roles[0], normalize=normalize, **encoding)
-    v = embed(encoder, second, language=other, role=roles[1], normalize=normalize, **encoding)
-    return u, v
+    table = PromptTable.of(encoder).given(encoding.get("prompt"))
+    first_prompt = table.text(role=first_role, language=first_language)
+    second_prompt = table.text(role=second_role, language=second_language)
+    options: dict[str, Any] = {"normalize": normalize, **encoding}
+    if first_language == second_language and first_prompt == second_prompt:
+        texts = [*first_texts, *second_texts]
+        vectors = embed(encoder, texts, language=first_language, role=first_role, **options)
+        return vectors[: len(first_texts)], vectors[len(first_texts) :]
+
+    first_vectors = embed(encoder, first_texts, language=first_language, role=first_role, **options)
+    second_vectors = embed(encoder, second_texts, language=second_language, role=second_role, **options)
+    return first_vectors, second_vectors
 
 
 def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -69,9 +74,12 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     Equal rows give exactly 1, so that pairs of equal sentences are tied.
     """
-    u, v = first.astype(np.float64), second.astype(np.float64)
-    lengths = np.sqrt(np.einsum("nd,nd->n", u, u) * np.einsum("nd,nd->n", v, v))
-    return np.einsum("nd,nd->n", u, v) / np.where(lengths > 0, lengths, 1)
+    u = first.astype(np.float64)
+    v = second.astype(np.float64)
+    products = np.einsum("nd,nd->n", u, v)
+    squares = np.einsum("nd,nd->n", u, u) * np.einsum("nd,nd->n", v, v)
+    lengths = np.sqrt(squares)
+    return products / np.where(lengths > 0, lengths, 1)
 
 
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -83,20 +91,26 @@ def both_ways(
     metric: str, forward: np.ndarray, backward: np.ndarray
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Values and outcomes of a share that is measured in both directions, from whether each pair counts, bool `(n,)`."""
+    forward_share = float(forward.mean())
+    backward_share = float(backward.mean())
+    values = {
+        f"source_to_target_{metric}": forward_share,
+        f"target_to_source_{metric}": backward_share,
+        metric: (forward_share + backward_share) / 2,
+        "pairs": len(forward),
+    }
     outcomes = {
         f"source_to_target_{metric}": forward,
         f"target_to_source_{metric}": backward,
         metric: (forward.astype(np.float64) + backward) / 2,
     }
-    one, other = float(forward.mean()), float(backward.mean())
-    return dict(zip(outcomes, (one, other, (one + other) / 2), strict=True)) | {"pairs": len(forward)}, outcomes
+    return values, outcomes
 
 
 def encode_pairs(
     encoder: Encoder, sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], **encoding: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of both sides of parallel sentences."""
-    sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
     return embed_sides(encoder, (sources, targets), languages, **encoding)
@@ -111,10 +125,10 @@ def embed_sides(
     **encoding: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
-    both = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
-    for vectors, texts in zip(both, sides, strict=True):
-        check_directions(vectors, texts)
-    return both
+    source_vectors, target_vectors = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
+    check_directions(source_vectors, sides[0])
+    check_directions(target_vectors, sides[1])
+    return source_vectors, target_vectors
 
 
 def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
@@ -127,9 +141,10 @@ def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
 
 def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether each row's nearest neighbour is the same row of the other side, by unit vectors `(n, width)`."""
-    own = np.arange(len(source_vectors))
-    forward, backward = nearest_row(source_vectors, target_vectors), nearest_row(target_vectors, source_vectors)
-    return forward == own, backward == own
+    rows = np.arange(len(source_vectors))
+    forward = nearest_row(source_vectors, target_vectors) == rows
+    backward = nearest_row(target_vectors, source_vectors) == rows
+    return forward, backward
 
 
 def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:

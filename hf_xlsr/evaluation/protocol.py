@@ -16,13 +16,11 @@ from hf_xlsr.evaluation.protocols import NAMES, load_module
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.table import Row
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
-from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
     from hf_xlsr.encoders.debias import Debias
 
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
-LANGUAGE_COLUMNS = ("source_lang", "target_lang", "lang")
 Rows = list[Row]
 
 
@@ -63,6 +61,7 @@ class Inputs:
     Attributes:
         name: Name of the data in metric keys.
         split: Name of the tested split in metric keys.
+        hashes: `data_hash` of the rows, by role and language.
         skipped: Numbers of invalid rows, by reason.
         encoding: How texts are encoded.
         debias: Language bias that is removed; `self`: fitted on the rows to test on.
@@ -70,6 +69,7 @@ class Inputs:
 
     name: str
     split: str
+    hashes: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
     debias: Debias | Literal["self"] | None = None
@@ -78,22 +78,6 @@ class Inputs:
     def common(self) -> dict[str, Any]:
         """Arguments that all functions of protocols take."""
         return {"name": self.name, "split": self.split, **self.encoding}
-
-    @property
-    def tables(self) -> dict[str, Rows]:
-        """All rows by their role, such as `data/NAME` or `train`."""
-        return {}
-
-    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
-        """`data_hash` of all rows, by role and language."""
-        texts: dict[str, list[str]] = {}
-        for role, rows in self.tables.items():
-            for row in rows:
-                languages = [row[name] for name in LANGUAGE_COLUMNS if name in row]
-                key = f"{role}/{'-'.join(languages)}"
-                texts.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
-
-        return {key: data_hash(values) for key, values in texts.items()}
 
 
 def option(default: Any, help: str, *, data: bool = False) -> Any:
@@ -118,8 +102,12 @@ class Options:
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of the protocol's function, without those that are left to it."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if not field.metadata["data"]}
-        return {name: value for name, value in values.items() if value is not None}
+        arguments = {}
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            if value is not None and not declared.metadata["data"]:
+                arguments[declared.name] = value
+        return arguments
 
 
 @dataclass(frozen=True)
@@ -256,6 +244,9 @@ def check_options(names: Collection[str], protocols: Sequence[Protocol]) -> None
         if name in valid:
             continue
         specs = option_specs()
-        hint = f"it is for {' or '.join(specs[name].protocols)}." if name in specs else did_you_mean(name, specs)
-        chosen_names = " or ".join(protocol.name for protocol in protocols)
-        raise XlsrError(f"--{name.replace('_', '-')} is not an option of protocol {chosen_names}; {hint}")
+        hint = did_you_mean(name, specs)
+        if name in specs:
+            hint = f"it is for {' or '.join(specs[name].protocols)}."
+        option_name = name.replace("_", "-")
+        protocol_names = " or ".join(protocol.name for protocol in protocols)
+        raise XlsrError(f"--{option_name} is not an option of protocol {protocol_names}; {hint}")

@@ -12,13 +12,15 @@ from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.evaluation.protocol import LANGUAGE_COLUMNS, DataOptions, Inputs, Protocol, Rows
+from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, Rows
 from hf_xlsr.evaluation.rows import by_language, by_pair
 from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.hashing import data_hash
 
 logger = logging.getLogger(__name__)
 
+LANGUAGE_COLUMNS = ("source_lang", "target_lang", "lang")
 TEXT_COLUMNS = {"source": "source_lang", "target": "target_lang", "text": "lang"}
 
 
@@ -27,10 +29,6 @@ class RowInputs(Inputs):
     """Rows to test on."""
 
     rows: Rows
-
-    @property
-    def tables(self) -> dict[str, Rows]:
-        return {f"data/{self.name}": self.rows}
 
     @property
     def texts(self) -> dict[str, list[str]]:
@@ -50,20 +48,12 @@ class PairInputs(RowInputs):
 
     pool: Rows = field(default_factory=list)
 
-    @property
-    def tables(self) -> dict[str, Rows]:
-        return {**super().tables, "pool": self.pool}
-
 
 @dataclass(kw_only=True)
 class TunedInputs(RowInputs):
     """Rows to test on, and rows to choose thresholds on."""
 
     tune: Rows = field(default_factory=list)
-
-    @property
-    def tables(self) -> dict[str, Rows]:
-        return {**super().tables, "tune": self.tune}
 
 
 @dataclass(kw_only=True)
@@ -73,20 +63,12 @@ class TrainedInputs(TunedInputs):
     train: Rows
     train_language: str
 
-    @property
-    def tables(self) -> dict[str, Rows]:
-        return {f"data/{self.name}": self.rows, "train": self.train, "tune": self.tune}
-
 
 @dataclass(kw_only=True)
 class TaskInputs(Inputs):
     """Rows to test on by task."""
 
     tasks: dict[str, Rows]
-
-    @property
-    def tables(self) -> dict[str, Rows]:
-        return {f"data/{task}": rows for task, rows in self.tasks.items()}
 
     @property
     def tasks_by_language(self) -> dict[str, dict[str, Rows]]:
@@ -110,20 +92,21 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     # The pool stays whole: with fewer candidates retrieval is another, easier test.
     tables = finish_tables(tables, reader, data, whole=["pool"])
-    inputs = PairInputs(**describe(reader, data), **tables)
+    inputs = PairInputs(**describe(protocol, reader, data, tables), **tables)
     if pool:
         pool_pairs = by_pair(inputs.pool)
-        alone = ["-".join(pair) for pair in by_pair(inputs.rows) if not {pair, pair[::-1]} & pool_pairs.keys()]
-        if alone:
-            logger.warning("--pool has no pairs in %s: only --data gives candidates there", ", ".join(alone))
+        missing_pairs = [pair for pair in by_pair(inputs.rows) if not {pair, pair[::-1]} & pool_pairs.keys()]
+        if missing_pairs:
+            names = ", ".join(map("-".join, missing_pairs))
+            logger.warning("--pool has no pairs in %s: only --data gives candidates there", names)
     return inputs
 
 
 def read_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
     """Reads the rows of one table."""
     reader = open_reader(protocol, data)
-    tables = {"rows": read_data(reader, data)}
-    return RowInputs(**describe(reader, data), **finish_tables(tables, reader, data))
+    tables = finish_tables({"rows": read_data(reader, data)}, reader, data)
+    return RowInputs(**describe(protocol, reader, data, tables), **tables)
 
 
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
@@ -133,9 +116,9 @@ def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     if options.get("tune"):
         tables["tune"] = read_one_table(reader, "--tune", options["tune"], "dev", data.languages)
 
-    inputs = TunedInputs(**describe(reader, data), **finish_tables(tables, reader, data))
-    _check_leaks(protocol, inputs.rows, {"--tune": inputs.tune})
-    return inputs
+    tables = finish_tables(tables, reader, data)
+    _check_leaks(protocol, tables)
+    return TunedInputs(**describe(protocol, reader, data, tables), **tables)
 
 
 def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TaskInputs:
@@ -159,7 +142,9 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
         else:
             tables[task] = reader.open((file,), data.languages).split(data.split)
 
-    return TaskInputs(**describe(reader, data), tasks=finish_tables(tables, reader, data))
+    tables = finish_tables(tables, reader, data)
+    roles = {f"data/{task}": rows for task, rows in tables.items()}
+    return TaskInputs(**describe(protocol, reader, data, roles), tasks=tables)
 
 
 def _read_task(protocol: Protocol, reader: TableReader, task: str, file: str, languages: Sequence[str]) -> Rows:
@@ -185,37 +170,34 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
     hold_out = options.get("hold_out")
 
     tables = {"rows": read_data(reader, data)}
-    train_files = options.get("train") or _first_with_split("train", reader, languages, [data.files])
-    if not train_files:
-        raise _missing_split(data, "train", "--train FILE, or --columns split=NAME")
+    candidates = [data.files]
+    train_files = options.get("train") or _files_with_split("train", reader, languages, candidates)
     tables["train"] = read_one_table(reader, "--train", train_files, "train", languages)
     if not hold_out:
-        candidates = [options.get("train") or data.files, data.files]
-        tune_files = options.get("tune") or _first_with_split("dev", reader, languages, candidates)
-        if not tune_files:
-            raise _missing_split(data, "dev", "--tune FILE, or --hold-out COLUMN for a tenth of the training rows")
+        candidates = [train_files, data.files]
+        tune_files = options.get("tune") or _files_with_split("dev", reader, languages, candidates)
         tables["tune"] = read_one_table(reader, "--tune", tune_files, "dev", languages)
 
     tables = finish_tables(tables, reader, data)
-    inputs = TrainedInputs(**describe(reader, data), **tables, train_language=tables["train"][0]["lang"])
     # Before rows are held out: a copy of the test could be divided between the two.
-    _check_leaks(protocol, inputs.rows, {"--train": inputs.train, "--tune": inputs.tune})
+    _check_leaks(protocol, tables)
     if hold_out:
-        inputs.train, inputs.tune = _hold_out(inputs.train, hold_out)
-    return inputs
+        tables["train"], tables["tune"] = _hold_out(tables["train"], hold_out)
+    facts = describe(protocol, reader, data, tables)
+    return TrainedInputs(**facts, **tables, train_language=tables["train"][0]["lang"])
 
 
-def _first_with_split(
+def _files_with_split(
     split: str, reader: TableReader, languages: Sequence[str], candidates: Sequence[Sequence[str]]
-) -> Sequence[str] | None:
+) -> Sequence[str]:
+    """The first of the candidates that have a split; the last are those of `--data`."""
     for files in candidates:
         if split in reader.open(files, languages).splits:
             return files
-    return None
-
-
-def _missing_split(data: DataOptions, split: str, fix: str) -> XlsrError:
-    return XlsrError(f"{' '.join(data.files)} has no split '{split}'; use {fix}.")
+    fix = "--train FILE, or --columns split=NAME"
+    if split == "dev":
+        fix = "--tune FILE, or --hold-out COLUMN for a tenth of the training rows"
+    raise XlsrError(f"{' '.join(candidates[-1])} has no split '{split}'; use {fix}.")
 
 
 def open_reader(protocol: Protocol, data: DataOptions) -> TableReader:
@@ -243,10 +225,19 @@ def narrowed(reader: TableReader, required: tuple[str, ...], optional: tuple[str
     return replace(reader, required=required, optional=optional, columns=columns)
 
 
-def describe(reader: TableReader, data: DataOptions) -> dict[str, Any]:
-    """What inputs of all kinds have: the name of the data, the split, and the numbers of skipped rows."""
+def describe(protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]) -> dict[str, Any]:
+    """What inputs of all kinds have: the name of the data, the split, hashes, and the numbers of skipped rows."""
     name = data.name or data_name(data.files)
-    return {"name": name, "split": data.split, "skipped": reader.quarantine.counts}
+    texts: dict[str, list[str]] = {}
+    for table, rows in tables.items():
+        role = f"data/{name}" if table == "rows" else table
+        for row in rows:
+            languages = "-".join(row[column] for column in LANGUAGE_COLUMNS if column in row)
+            row_texts = [str(row.get(column, "")) for column in protocol.columns]
+            texts.setdefault(f"{role}/{languages}", []).extend(row_texts)
+
+    hashes = {key: data_hash(values) for key, values in texts.items()}
+    return {"name": name, "split": data.split, "hashes": hashes, "skipped": reader.quarantine.counts}
 
 
 def read_data(reader: TableReader, data: DataOptions) -> Rows:
@@ -317,7 +308,7 @@ def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
     return remaining, held_out
 
 
-def _check_leaks(protocol: Protocol, tested: Rows, learned: Mapping[str, Rows]) -> None:
+def _check_leaks(protocol: Protocol, tables: Mapping[str, Rows]) -> None:
     """Refuses training or tuning texts that are exactly those of the test; warns where some are.
 
     Labels, languages and order do not matter: a copy of the test file under another name is the same data.
@@ -327,16 +318,16 @@ def _check_leaks(protocol: Protocol, tested: Rows, learned: Mapping[str, Rows]) 
     def text_of(row: Row) -> tuple[str, ...]:
         return tuple(str(row[name]) for name in columns)
 
+    tested = tables["rows"]
     tested_texts = {language: set(map(text_of, rows)) for language, rows in by_language(tested).items()}
-    for option, all_rows in learned.items():
-        for language, rows in by_language(all_rows).items():
-            learned_texts = set(map(text_of, rows))
-            for tested_language, texts in tested_texts.items():
-                if texts == learned_texts:
-                    raise XlsrError(
-                        f"{option} has the same texts in {language} as the tested rows in {tested_language}; use others."
-                    )
+    for option in ("train", "tune"):
+        for language, rows in by_language(tables.get(option, [])).items():
+            texts = set(map(text_of, rows))
+            for tested_language, texts_of_language in tested_texts.items():
+                if texts == texts_of_language:
+                    tested_rows = f"the tested rows in {tested_language}"
+                    raise XlsrError(f"--{option} has the same texts in {language} as {tested_rows}; use others.")
 
-            shared = sum(text_of(row) in learned_texts for row in tested)
+            shared = sum(text_of(row) in texts for row in tested)
             if shared:
-                logger.warning("%d of %d tested rows are also in %s in %s", shared, len(tested), option, language)
+                logger.warning("%d of %d tested rows are also in --%s in %s", shared, len(tested), option, language)

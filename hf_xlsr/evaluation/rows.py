@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,24 +24,25 @@ class LabelledTexts(NamedTuple):
 
 def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[str] = (), name: str) -> list[Any]:
     """The columns of rows: one list for each of `texts`, which are strings, and of `values`; errors have `name`."""
-    names = [*texts, *values]
-    columns: list[list[Any]] = [[] for _ in names]
+    columns: dict[str, list[Any]] = {column: [] for column in (*texts, *values)}
     for number, row in enumerate(rows):
-        for column, found in zip(names, columns, strict=True):
+        for column, column_values in columns.items():
             # Tables have NaN where a text is missing.
             if column not in row or (column in texts and not isinstance(row[column], str)):
                 kind = "string" if column in texts else "value"
                 raise XlsrError(f"Row {number} of {name} must have a {kind} `{column}`, got {row!r:.80}.")
-            found.append(row[column])
-    return columns
+            column_values.append(row[column])
+    return list(columns.values())
 
 
-def read_score(score: Any, place: str, missing: float) -> float:
-    """A score, also as text; `missing` for an empty one. Errors have its place."""
+def read_score(score: Any, name: str, missing: float) -> float:
+    """A score, also as text; `missing` for an empty one. Errors have the `name` of what is scored."""
+    if score is None or not str(score).strip():
+        return missing
     try:
-        return missing if score is None or not str(score).strip() else float(score)
+        return float(score)
     except (TypeError, ValueError):
-        raise XlsrError(f"The score of {place} must be a number such as 1.5, got {score!r:.40}.") from None
+        raise XlsrError(f"The score of {name} must be a number such as 1.5, got {score!r:.40}.") from None
 
 
 def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
@@ -59,8 +61,8 @@ def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str
     """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows."""
     for row, label in enumerate(labels):
         if not isinstance(label, Hashable) or label not in numbers:
-            known = ", ".join(map(repr, numbers))
-            raise XlsrError(f"Row {row} of {name} has label {label!r:.40}; training rows have {known}.")
+            train_labels = ", ".join(map(repr, numbers))
+            raise XlsrError(f"Row {row} of {name} has label {label!r:.40}; training rows have {train_labels}.")
     return np.array([numbers[label] for label in labels], np.int64)
 
 
@@ -95,17 +97,18 @@ def read_labelled(
 
 def by_language(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
     """Rows of each language, in order of first occurrence."""
-    groups: dict[str, list[AnyRow]] = {}
-    for row in rows:
-        groups.setdefault(row["lang"], []).append(row)
-    return groups
+    return _groups(rows, itemgetter("lang"))
 
 
 def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
     """Rows of each language pair, in order of first occurrence."""
-    groups: dict[tuple[str, str], list[AnyRow]] = {}
+    return _groups(rows, itemgetter("source_lang", "target_lang"))
+
+
+def _groups(rows: Iterable[AnyRow], key: Callable[[AnyRow], Any]) -> dict[Any, list[AnyRow]]:
+    groups: dict[Any, list[AnyRow]] = {}
     for row in rows:
-        groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
+        groups.setdefault(key(row), []).append(row)
     return groups
 
 
@@ -113,30 +116,36 @@ def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """Rows of each two languages; rows in the other order are swapped to the order of the first one."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for languages, group in by_pair(rows).items():
-        place = languages[::-1] if languages[::-1] in groups else languages
-        groups.setdefault(place, []).extend(in_order(group, place))
+        if languages[::-1] in groups:
+            languages = languages[::-1]
+        groups.setdefault(languages, []).extend(in_order(group, languages))
     return groups
 
 
 def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
     """Rows in a language pair, swapped where they are in the other order."""
-    chosen: list[Row] = []
+    ordered: list[Row] = []
     for row in rows:
-        found = (row["source_lang"], row["target_lang"])
-        if found == languages:
-            chosen.append(row)
-        elif found[::-1] == languages:
-            sides = {"source": row["target"], "target": row["source"]}
-            chosen.append({**row, **sides, "source_lang": found[1], "target_lang": found[0]})
-    return chosen
+        pair = (row["source_lang"], row["target_lang"])
+        if pair == languages:
+            ordered.append(row)
+        elif pair[::-1] == languages:
+            swapped = {"source": row["target"], "target": row["source"]}
+            ordered.append({**row, **swapped, "source_lang": pair[1], "target_lang": pair[0]})
+    return ordered
 
 
 def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
-    rows = list(rows)
-    return [row["source"] for row in rows], [row["target"] for row in rows]
+    """The source texts and the target texts of translation pairs."""
+    sources = []
+    targets = []
+    for row in rows:
+        sources.append(row["source"])
+        targets.append(row["target"])
+    return sources, targets
 
 
 def random_rows(rows: Sequence[Item], count: int, seed: int) -> list[Item]:
     """A random subset of rows, in their order; all when there are fewer."""
-    order = np.random.default_rng(seed).choice(len(rows), min(count, len(rows)), replace=False)
-    return [rows[place] for place in np.sort(order)]
+    numbers = np.random.default_rng(seed).choice(len(rows), min(count, len(rows)), replace=False)
+    return [rows[number] for number in np.sort(numbers)]

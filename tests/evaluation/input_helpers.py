@@ -16,8 +16,8 @@ def write_tsv(path: Path, rows: list[str]) -> str:
 
 def read(protocol: str, *data: str, **options: Any) -> Any:
     """Reads as the command does: options of data, and those of the protocol."""
-    own = {field.name: options.pop(field.name) for field in fields(DataOptions) if field.name in options}
-    return PROTOCOLS[protocol].read(PROTOCOLS[protocol], DataOptions(data, **own), options)
+    data_options = {field.name: options.pop(field.name) for field in fields(DataOptions) if field.name in options}
+    return PROTOCOLS[protocol].read(PROTOCOLS[protocol], DataOptions(data, **data_options), options)
 
 
 def texts(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
@@ -26,9 +26,15 @@ def texts(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
 
 def bucc_files(folder: Path) -> dict[str, Any]:
     """Options of protocol `bucc` with three sentences a side, of which one pair is gold."""
-    for part in ("train", "test"):
-        for end in ("de", "en"):
-            write_tsv(folder / f"{part}.{end}", [f"{part}-{end}-{n}\t{end} {part} {n}" for n in range(3)])
-        write_tsv(folder / f"{part}.gold", [f"{part}-de-0\t{part}-en-1"])
-    test, train = ([str(folder / f"{part}.{end}") for end in ("de", "en", "gold")] for part in ("test", "train"))
-    return {"data": tuple(test[:2]), "gold": test[2], "tune": tuple(train[:2]), "tune_gold": train[2]}
+    files = {}
+    for split in ("train", "test"):
+        sides = []
+        for code in ("de", "en"):
+            lines = [f"{split}-{code}-{n}\t{code} {split} {n}" for n in range(3)]
+            sides.append(write_tsv(folder / f"{split}.{code}", lines))
+        gold = write_tsv(folder / f"{split}.gold", [f"{split}-de-0\t{split}-en-1"])
+        files[split] = (tuple(sides), gold)
+
+    data, gold = files["test"]
+    tune, tune_gold = files["train"]
+    return {"data": data, "gold": gold, "tune": tune, "tune_gold": tune_gold}

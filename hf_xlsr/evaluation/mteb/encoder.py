@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -48,8 +49,10 @@ class MtebEncoder(AbsEncoder):
         prompt: Prompts = None,
         routes: Mapping[str, str] | None = None,
     ) -> None:
-        self.model, self.mteb_model_meta = model, mteb_model_meta
-        self.prompt, self.routes = prompt, routes
+        self.model = model
+        self.mteb_model_meta = mteb_model_meta
+        self.prompt = prompt
+        self.routes = routes
 
     @property
     def prompts(self) -> PromptTable:
@@ -76,27 +79,30 @@ class MtebEncoder(AbsEncoder):
                 raise XlsrError(
                     f"`{name}` must not be in `encode_kwargs`; give `prompt` and `routes` to `as_mteb_encoder`."
                 )
-        texts = [text for batch in inputs for text in batch["text"]]
+
+        texts = list(chain.from_iterable(batch["text"] for batch in inputs))
         role = None if prompt_type is None else PromptType(prompt_type).value
-        names = routes_of(self.model)
+        routes = routes_of(self.model)
         by_language = self._routes_by_language()
-        if names and role is None and not by_language:
+        if routes and role is None and not by_language:
             raise XlsrError(
-                f"The model has the routes {', '.join(names)}, and mteb's task {task_metadata.name} does not choose one. "
-                "Give `routes`, such as de=source."
+                f"The model has the routes {', '.join(routes)}, and mteb's task {task_metadata.name} does not choose "
+                "one. Give `routes`, such as de=source."
             )
+
         prompt_name = get_prompt_name(dict(self.prompts.texts), task_metadata, prompt_type) or role
         language = self._language(texts, task_metadata, hf_subset, prompt_name)
-        task = role if names else None
+        route = role if routes else None
         if by_language:
-            task = route_of(self.model, language, self.routes)
+            route = route_of(self.model, language, self.routes)
 
-        positions = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         prompt = self.prompts.text(role=prompt_name, language=language)
-        encoded = call_encode(self.model, list(positions), prompt=prompt, task=task, **encode_kwargs)
-        return as_vectors(encoded, "the model's output")[[positions[text] for text in texts]]
+        encoded = call_encode(self.model, list(row_of), prompt=prompt, task=route, **encode_kwargs)
+        return as_vectors(encoded, "the model's output")[[row_of[text] for text in texts]]
 
     def _routes_by_language(self) -> bool:
+        """Whether the model needs the language of texts to choose a route."""
         try:
             route_of(self.model, None, self.routes)
         except XlsrError:
@@ -117,11 +123,12 @@ class MtebEncoder(AbsEncoder):
             return candidates[0]
         if not (ways or by_language):
             return None
-        place = f"A column of mteb's task {metadata.name}, subset '{subset}',"
+
+        column = f"A column of mteb's task {metadata.name}, subset '{subset}',"
         if len(candidates) != 2:
-            listed = ", ".join(candidates) or "any language"
-            raise XlsrError(f"{place} may be in {listed}. Choose subsets of one or two languages.")
-        return column_language(texts, (candidates[0], candidates[1]), place=place)
+            languages = ", ".join(candidates) or "any language"
+            raise XlsrError(f"{column} may be in {languages}. Choose subsets of one or two languages.")
+        return column_language(texts, (candidates[0], candidates[1]), place=column)
 
 
 def as_mteb_encoder(
@@ -145,21 +152,31 @@ def as_mteb_encoder(
         routes: Language -> route of a model whose routes do not have the languages' names.
         languages: What the model is for, in its metadata; by default what its card or its routes say.
     """
-    loaded = load_encoder(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else model
-    readme = Path(model) / "README.md" if isinstance(model, (str, os.PathLike)) else None
-    card = front_matter(readme.read_text("utf-8", errors="replace")) if readme and readme.is_file() else {}
-    found = languages or card.get("language") or routes_of(loaded)
-    tags = [tag for language in ([found] if isinstance(found, str) else found) if (tag := langscript(language))]
-    encoders: list[Any] = [module for module in loaded.modules() if isinstance(module, PreTrainedModel)]
-    tables = {id(table): table.numel() for table in (encoder.get_input_embeddings().weight for encoder in encoders)}
+    loaded = model
+    card: dict[str, Any] = {}
+    if isinstance(model, (str, os.PathLike)):
+        loaded = load_encoder(os.fspath(model))
+        readme = Path(model) / "README.md"
+        if readme.is_file():
+            card = front_matter(readme.read_text("utf-8", errors="replace"))
+
+    languages = languages or card.get("language") or routes_of(loaded)
+    if isinstance(languages, str):
+        languages = [languages]
+    embedding_sizes = {}
+    for module in loaded.modules():
+        if isinstance(module, PreTrainedModel):
+            table = module.get_input_embeddings().weight
+            embedding_sizes[id(table)] = table.numel()
     parameters = list(loaded.parameters())
+
     meta = ModelMeta.create_empty(
         overwrites={
             "name": _name(model, name),
             "revision": content_hash(model),
-            "languages": tags or None,
+            "languages": list(filter(None, map(langscript, languages))) or None,
             "n_parameters": sum(parameter.numel() for parameter in parameters),
-            "n_embedding_parameters": sum(tables.values()) if tables else None,
+            "n_embedding_parameters": sum(embedding_sizes.values()) if embedding_sizes else None,
             "memory_usage_mb": sum(parameter.numel() * parameter.element_size() for parameter in parameters) / 2**20,
             "max_tokens": finite_length(loaded),
             "embed_dim": loaded.get_embedding_dimension(),
@@ -176,14 +193,21 @@ def as_mteb_encoder(
 
 def _experiment(prompt: Prompts, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
     """Prompt and routes, which affect embeddings; mteb caches results per combination."""
-    options: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
-    options.update({"routes": dict(routes)} if routes else {})
+    options: dict[str, Any] = {}
+    if prompt is not None:
+        options["prompt"] = prompt
+    if routes:
+        options["routes"] = dict(routes)
+    if not options:
+        return None
+
     # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-    return {**options, "digest": digest} if options else None
+    return {**options, "digest": digest}
 
 
 def _name(model: Any, name: str | None) -> str:
+    """How mteb files a model, `owner/name`."""
     if name is None and isinstance(model, (str, os.PathLike)):
         name = Path(model).resolve().name if Path(model).is_dir() else str(model)
     name = name or "sentence-transformer"
@@ -236,22 +260,25 @@ def evaluate_mteb(
         raise XlsrError(
             f"`{next(iter(options))}` has no effect on an encoder that is already made. Give it to `as_mteb_encoder`."
         )
+    if isinstance(tasks, (str, AbsTask)):
+        tasks = [tasks]
     encoder = model if isinstance(model, MtebEncoder) else as_mteb_encoder(model, **options)
     encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
     measurements = Results()
     with tempfile.TemporaryDirectory() as folder:
         results = mteb.ResultCache(Path(cache or folder))
-        for task in [tasks] if isinstance(tasks, (str, AbsTask)) else tasks:
-            chosen = mteb_task(task) if isinstance(task, str) else task
-            measurements |= _task_results(chosen, _run(encoder, chosen, results, encode_kwargs))
+        for task in tasks:
+            if isinstance(task, str):
+                task = mteb_task(task)
+            measurements |= _task_results(task, _run(encoder, task, results, encode_kwargs))
     return measurements
 
 
 def _run(encoder: MtebEncoder, task: AbsTask, results: mteb.ResultCache, encode_kwargs: Any) -> TaskResult:
     """mteb's result of one task, from the cache if it has one of these data."""
-    found = results.load_task_result(task.metadata.name, encoder.mteb_model_meta)
+    cached = results.load_task_result(task.metadata.name, encoder.mteb_model_meta)
     # mteb takes a complete result from its cache whatever data it is of.
-    valid = found is not None and found.is_mergeable(task)
+    valid = cached is not None and cached.is_mergeable(task)
     result = mteb.evaluate(
         encoder,
         task,
@@ -265,19 +292,31 @@ def _run(encoder: MtebEncoder, task: AbsTask, results: mteb.ResultCache, encode_
 
 
 def _task_results(task: AbsTask, result: TaskResult) -> Results:
-    found = Results()
-    subsets = task.metadata.hf_subsets_to_langscripts
-    tags = metric_languages(dict.fromkeys(tag for langs in subsets.values() for tag in langs))
-    names = {subset: tuple(tags[tag] for tag in langs) for subset, langs in subsets.items()}
-    counts = Counter(names.values())
+    """The main score of each subset and split, under our keys."""
+    names = _subset_languages(task)
+    results = Results()
     for split in task.eval_splits:
         for scores in result.scores.get(split, ()):
             subset = scores["hf_subset"]
             if subset not in task.hf_subsets and not task.is_aggregate:
                 continue
-            plain = subset in names and len(subsets[subset]) <= 3 and counts[names[subset]] == 1
-            tagged = names[subset] if plain else (subset.replace("/", "-"),)
-            languages = (tagged[0], tagged[1]) if len(tagged) == 2 else "-".join(tagged)
+            languages = names.get(subset, subset.replace("/", "-"))
             values = dict.fromkeys(("main_score", task.metadata.main_score), float(scores["main_score"]))
-            found |= measured(task.metadata.name, "mteb", languages, split, values)
-    return found
+            results |= measured(task.metadata.name, "mteb", languages, split, values)
+
+    return results
+
+
+def _subset_languages(task: AbsTask) -> dict[str, str | tuple[str, str]]:
+    """The languages of subsets with at most three that no other subset has, as results name them."""
+    tags_of = task.metadata.hf_subsets_to_langscripts
+    codes = metric_languages(set(chain.from_iterable(tags_of.values())))
+    codes_of = {subset: tuple(codes[tag] for tag in tags) for subset, tags in tags_of.items()}
+    counts = Counter(codes_of.values())
+
+    names: dict[str, str | tuple[str, str]] = {}
+    for subset, languages in codes_of.items():
+        if len(languages) > 3 or counts[languages] > 1:
+            continue
+        names[subset] = (languages[0], languages[1]) if len(languages) == 2 else "-".join(languages)
+    return names

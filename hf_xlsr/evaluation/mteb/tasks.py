@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import langcodes
@@ -22,24 +23,27 @@ Row = dict[str, Any]
 SAMPLE = 2000  # texts of a column that vote
 CLEAR = 2 / 3  # share of the votes that settles a column's language
 
-# Type of task -> our columns, and the columns that name the languages.
+# Type of task -> our columns, besides those of the languages.
 COLUMNS = {
-    "BitextMining": (("source", "target"), ("source_lang", "target_lang")),
-    "STS": (("sentence1", "sentence2", "score"), ("lang",)),
-    "PairClassification": (("sentence1", "sentence2", "label"), ("lang",)),
-    "Classification": (("text", "label", "split"), ("lang",)),
+    "BitextMining": ("source", "target"),
+    "STS": ("sentence1", "sentence2", "score"),
+    "PairClassification": ("sentence1", "sentence2", "label"),
+    "Classification": ("text", "label"),
 }
 
 
 def their_columns(task: Any) -> dict[str, str]:
+    """Our column -> the column of a task's data."""
     names = {"source": "sentence1", "target": "sentence2", "score": "score"}
+    names["label"] = getattr(task, "label_column_name", "label")
     if task.metadata.type == "STS":
-        names.update(zip(("sentence1", "sentence2"), task.column_names, strict=True))
+        names["sentence1"], names["sentence2"] = task.column_names
     elif task.metadata.type == "PairClassification":
-        names["sentence1"], names["sentence2"] = task.input1_column_name, task.input2_column_name
+        names["sentence1"] = task.input1_column_name
+        names["sentence2"] = task.input2_column_name
     elif task.metadata.type == "Classification":
         names["text"] = task.input_column_name
-    return names | {"label": getattr(task, "label_column_name", "label")}
+    return names
 
 
 def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
@@ -48,17 +52,25 @@ def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str
         task = mteb.get_task(name, hf_subsets=list(hf_subsets) or None)
     except (KeyError, ValueError) as error:
         raise XlsrError(f"mteb task '{name}': {error_line(error.args[0])}") from error
-    if languages:
-        # Tasks have different tags of one language: `zho-Hans` or `cmn-Hans`, `ara-Arab` or `arb-Arab`.
-        wanted = {whole_tag(langscript(language) or language): language for language in languages}
-        theirs = task.metadata.hf_subsets_to_langscripts
-        tags = {subset: set(map(whole_tag, theirs[subset])) for subset in task.hf_subsets}
-        task.hf_subsets = [subset for subset in task.hf_subsets if tags[subset] <= wanted.keys()]
-        if not task.hf_subsets:
-            raise XlsrError(f"mteb task '{name}' has no subset in {', '.join(languages)}; use other --languages.")
-        found = set().union(*(tags[subset] for subset in task.hf_subsets))
-        if lost := [language for tag, language in wanted.items() if tag not in found]:
-            logger.warning("mteb task '%s' has no subset for %s in these languages", name, ", ".join(lost))
+    if not languages:
+        return task
+
+    # Tasks have different tags of one language: `zho-Hans` or `cmn-Hans`, `ara-Arab` or `arb-Arab`.
+    language_of = {whole_tag(langscript(language) or language): language for language in languages}
+    selected_tags: set[str] = set()
+    subsets = []
+    for subset in task.hf_subsets:
+        tags = set(map(whole_tag, task.metadata.hf_subsets_to_langscripts[subset]))
+        if tags <= language_of.keys():
+            subsets.append(subset)
+            selected_tags |= tags
+    if not subsets:
+        raise XlsrError(f"mteb task '{name}' has no subset in {', '.join(languages)}; use other --languages.")
+
+    unused = [language for tag, language in language_of.items() if tag not in selected_tags]
+    if unused:
+        logger.warning("mteb task '%s' has no subset for %s in these languages", name, ", ".join(unused))
+    task.hf_subsets = subsets
     return task
 
 
@@ -73,37 +85,43 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
     first; of classification all of them and the one it trains on.
     """
     task = mteb_task(task_name)
-    kind, unknown = task.metadata.type, set(subsets or ()) - set(task.hf_subsets)
-    if kind not in COLUMNS or unknown:
-        what = f"no subset {', '.join(unknown)}" if kind in COLUMNS else f"type {kind} is unsupported"
-        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: {what}.")
+    unknown = set(subsets or ()) - set(task.hf_subsets)
+    if task.metadata.type not in COLUMNS:
+        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: type {task.metadata.type} is unsupported.")
+    if unknown:
+        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: no subset {', '.join(unknown)}.")
+
     # Only these are downloaded, where the Hub keeps them apart.
     task.hf_subsets = list(subsets or task.hf_subsets)
     task.load_data()
-    tags = [tag for langs in task.metadata.hf_subsets_to_langscripts.values() for tag in langs]
-    languages = metric_languages(dict.fromkeys(tags))
-    parts = list(_parts(task, split))
-    return (row for part in parts for row in _read(task, *part, languages))
+    tags = chain.from_iterable(task.metadata.hf_subsets_to_langscripts.values())
+    languages = metric_languages(set(tags))
+    tables = list(_wanted_tables(task, split))
+    return chain.from_iterable(_read_table(task, *table, languages) for table in tables)
 
 
-def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
-    """Subset, split and table of each part of the data that is wanted."""
+def _wanted_tables(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
+    """Subset, split and rows of each table of the data that is wanted."""
     for subset in task.hf_subsets:
         tables = _tables(task, subset)
         if split is None:
-            wanted = [name for name in _usual_splits(task) if name in tables]
+            names = [name for name in _usual_splits(task) if name in tables]
+        elif split in tables:
+            names = [split]
         else:
-            wanted = [split] if split in tables else [name for name in tables if split_name(name) == split_name(split)]
-        if not wanted:
+            names = [name for name in tables if split_name(name) == split_name(split)]
+        if not names:
             raise XlsrError(
                 f"Subset '{subset}' of mteb's task {task.metadata.name} has no split "
                 f"'{split or _usual_splits(task)[0]}', only {', '.join(tables) or 'none'}."
             )
-        for name in wanted:
+
+        for name in names:
             yield subset, name, tables[name]
 
 
 def _tables(task: Any, subset: str) -> Any:
+    """The tables of a subset by split."""
     together = getattr(task, "parallel_subsets", False) or (subset == "default" and subset not in task.dataset)
     return task.dataset if together else task.dataset.get(subset, {})
 
@@ -122,25 +140,30 @@ def _usual_splits(task: Any) -> list[str]:
     return ["test"] if "test" in tested else tested[:1]
 
 
-def _read(task: Any, subset: str, split: str, data: Any, languages: dict[str, str]) -> Iterator[Row]:
-    columns, sides = COLUMNS[task.metadata.type]
-    ours = [column for column in columns if column != "split"]
-    names = [their_columns(task)[column] for column in ours]
-    own = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
-    if len(sides) == 2:
-        names = subset.split("-") if task.parallel_subsets else names
-        constant = {"source_lang": own[0], "target_lang": own[:2][-1]}
+def _read_table(task: Any, subset: str, split: str, table: Any, languages: dict[str, str]) -> Iterator[Row]:
+    """The rows of one table with our columns."""
+    columns = COLUMNS[task.metadata.type]
+    names = their_columns(task)
+    codes = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
+    constants = {}
+    if task.metadata.type == "BitextMining":
+        constants = {"source_lang": codes[0], "target_lang": codes[:2][-1]}
+        if task.parallel_subsets:
+            names["source"], names["target"] = subset.split("-")
     else:
-        constant = {"lang": "+".join(dict.fromkeys(own))}  # no language tag has a plus sign
-    if "split" in columns:
-        constant["split"] = split
-    if not isinstance(data, dict) and len(data) == 1 and isinstance(data[0][names[0]], list):
-        data = data[0]  # older tasks keep each column as one list
-    values = [data[name] for name in names]
-    if isinstance(data, dict) and "gold" in data:
+        constants["lang"] = "+".join(dict.fromkeys(codes))  # no language tag has a plus sign
+    if task.metadata.type == "Classification":
+        constants["split"] = split
+
+    if not isinstance(table, dict) and len(table) == 1 and isinstance(table[0][names[columns[0]]], list):
+        table = table[0]  # older tasks keep each column as one list
+    values = [table[names[column]] for column in columns]
+    if isinstance(table, dict) and "gold" in table:
         # The first BUCC also has targets without a source.
-        values[1] = [values[1][target] for _, target in data["gold"]]
-    return ({**dict(zip(ours, row, strict=True)), **constant} for row in zip(*values, strict=True))
+        values[1] = [values[1][target] for _, target in table["gold"]]
+
+    for row in zip(*values, strict=True):
+        yield {**dict(zip(columns, row, strict=True)), **constants}
 
 
 def langscript(language: str) -> str | None:
@@ -169,13 +192,16 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
     first, second = candidates
     advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
     share = share_of_first(candidates, place=place, advice=advice)
-    votes = [found for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := share(text)) is not None]
-    won = sum(0.5 if vote == 0.5 else vote > 0.5 for vote in votes) / max(len(votes), 1)
-    if votes and won >= CLEAR:
+
+    sampled_texts = texts[:: max(1, len(texts) // SAMPLE)]
+    votes = [vote for vote in map(share, sampled_texts) if vote is not None]
+    points = sum((vote > 0.5) + (vote >= 0.5) for vote in votes)  # a tie gives each language one
+    share_of_votes = points / 2 / max(len(votes), 1)
+    if votes and share_of_votes >= CLEAR:
         return first
-    if votes and won <= 1 - CLEAR:
+    if votes and share_of_votes <= 1 - CLEAR:
         return second
     raise XlsrError(
-        f"{place} may be in {first} or {second}: {won:.0%} of its {len(votes)} texts with letters look like {first}; "
-        f"{advice}."
+        f"{place} may be in {first} or {second}: {share_of_votes:.0%} of its {len(votes)} texts with letters look like "
+        f"{first}; {advice}."
     )

@@ -72,8 +72,9 @@ def bucc_settings(
         `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`. mteb's BUCC
         has no threshold: it retrieves gold sentences among gold sentences, see `tatoeba_mteb`.
     """
-    same = set(tune.sources) == set(test.sources) and set(tune.targets) == set(test.targets)
-    if tune_split == split or same:
+    same_sources = set(tune.sources) == set(test.sources)
+    same_targets = set(tune.targets) == set(test.targets)
+    if tune_split == split or (same_sources and same_targets):
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
     full_names = {(k, margin): f"{protocol}-{margin_setting(k, margin)}" for k, margin in settings}
     widest = max(k for k, _ in full_names)
@@ -241,9 +242,7 @@ def _extraction_metrics(
 
     # Examples that all encoders share: gold pairs, and sources with their counts of right, extracted and gold pairs.
     source_count, target_count = searched.shape
-    counts = []
-    for codes in (right, extracted, gold):
-        counts.append(np.bincount(codes // target_count, minlength=source_count))
+    counts = [np.bincount(codes // target_count, minlength=source_count) for codes in (right, extracted, gold)]
     outcomes: dict[str, Outcomes | np.ndarray] = {
         "precision": Outcomes("share", (counts[0], counts[1])),
         "recall": np.isin(gold, extracted),
@@ -259,9 +258,6 @@ class BitextInputs(Inputs):
     test: BuccData
     tune: BuccData
     languages: tuple[str, str]
-
-    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
-        return {"test": data_hash(self.test.texts), "tune": data_hash(self.tune.texts)}
 
 
 @dataclass(frozen=True)
@@ -300,6 +296,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     return BitextInputs(
         name=data.name or data_name(data.files),
         split=data.split,
+        hashes={"test": data_hash(test.texts), "tune": data_hash(tune.texts)},
         test=test,
         tune=tune,
         languages=(codes[source_tag], codes[target_tag]),

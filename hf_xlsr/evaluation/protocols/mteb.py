@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,6 @@ class MtebInputs(Inputs):
 
     tasks: dict[str, Any]
 
-    def hashes(self, columns: Sequence[str]) -> dict[str, str]:
-        """The revisions of the data."""
-        return {name: task.metadata.dataset["revision"] for name, task in self.tasks.items()}
-
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> MtebInputs:
     from hf_xlsr.evaluation.mteb.tasks import mteb_task
@@ -37,7 +33,8 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     for file in data.files:
         name = file.removeprefix(MTEB)
         tasks[name] = mteb_task(name, data.languages, hf_subsets=options.get("hf_subsets") or ())
-    return MtebInputs(name=data.name or "", split=data.split, tasks=tasks)
+    revisions = {name: task.metadata.dataset["revision"] for name, task in tasks.items()}
+    return MtebInputs(name=data.name or "", split=data.split, hashes=revisions, tasks=tasks)
 
 
 def _run(encoder: Encoder, inputs: MtebInputs, options: MtebOptions) -> Results:

@@ -99,17 +99,13 @@ class _Task(NamedTuple):
 def _read_scored(rows: Iterable[Row], name: str) -> _Task:
     rows = list(rows)
     table = f"tasks['{name}']"
-    with_subsets = bool(rows) and "subset" in rows[0]
-    values = ["score", "subset"] if with_subsets else ["score"]
-    first, second, gold, *subsets = read_columns(rows, texts=["sentence1", "sentence2"], values=values, name=table)
-
+    first, second, gold = read_columns(rows, texts=["sentence1", "sentence2"], values=["score"], name=table)
     scores = np.array([read_score(score, f"row {row} of {table}", np.nan) for row, score in enumerate(gold)])
-    subset_names = np.array(list(map(str, subsets[0])) if with_subsets else [""] * len(gold))
+    subsets = np.array([str(row.get("subset", "")) for row in rows])
+
     scored_rows = np.flatnonzero(~np.isnan(scores))
-    sides = []
-    for side in (first, second):
-        sides.append([" ".join(side[row].split()) for row in scored_rows])
-    return _Task(sides, scores[scored_rows], subset_names[scored_rows], dropped=len(gold) - len(scored_rows))
+    sides = [[" ".join(side[row].split()) for row in scored_rows] for side in (first, second)]
+    return _Task(sides, scores[scored_rows], subsets[scored_rows], dropped=len(gold) - len(scored_rows))
 
 
 def _correlations(cosines: np.ndarray, task: _Task, name: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -43,14 +43,10 @@ class SearchOptions(DebiasOptions):
 
 @dataclass(kw_only=True)
 class SearchInputs(RowInputs):
-    """Parallel texts; or queries, and the documents of a retrieval data set with their relevance."""
+    """Queries, and the documents of a retrieval data set with their relevance."""
 
-    documents: Rows = field(default_factory=list)
-    relevance: Rows = field(default_factory=list)
-
-    @property
-    def tables(self) -> dict[str, Rows]:
-        return {**super().tables, "pool": self.documents, "relevance": self.relevance}
+    pool: Rows
+    relevance: Rows
 
 
 def search(
@@ -105,7 +101,8 @@ def _search_metrics(
         for document_language, rank, is_error in zip(documents, ranks.T, errors.T, strict=True):
             if document_language == language:
                 continue
-            outcomes = {"mrr": 1 / rank, f"ndcg@{DEPTH}": np.where(rank <= DEPTH, 1 / np.log2(1 + rank), 0.0)}
+            gain = 1 / np.log2(1 + rank)
+            outcomes = {"mrr": 1 / rank, f"ndcg@{DEPTH}": np.where(rank <= DEPTH, gain, 0.0)}
             for k in RANKS:
                 outcomes[f"recall@{k}"] = rank <= k
             outcomes["own_language_error"] = is_error
@@ -256,13 +253,13 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     document_table = narrowed(reader, ("document_id", "text"), tags).open(documents, data.languages[-1:])
     tables = {"rows": query_table.split(data.split)}
     # One language is that of the queries; documents that have languages of their own stay whole.
-    tables["documents"] = document_table.split(None, select=len(data.languages) > 1)
+    tables["pool"] = document_table.split(None, select=len(data.languages) > 1)
     query_language = tables["rows"][0]["lang"]
     judged = narrowed(reader, ("query_id", "document_id"), ("score", "split")).open((relevance,), (query_language,))
     tables["relevance"] = judged.split(data.split)
 
-    tables = finish_tables(tables, reader, data, whole=["documents", "relevance"])
-    return SearchInputs(**describe(reader, data), **tables)
+    tables = finish_tables(tables, reader, data, whole=["pool", "relevance"])
+    return SearchInputs(**describe(protocol, reader, data, tables), **tables)
 
 
 def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results:
@@ -279,8 +276,8 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
         document = str(row["document_id"])
         gain = read_score(row.get("score"), f"query {query} and document {document} in --relevance", 1)
         relevance.setdefault(query, {})[document] = gain
-    documents = {str(row["document_id"]): row["text"] for row in inputs.documents}
-    document_languages = {str(row["document_id"]): row["lang"] for row in inputs.documents}
+    documents = {str(row["document_id"]): row["text"] for row in inputs.pool}
+    document_languages = {str(row["document_id"]): row["lang"] for row in inputs.pool}
     distinct_languages = set(document_languages.values())
 
     results = Results()

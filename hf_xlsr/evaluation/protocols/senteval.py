@@ -46,7 +46,8 @@ class TaskSpec:
     @property
     def columns(self) -> tuple[str, ...]:
         answer = "score" if self.test == "relatedness" else "label"
-        return (*self.texts, answer, *(() if self.test == "nested" else ("split",)))
+        columns = (*self.texts, answer)
+        return columns if self.test == "nested" else (*columns, "split")
 
 
 TASKS: dict[str, TaskSpec] = {
@@ -99,35 +100,43 @@ def senteval(
     from hf_xlsr.utils.devices import resolve_device
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    place = resolve_device(device) if device else accelerator or torch.device("cpu")
+    torch_device = resolve_device(device) if device else accelerator or torch.device("cpu")
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
-    read = {name: read_task(rows, name) for name, rows in tasks.items()}
+    loaded_tasks = {name: _read_task(rows, name) for name, rows in tasks.items()}
+
     results = Results()
     accuracies = []
-    for name, task in read.items():
-        spec, rows = task.spec, list(task.splits.values())
+    for name, task in loaded_tasks.items():
+        spec = task.spec
         features = _features(encoder, task, language, encoding)
+        splits = task.splits.values()
         if spec.test == "relatedness":
-            dev_pearson, tested = relatedness(features, task.gold, *rows, seed=seed, device=place)
+            dev_pearson, tested = relatedness(features, task.gold, *splits, seed=seed, device=torch_device)
             dev = {"pearson": dev_pearson}
         else:
-            options: dict[str, Any] = {"schedule": SCHEDULE, "folds": FOLDS, "seed": seed, "device": place}
-            outcome = getattr(Classification(features, task.gold, **options), spec.test)(*rows)
-            dev, tested = {"accuracy": outcome.dev}, {"accuracy": outcome.test}
-            if spec.f1:
-                tested["f1"] = float(f1(outcome.predicted == 1, task.gold[task.splits["test"]] == 1))
+            classification = Classification(
+                features, task.gold, schedule=SCHEDULE, folds=FOLDS, seed=seed, device=torch_device
+            )
+            outcome = getattr(classification, spec.test)(*splits)
             accuracies.append(outcome.test)
+            dev = {"accuracy": outcome.dev}
+            tested = {"accuracy": outcome.test}
+            if spec.f1:
+                is_positive = task.gold[task.splits["test"]] == 1
+                tested["f1"] = float(f1(outcome.predicted == 1, is_positive))
+
         logger.info("%s: %s", name, tested)
         tested["pairs" if spec.pairs else "sentences"] = len(task.splits["test"])
         results |= measured(name, "senteval", language, "test", tested)
         results |= measured(name, "senteval", language, "dev", dev)
+
     if len(accuracies) > 1:
         mean = {"accuracy": float(np.mean(accuracies))}
         results |= measured(f"average-of-{len(accuracies)}", "senteval", language, "test", mean)
     return results
 
 
-class Task(NamedTuple):
+class _Task(NamedTuple):
     """The texts of a task, its label numbers or scores, `(rows,)`, and its rows by split, in SentEval's order."""
 
     spec: TaskSpec
@@ -136,49 +145,59 @@ class Task(NamedTuple):
     splits: dict[str, np.ndarray]
 
 
-def read_task(rows: Iterable[Row], name: str) -> Task:
+def _read_task(rows: Iterable[Row], name: str) -> _Task:
     """Reads and checks the rows of a task."""
-    spec, place = TASKS[name.partition(".")[0]], f"tasks['{name}']"
+    spec = TASKS[name.partition(".")[0]]
+    table = f"tasks['{name}']"
     count = len(spec.texts)
-    columns = read_columns(rows, texts=spec.texts, values=spec.columns[count:], name=place)
-    sides = [[" ".join(text.split()) for text in side] for side in columns[:count]]
+    columns = read_columns(rows, texts=spec.texts, values=spec.columns[count:], name=table)
+    words = [list(map(str.split, column)) for column in columns[:count]]
     answers = columns[count]
-    splits = _splits(spec, columns[-1], place)
-    gold = _scores(answers, place) if spec.test == "relatedness" else _labels(spec, answers, splits, place)
-    words = [np.array([len(text.split()) for text in side]) for side in sides]
+
+    splits = _splits(spec, columns[-1], table)
+    gold = _scores(answers, table) if spec.test == "relatedness" else _labels(spec, answers, splits, table)
+    counts = [[len(text_words) for text_words in side] for side in words]
+    keys = np.array([gold, *reversed(counts)])  # the last key of lexsort comes first
     for split, members in splits.items():
-        keys = [column[members] for column in (*words, gold)]
-        splits[split] = members[np.lexsort(keys[::-1])]  # the last key of lexsort comes first
-    return Task(spec, sides, gold, splits)
+        splits[split] = members[np.lexsort(keys[:, members])]
+
+    sides = [list(map(" ".join, side)) for side in words]
+    return _Task(spec, sides, gold, splits)
 
 
-def _splits(spec: TaskSpec, names: Sequence[Any], place: str) -> dict[str, np.ndarray]:
-    wanted = SPLITS[spec.test]
-    plain = ["test" if spec.test == "nested" else split_name(name) for name in names]
+def _splits(spec: TaskSpec, names: Sequence[Any], table: str) -> dict[str, np.ndarray]:
+    """The rows of each split that the task is tested on."""
+    if spec.test == "nested":
+        return {"test": np.arange(len(names))}
+
+    expected = SPLITS[spec.test]
+    splits = [split_name(name) for name in names]
     if spec.test == "train_folds":
-        plain = ["train" if name == "dev" else name for name in plain]
-    if set(plain) != set(wanted):
-        found = ", ".join(sorted(set(plain)))
-        raise XlsrError(f"{place} must have rows of the splits {', '.join(wanted)}, got {found}.")
-    return {split: np.flatnonzero(np.array(plain) == split) for split in wanted}
+        splits = ["train" if split == "dev" else split for split in splits]
+    if set(splits) != set(expected):
+        listed = ", ".join(sorted(set(splits)))
+        raise XlsrError(f"{table} must have rows of the splits {', '.join(expected)}, got {listed}.")
+    return {split: np.flatnonzero(np.array(splits) == split) for split in expected}
 
 
-def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray], place: str) -> np.ndarray:
-    learnt = [answers[row] for row in splits.get("train", splits["test"])]
-    numbers = number_labels(learnt, place if spec.test == "nested" else f"the train rows of {place}")
-    return as_numbers(answers, numbers, place)
+def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray], table: str) -> np.ndarray:
+    """The numbers of the labels, of which all must be in the training rows."""
+    train_labels = [answers[row] for row in splits.get("train", splits["test"])]
+    numbers = number_labels(train_labels, table if spec.test == "nested" else f"the train rows of {table}")
+    return as_numbers(answers, numbers, table)
 
 
-def _scores(answers: Sequence[Any], place: str) -> np.ndarray:
+def _scores(answers: Sequence[Any], table: str) -> np.ndarray:
     scores = np.array(answers, np.float64)
     wrong = np.flatnonzero(~((scores >= 0) & (scores <= MAX_SCORE)))
     if wrong.size:
         row = wrong[0]
-        raise XlsrError(f"Row {row} of {place} must have a score from 0 to {MAX_SCORE}, got {answers[row]!r:.40}.")
+        raise XlsrError(f"Row {row} of {table} must have a score from 0 to {MAX_SCORE}, got {answers[row]!r:.40}.")
     return scores
 
 
-def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:
+def _features(encoder: Encoder, task: _Task, language: str, encoding: EncodingOptions) -> np.ndarray:
+    """The input of the classifiers: vectors of texts, or `[|u - v|, u * v]` of pairs."""
     if not task.spec.pairs:
         return embed(encoder, task.sides[0], language=language, normalize=False, **encoding)
     u, v = embed_pairs(encoder, task.sides, (language, language), normalize=False, **encoding)

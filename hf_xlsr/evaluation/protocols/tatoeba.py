@@ -108,11 +108,17 @@ def tatoeba_mteb(
     from sklearn.metrics import precision_recall_fscore_support
 
     nearest = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
-    right = nearest == (labels := np.arange(len(nearest)))
-    scores = precision_recall_fscore_support(labels, nearest, average="weighted", zero_division=0)
-    values = dict(zip(("precision", "recall", "f1"), map(float, scores[:3]), strict=True))
-    values |= {"accuracy": float(right.mean()), "pairs": len(right)}
-    return measured(name, "tatoeba-mteb", languages, split, values, {"recall": right, "accuracy": right})
+    rows = np.arange(len(nearest))
+    is_right = nearest == rows
+    precision, recall, f1, _ = precision_recall_fscore_support(rows, nearest, average="weighted", zero_division=0)
+    values = {
+        "precision": float(precision),
+        "recall": float(recall),
+        "f1": float(f1),
+        "accuracy": float(is_right.mean()),
+        "pairs": len(is_right),
+    }
+    return measured(name, "tatoeba-mteb", languages, split, values, {"recall": is_right, "accuracy": is_right})
 
 
 def tatoeba_xtreme(
@@ -134,8 +140,8 @@ def tatoeba_xtreme(
     if language_code(languages[0]) != "en":
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
-    right = nearest == np.arange(len(nearest))
-    return averaged(name, "tatoeba-xtreme", languages, split, {"accuracy": right}, {"pairs": len(right)})
+    is_right = nearest == np.arange(len(nearest))
+    return averaged(name, "tatoeba-xtreme", languages, split, {"accuracy": is_right}, {"pairs": len(is_right)})
 
 
 def xsr(
@@ -154,17 +160,21 @@ def xsr(
 
     The candidates are the distinct sentences in `pool` and `golds`, the translations of the queries; ties go to the one
     seen first. The translation is found by its exact text. `roles` name the sides of queries and candidates, for prompts
-    by side. Gives `precision@1`, `precision@5`, `precision@10`,
-    `pool_size` (number of candidates) and `queries`, under `{name}-xsr/en-fr/test/`.
+    by side. Gives `precision@1`, `precision@5`, `precision@10`, `pool_size` (number of candidates) and `queries`, under
+    `{name}-xsr/en-fr/test/`.
     """
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    position = {text: place for place, text in enumerate(dict.fromkeys((*pool, *golds)))}
-    vectors = embed_sides(encoder, (queries, list(position)), languages, roles=roles, **encoding)
-    truth = np.array([position[text] for text in golds])
-    hits = nearest_neighbours(*vectors, max(RANKS))[1] == truth[:, None]
-    outcomes = {f"precision@{k}": hits[:, :k].any(axis=1) for k in RANKS}
-    return averaged(name, "xsr", languages, split, outcomes, {"pool_size": len(position), "queries": len(queries)})
+    candidates = list(dict.fromkeys((*pool, *golds)))
+    row_of = {text: row for row, text in enumerate(candidates)}
+    gold_rows = np.array([row_of[text] for text in golds])
+    vectors = embed_sides(encoder, (queries, candidates), languages, roles=roles, **encoding)
+
+    _, nearest = nearest_neighbours(*vectors, max(RANKS))
+    is_gold = nearest == gold_rows[:, None]
+    outcomes = {f"precision@{k}": is_gold[:, :k].any(axis=1) for k in RANKS}
+    counts = {"pool_size": len(candidates), "queries": len(queries)}
+    return averaged(name, "xsr", languages, split, outcomes, counts)
 
 
 def xsr_both_directions(

@@ -55,10 +55,19 @@ def zero_shot(
     """
     from hf_xlsr.evaluation.classifiers import MLDOC_MLP
 
-    rows = read_labelled(train, dev, tests, texts=["text"])
-    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": MLDOC_MLP}
-    training |= {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
-    return _transfer(encoder, rows, training, name, f"zero-shot-{head}", split, "documents", **encoding)
+    return _transfer(
+        encoder,
+        read_labelled(train, dev, tests, texts=["text"]),
+        encoding,
+        (name, f"zero-shot-{head}", split),
+        count="documents",
+        language=train_language,
+        head=head,
+        mlp=MLDOC_MLP,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
 
 
 def nli(
@@ -94,10 +103,19 @@ def nli(
     """
     from hf_xlsr.evaluation.classifiers import XNLI_MLP
 
-    rows = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_relation)
-    training: dict[str, Any] = {"language": train_language, "head": head, "mlp": XNLI_MLP}
-    training |= {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
-    return _transfer(encoder, rows, training, name, f"nli-{head}", split, "pairs", **encoding)
+    return _transfer(
+        encoder,
+        read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_relation),
+        encoding,
+        (name, f"nli-{head}", split),
+        count="pairs",
+        language=train_language,
+        head=head,
+        mlp=XNLI_MLP,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
 
 
 def _relation(label: Any, row: int, name: str) -> str:
@@ -114,26 +132,24 @@ def _relation(label: Any, row: int, name: str) -> str:
 def _transfer(
     encoder: Encoder,
     rows: tuple[LabelledTexts, LabelledTexts, dict[str, LabelledTexts]],
-    training: Mapping[str, Any],
-    name: str,
-    protocol: str,
-    split: str,
+    encoding: EncodingOptions,
+    key: tuple[str, str, str],
+    *,
     count: str,
-    **encoding: Unpack[EncodingOptions],
+    language: str,
+    **training: Any,
 ) -> Results:
-    """Trains a head and tests it in each language."""
+    """Trains a head in a language and tests it in each language; `key` is the data's name, the protocol and the split."""
     from hf_xlsr.evaluation.classifiers import features_of, learn_classifier
 
     train, dev, tests = rows
-    train_language = training["language"]
-    classifier = learn_classifier(encoder, train, dev, **training, **encoding)
-
-    languages = (train_language, train_language)
-    results = measured(name, protocol, languages, "dev", {"accuracy": classifier.dev_accuracy})
-    for language, texts in tests.items():
-        features = features_of(classifier.encoder, texts.sides, language, **encoding)
+    name, protocol, split = key
+    classifier = learn_classifier(encoder, train, dev, language=language, **training, **encoding)
+    results = measured(name, protocol, (language, language), "dev", {"accuracy": classifier.dev_accuracy})
+    for test_language, texts in tests.items():
+        features = features_of(classifier.encoder, texts.sides, test_language, **encoding)
         is_right = classifier.predict(features) == texts.labels
-        languages = (train_language, language)
+        languages = (language, test_language)
         results |= averaged(name, protocol, languages, split, {"accuracy": is_right}, {count: len(is_right)})
 
     return results

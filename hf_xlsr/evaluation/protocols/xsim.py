@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,12 +20,11 @@ from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 EACH = 3  # distractors of a kind for a sentence
 KINDS = ("number", "entity", "meaning")
-NUMBER_WORDS = (
-    "one two three four five six seven eight nine ten eleven twelve".split(),
-    "twenty thirty forty fifty sixty seventy eighty ninety".split(),
-    "hundred thousand million billion".split(),
-    "first second third fourth fifth sixth seventh eighth ninth tenth".split(),
-)
+NUMBERS = """
+one two three four five six seven eight nine ten eleven twelve; twenty thirty forty fifty sixty seventy eighty ninety;
+hundred thousand million billion; first second third fourth fifth sixth seventh eighth ninth tenth
+"""
+NUMBER_WORDS = list(map(str.split, NUMBERS.split(";")))
 OPPOSITES = """
 above below; accept reject; after before; all some; always never; arrive leave; begin end; better worse; big small;
 buy sell; cheap expensive; early late; east west; easy difficult; enemy friend; everyone nobody; fast slow; full empty;
@@ -34,13 +34,17 @@ most least; near far; new old; north south; often rarely; open close; possible i
 remember forget; rich poor; rise fall; safe dangerous; similar different; start stop; strong weak; success failure;
 true false; usually rarely; win lose; with without; won lost
 """
-OPPOSITE_PAIRS = [pair.split() for pair in OPPOSITES.split(";")]
-OPPOSITE = {**{second: first for first, second in OPPOSITE_PAIRS}, **dict(OPPOSITE_PAIRS)}
-AUXILIARIES = "am are can could did do does had has have is may might must should was were will would".split()
+OPPOSITE_PAIRS = list(map(str.split, OPPOSITES.split(";")))
+OPPOSITE = {second: first for first, second in OPPOSITE_PAIRS} | dict(OPPOSITE_PAIRS)
+AUXILIARIES = """
+am are can could did do does had has have is may might must should was were will would
+"""
 CONTRACTED = {"can't": "can", "won't": "will", "shan't": "shall"}
-NO_ENTITIES = frozenset(
-    "I A An The He She It We They You This That These Those And But Or If In On At Mr Mrs Ms Dr".split()
-)
+NO_ENTITIES = """
+I A An The He She It We They You This That These Those And But Or If In On At Mr Mrs Ms Dr
+"""
+AUXILIARY_WORDS = frozenset(AUXILIARIES.split())
+NO_ENTITY_WORDS = frozenset(NO_ENTITIES.split())
 DIGITS = re.compile(r"\d+")
 WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
 ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
@@ -78,8 +82,9 @@ def xsim(
     """
     protocol = variant_name("xsim", k, margin)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
-    wrong = best_targets(*vectors, k=k, margin=margin) != np.arange(len(vectors[0]))
-    return averaged(name, protocol, languages, split, {"error": wrong}, {"pairs": len(wrong)})
+    nearest = best_targets(*vectors, k=k, margin=margin)
+    is_wrong = nearest != np.arange(len(nearest))
+    return averaged(name, protocol, languages, split, {"error": is_wrong}, {"pairs": len(is_wrong)})
 
 
 def xsim_pp(
@@ -102,20 +107,28 @@ def xsim_pp(
     `error`, the shares of sources that find a distractor of each kind (`number_error`, `entity_error`,
     `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
     """
-    english = [code.partition("-")[0] == "en" for code in languages]
-    if sum(english) != 1:
+    source_is_english, target_is_english = (code.partition("-")[0] == "en" for code in languages)
+    if source_is_english == target_is_english:
         raise XlsrError(f"protocol xsim-pp needs pairs with English, got {' and '.join(languages)}.")
-    queries, pool, other = (targets, sources, languages[1]) if english[0] else (sources, targets, languages[0])
+    roles = PAIR_ROLES
+    if source_is_english:
+        sources, targets = targets, sources
+        languages = languages[::-1]
+        roles = PAIR_ROLES[::-1]
+    languages = (languages[0], "en")
+
     protocol = variant_name("xsim-pp", k, margin)
-    changed = distractors(pool, seed=seed)
-    candidates = [*pool, *(one.text for one in changed)]
-    roles = PAIR_ROLES[::-1] if english[0] else PAIR_ROLES
-    vectors = embed_sides(encoder, (queries, candidates), (other, "en"), roles=roles, **encoding)
-    chosen = best_targets(*vectors, k=k, margin=margin)
-    kinds = np.array([""] * len(pool) + [one.kind for one in changed])
-    outcomes = {"error": chosen != np.arange(len(pool))}
-    outcomes |= {f"{kind}_error": kinds[chosen] == kind for kind in KINDS}
-    return averaged(name, protocol, (other, "en"), split, outcomes, {"pairs": len(pool), "distractors": len(changed)})
+    changed = distractors(targets, seed=seed)
+    candidates = [*targets, *(distractor.text for distractor in changed)]
+    kinds = np.array([""] * len(targets) + [distractor.kind for distractor in changed])
+    vectors = embed_sides(encoder, (sources, candidates), languages, roles=roles, **encoding)
+    nearest = best_targets(*vectors, k=k, margin=margin)
+
+    outcomes = {"error": nearest != np.arange(len(targets))}
+    for kind in KINDS:
+        outcomes[f"{kind}_error"] = kinds[nearest] == kind
+    counts = {"pairs": len(targets), "distractors": len(changed)}
+    return averaged(name, protocol, languages, split, outcomes, counts)
 
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
@@ -124,14 +137,16 @@ def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: st
     from hf_xlsr.mining.search.neighbours import neighbours_both_ways
 
     neighbours = neighbours_both_ways(sources, targets, k, method="exact")
-    chosen = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
-    return chosen.target[np.argsort(chosen.source)]  # candidates are sorted by score
+    pairs = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
+    return pairs.target[np.argsort(pairs.source)]  # pairs are sorted by score
 
 
 def variant_name(protocol: str, k: int, margin: str) -> str:
     """The protocol's name, with `k` and `margin` where they are not LASER's."""
     setting = margin_setting(k, margin)
-    return protocol if setting == "k4-ratio" else f"{protocol}-{'absolute' if margin == 'absolute' else setting}"
+    if setting == "k4-ratio":
+        return protocol
+    return f"{protocol}-absolute" if margin == "absolute" else f"{protocol}-{setting}"
 
 
 def margin_setting(k: int, margin: str) -> str:
@@ -159,60 +174,70 @@ def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
     not grammar, so that some distractors are clumsy. Changes that give one of the sentences are left out.
 
     Examples:
-        >>> for one in distractors(["He is not here.", "He was in Paris in 1984."]):
-        ...     print(one.row, one.kind, one.text)
+        >>> for distractor in distractors(["He is not here.", "He was in Paris in 1984."]):
+        ...     print(distractor.row, distractor.kind, distractor.text)
         0 meaning He is here.
         1 number He was in Paris in 5579.
         1 meaning He was not in Paris in 1984.
     """
     rng = np.random.default_rng(seed)
-    names = list(dict.fromkeys(match[0] for text in sentences for match in _entity_matches(text)))
+    matches = chain.from_iterable(map(_entity_matches, sentences))
+    names = list(dict.fromkeys(match[0] for match in matches))
     kinds: dict[str, Callable[[str], Iterator[str]]] = {
         "number": lambda text: _numbers(text, rng),
         "entity": lambda text: _other_entities(text, names, rng),
         "meaning": _meanings,
     }
-    found, seen = [], set(sentences)
-    for row, text in enumerate(sentences):
-        for kind, changed in kinds.items():
-            fresh = [one for one in dict.fromkeys(changed(text)) if one not in seen]
-            chosen = sorted(rng.permutation(len(fresh))[:EACH].tolist())
-            found += [Distractor(row, kind, fresh[place]) for place in chosen]
-            seen |= {fresh[place] for place in chosen}
-    return found
+
+    changed: list[Distractor] = []
+    used = set(sentences)
+    for row, sentence in enumerate(sentences):
+        for kind, changes in kinds.items():
+            texts = [text for text in dict.fromkeys(changes(sentence)) if text not in used]
+            for number in sorted(rng.permutation(len(texts))[:EACH].tolist()):
+                changed.append(Distractor(row, kind, texts[number]))
+                used.add(texts[number])
+    return changed
 
 
 def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
+    """The text with one number changed: other digits of the same length, or another number word."""
     for match in DIGITS.finditer(text):
-        length = len(match[0])
-        other = match[0]
-        while other == match[0]:
-            other = "".join(map(str, [rng.integers(1, 10), *rng.integers(0, 10, length - 1)]))
-        yield _replaced(text, match, other)
+        digits = match[0]
+        while digits == match[0]:
+            numbers = [rng.integers(1, 10), *rng.integers(0, 10, len(digits) - 1)]
+            digits = "".join(map(str, numbers))
+        yield _replaced(text, match, digits)
+
     for match in WORD.finditer(text):
         for words in NUMBER_WORDS:
             if match[0].lower() in words:
-                others = [word for word in words if word != match[0].lower()]
-                yield _replaced(text, match, _like(match[0], others[rng.integers(len(others))]))
+                other_words = [word for word in words if word != match[0].lower()]
+                word = other_words[rng.integers(len(other_words))]
+                yield _replaced(text, match, _like(match[0], word))
 
 
 def _entity_matches(text: str) -> list[re.Match[str]]:
-    return [match for match in ENTITY.finditer(text) if match[0] not in NO_ENTITIES]
+    return [match for match in ENTITY.finditer(text) if match[0] not in NO_ENTITY_WORDS]
 
 
 def _other_entities(text: str, names: Sequence[str], rng: np.random.Generator) -> Iterator[str]:
+    """The text with one name replaced by another."""
+    other_names = [name for name in names if name not in text]
+    if not other_names:
+        return
     for match in _entity_matches(text):
-        others = [name for name in names if name not in text]
-        if others:
-            yield _replaced(text, match, others[rng.integers(len(others))])
+        yield _replaced(text, match, other_names[rng.integers(len(other_names))])
 
 
 def _meanings(text: str) -> Iterator[str]:
+    """The text with one word negated, not negated any more, or replaced by its opposite."""
     for match in WORD.finditer(text):
-        word, rest = match[0].lower(), text[match.end() :]
+        word = match[0].lower()
+        rest = text[match.end() :]
         if word.endswith("n't"):
             yield _replaced(text, match, _like(match[0], CONTRACTED.get(word, word[:-3])))
-        elif word in AUXILIARIES and not rest.startswith(" not "):
+        elif word in AUXILIARY_WORDS and not rest.startswith(" not "):
             yield _replaced(text, match, f"{match[0]} not")
         elif word == "not":
             yield text[: match.start()] + rest.removeprefix(" ")
@@ -220,8 +245,8 @@ def _meanings(text: str) -> Iterator[str]:
             yield _replaced(text, match, OPPOSITE[word])
 
 
-def _replaced(text: str, match: re.Match[str], other: str) -> str:
-    return text[: match.start()] + other + text[match.end() :]
+def _replaced(text: str, match: re.Match[str], word: str) -> str:
+    return text[: match.start()] + word + text[match.end() :]
 
 
 def _like(model: str, word: str) -> str:

@@ -64,7 +64,9 @@ class SuiteTask(BaseModel, extra="forbid"):
     @field_validator("protocol", "data", "languages", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if isinstance(value, str):
+            value = list(map(str.strip, value.split(",")))
+        return value
 
     @field_validator("columns", "where", mode="before")
     @classmethod
@@ -72,18 +74,24 @@ class SuiteTask(BaseModel, extra="forbid"):
         """Writes a mapping in the form of the command line, such as `source=en,target=de`."""
         if not isinstance(value, Mapping):
             return value
-        parts = [f"{name}={one}" for name, values in value.items() for one in as_list(values)]
-        return parts if info.field_name == "where" else ",".join(parts)
+        conditions = []
+        for name, values in value.items():
+            conditions += [f"{name}={each}" for each in as_list(values)]
+        return conditions if info.field_name == "where" else ",".join(conditions)
 
     def read(self) -> Task:
-        same = self.model_dump(include={field.name for field in fields(DataOptions)})
-        data = DataOptions(tuple(map(expand, self.data)), **same)
-        specs, options = option_specs(), {}
+        """Reads the data, and refuses options that no protocol has."""
+        data_fields = self.model_dump(include={field.name for field in fields(DataOptions)})
+        data = DataOptions(tuple(map(expand, self.data)), **data_fields)
+
+        specs = option_specs()
+        options: dict[str, Any] = {}
         for name, value in self.options.items():
-            if value is None:
-                continue
-            values = [expand(one) if isinstance(one, str) else one for one in as_list(value)]
-            options[name] = tuple(values) if name in specs and specs[name].several else values[0]
+            values = [expand(each) if isinstance(each, str) else each for each in as_list(value)]
+            if values:
+                takes_several = name in specs and specs[name].several
+                options[name] = tuple(values) if takes_several else values[0]
+
         return read_task(self.protocol, data, options, seed=self.seed)
 
 
@@ -96,27 +104,33 @@ class Suite(BaseModel, extra="forbid"):
     @field_validator("encoders", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        return {name: {"model": one} if isinstance(one, str) else one for name, one in (value or {}).items()}
+        encoders = dict(value or {})
+        for name, encoder in encoders.items():
+            if isinstance(encoder, str):
+                encoders[name] = {"model": encoder}
+        return encoders
 
 
 def shipped_suites() -> dict[str, Path]:
+    """The files of the suites that come with this package, by name."""
     return {file.stem: file for file in Path(__file__).parent.glob("*.yaml")}
 
 
 def load_suite(*suites: str | os.PathLike[str]) -> Suite:
     """Reads YAML files or shipped suites of a name, and puts the encoders and tasks of all together."""
     whole = Suite()
+    shipped = shipped_suites()
     for suite in suites:
-        place = Path(shipped_suites().get(str(suite), suite))
+        file = Path(shipped.get(str(suite), suite))
         try:
-            one = Suite.model_validate(yaml.safe_load(place.read_text("utf-8")))
+            content = Suite.model_validate(yaml.safe_load(file.read_text("utf-8")))
         except (OSError, ValidationError, yaml.YAMLError) as error:
-            names = ", ".join(sorted(shipped_suites()))
+            names = ", ".join(sorted(shipped))
             raise XlsrError(
                 f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
             ) from error
-        whole.encoders |= one.encoders
-        whole.tasks |= one.tasks
+        whole.encoders |= content.encoders
+        whole.tasks |= content.tasks
     return whole
 
 
@@ -135,38 +149,52 @@ def evaluate_suite(
     if not suite.encoders or not suite.tasks:
         raise XlsrError("a suite needs `encoders`, unless the command line has models, and `tasks`.")
     models = {label: expand(encoder.model) for label, encoder in suite.encoders.items()}
+    tasks = _read_tasks(suite, models)
+
+    failures: dict[str, str] = {}
+    merged: dict[str, dict[str, Any]] = {}
+    for label, encoder in suite.encoders.items():
+        runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
+        contents: dict[str, dict[str, Any]] = {}
+        for name, task in tasks.items():
+            file = home / file_name(label) / f"{file_name(name)}.json"
+            try:
+                contents[name] = runner.run(task, file)
+            except Exception as error:  # the others should run
+                failure = error_line(error) or type(error).__name__
+                failures[f"{label}/{name}"] = failure
+                logger.error("%s failed: %s", f"{label}/{name}", failure, exc_info=error)
+        print(f"{label}: {runner.account()}", file=sys.stderr)
+        merged[label] = _merged(contents)
+
+    tables = compare(merged)
+    _write_tables(home, tables)
+    if failures:
+        count = len(models) * len(tasks)
+        messages = "; ".join(map(": ".join, failures.items()))
+        raise XlsrError(f"{len(failures)} of {count} tasks failed: {messages}")
+    return tables
+
+
+def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
+    """Reads the tasks of a suite, and checks that they can be run on all its encoders."""
     for label, encoder in suite.encoders.items():
         check_choice(models[label], encoder.device, encoder.dtype)
+
     tasks = {name: task.read() for name, task in suite.tasks.items()}
     for task in tasks.values():
         for label, encoder in suite.encoders.items():
             task.inputs_for(models[label], encoder)
-    failed: dict[str, str] = {}
-    merged: dict[str, dict[str, Any]] = {}
-    for label, encoder in suite.encoders.items():
-        runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
-        found: dict[str, dict[str, Any]] = {}
-        for name, task in tasks.items():
-            file = home / file_name(label) / f"{file_name(name)}.json"
-            try:
-                found[name] = runner.run(task, file)
-            except Exception as error:  # the others should run
-                failed[f"{label}/{name}"] = error_line(error) or type(error).__name__
-                logger.error("%s failed: %s", f"{label}/{name}", failed[f"{label}/{name}"], exc_info=error)
-        print(f"{label}: {runner.account()}", file=sys.stderr)
-        merged[label] = _merged(found)
-    tables = compare(merged)
+    return tasks
+
+
+def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
     for ending in ENDINGS:
         write_text(home / f"table{ending}", render(tables, ending))
     if can_plot():
         from hf_xlsr.evaluation.plots import plot_comparisons
 
         plot_comparisons(home / "plots", tables)
-    if failed:
-        raise XlsrError(
-            f"{len(failed)} of {len(models) * len(tasks)} tasks failed: {'; '.join(map(': '.join, failed.items()))}"
-        )
-    return tables
 
 
 def file_name(label: str) -> str:
@@ -178,12 +206,20 @@ class _Runner:
     """Runs tasks on one encoder, which is loaded when the first needs it."""
 
     def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
-        self.model, self.options, self.vectors = model, options, vectors
+        self.model = model
+        self.options = options
+        self.vectors = vectors
         self._start = perf_counter()
 
     def account(self) -> str:
-        texts, seconds = (self.cached.encoded, self.cached.seconds) if "cached" in vars(self) else (0, 0.0)
-        return f"{texts:,} texts encoded in {seconds:,.1f} of {perf_counter() - self._start:,.1f} seconds"
+        """How many texts were encoded so far, and how long it took."""
+        texts = 0
+        seconds = 0.0
+        if "cached" in vars(self):
+            texts = self.cached.encoded
+            seconds = self.cached.seconds
+        total = perf_counter() - self._start
+        return f"{texts:,} texts encoded in {seconds:,.1f} of {total:,.1f} seconds"
 
     @cached_property
     def loaded(self) -> Any:
@@ -191,6 +227,7 @@ class _Runner:
 
     @cached_property
     def cached(self) -> CachedEncoder:
+        """The encoder with the store of its vectors."""
         return CachedEncoder(self.loaded, VectorStore(self.vectors, encoder_facts(self.loaded, self.model)))
 
     @cached_property
@@ -204,28 +241,41 @@ class _Runner:
 
     def run(self, task: Task, file: Path) -> dict[str, Any]:
         """The content of the results file, which is measured unless it is there."""
-        encoding = self.options.model_dump(exclude={"model"})
-        asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), encoding]
-        if (debias := Path(str(task.options.get("debias"))) / TENSORS).is_file():
-            asked.append(file_sha256(debias))
-        names = [protocol.name for protocol in task.protocols]
-        key = hashlib.sha256(json.dumps([version("hf-xlsr"), names, *asked], default=str).encode()).hexdigest()
-        if file.is_file() and (there := load_results(file))["settings"].get("suite_key") == key:
-            return there
+        key = self._key(task)
+        if file.is_file():
+            content = load_results(file)
+            if content["settings"].get("suite_key") == key:
+                return content
+
         inputs = task.inputs_for(self.model, self.options)
         encoder = self.cached if task.takes_vectors else self.loaded
         results, settings = measure(task, inputs, encoder, self.model, self.options)
         settings |= {"encoder": encoder_facts(self.loaded, self.model), "suite_key": key}
-        save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=True)
+        save_results(file, results, settings=settings, data_hashes=task.inputs.hashes, predictions=True)
         return load_results(file)
 
+    def _key(self, task: Task) -> str:
+        """A hash of all that affects the results of a task."""
+        names = [protocol.name for protocol in task.protocols]
+        encoding = self.options.model_dump(exclude={"model"})
+        facts: list[Any] = [version("hf-xlsr"), names, self.hash, task.inputs.hashes, task.options, task.seed]
+        facts += [vars(task.data), encoding]
+        debias = Path(str(task.options.get("debias"))) / TENSORS
+        if debias.is_file():
+            facts.append(file_sha256(debias))
+        return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
-def _merged(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    metrics, hashes = Results(), dict[str, str]()
-    for name, one in results.items():
-        both = [metrics.records[key] for key in one["metrics"].keys() & metrics.keys()]
-        if twice := [record.key for record in both if not (record.is_mean or record.is_average)]:
-            raise XlsrError(f"task '{name}' measures '{min(twice)}' a second time; give its data another `name`.")
-        metrics |= one["metrics"]
-        hashes |= {f"{name}/{part}": value for part, value in one["data_sha256"].items()}
+
+def _merged(contents: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The contents of the results files of one encoder as one; two tasks must not measure the same."""
+    metrics = Results()
+    hashes: dict[str, str] = {}
+    for name, content in contents.items():
+        for key in sorted(content["metrics"].keys() & metrics.keys()):
+            record = metrics.records[key]
+            if not (record.is_mean or record.is_average):
+                raise XlsrError(f"task '{name}' measures '{key}' a second time; give its data another `name`.")
+
+        metrics |= content["metrics"]
+        hashes |= {f"{name}/{role}": value for role, value in content["data_sha256"].items()}
     return {"metrics": metrics, "data_sha256": hashes}
