@@ -33,21 +33,28 @@ class TableEncoder:
 def noisy(count: int, noise: float, seed: int = 0, width: int = 16) -> tuple[TableEncoder, list[str], list[str]]:
     """An encoder, sources `s0`, `s1`... and targets `t0`, `t1`... whose vectors are the sources' and some noise."""
     rng = np.random.default_rng(seed)
-    sources, targets = [f"s{i}" for i in range(count)], [f"t{i}" for i in range(count)]
-    vectors = rng.normal(size=(count, width))
-    moved = vectors + noise * rng.normal(size=vectors.shape)
-    return TableEncoder(dict(zip(sources + targets, [*vectors, *moved], strict=True))), sources, targets
+    sources = [f"s{number}" for number in range(count)]
+    targets = [f"t{number}" for number in range(count)]
+
+    source_vectors = rng.normal(size=(count, width))
+    target_vectors = source_vectors + noise * rng.normal(size=source_vectors.shape)
+    table = dict(zip(sources, source_vectors, strict=True)) | dict(zip(targets, target_vectors, strict=True))
+    return TableEncoder(table), sources, targets
 
 
 def cosines(encoder: TableEncoder, sources: list[str], targets: list[str]) -> np.ndarray:
     """All cosines between two sides, float64, by plain NumPy."""
-    x, y = (np.array([encoder.table[text] for text in side]) for side in (sources, targets))
-    return (x / np.linalg.norm(x, axis=1)[:, None]) @ (y / np.linalg.norm(y, axis=1)[:, None]).T
+    x = np.array([encoder.table[text] for text in sources])
+    y = np.array([encoder.table[text] for text in targets])
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y /= np.linalg.norm(y, axis=1, keepdims=True)
+    return x @ y.T
 
 
 def word_model(seed: int = 3) -> SentenceTransformer:
     """A sentence-transformers model without a network: the mean of random word vectors."""
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(["[UNK]", *WORDS])}, unk_token="[UNK]"))
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", *WORDS])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     weights = np.random.default_rng(seed).normal(size=(len(WORDS) + 1, 12)).astype(np.float32)
     return SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu")
@@ -56,11 +63,11 @@ def word_model(seed: int = 3) -> SentenceTransformer:
 def word_pairs(count: int, seed: int = 3) -> tuple[list[str], list[str]]:
     """Sentences of five words, and the same with the last word exchanged for another; no sentence occurs twice."""
     rng = np.random.default_rng(seed)
-    sources = [list(rng.choice(WORDS, 5)) for _ in range(count)]
-    targets = [[*sentence[:4], rng.choice(WORDS)] for sentence in sources]
-    source_texts, target_texts = ([" ".join(sentence) for sentence in side] for side in (sources, targets))
-    assert len(set(source_texts)) == len(set(target_texts)) == count
-    return source_texts, target_texts
+    words = [list(rng.choice(WORDS, 5)) for _ in range(count)]
+    sources = list(map(" ".join, words))
+    targets = [" ".join([*sentence[:4], rng.choice(WORDS)]) for sentence in words]
+    assert len(set(sources)) == len(set(targets)) == count
+    return sources, targets
 
 
 def world(
@@ -69,9 +76,12 @@ def world(
     """Sentences whose vectors are what the row says, some noise, and something that only the language says."""
     rng = np.random.default_rng(seed)
     meaning = rng.normal(size=(rows, 24))
-    table, texts = {}, {}
+    table = {}
+    texts = {}
     for language in languages:
-        said = offset * rng.normal(size=24)
+        of_language = offset * rng.normal(size=24)
+        vectors = meaning + noise * rng.normal(size=meaning.shape) + of_language
         texts[language] = [f"{language} {row}" for row in range(rows)]
-        table |= dict(zip(texts[language], meaning + noise * rng.normal(size=meaning.shape) + said, strict=True))
+        table |= dict(zip(texts[language], vectors, strict=True))
+
     return TableEncoder(table), texts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +23,9 @@ def toy(count: int, share: float, seed: int, noise: float = 0.5) -> tuple[TableE
     """An encoder, and two texts with hidden pairs that it knows."""
     encoder, sources, targets = noisy(2 * count, noise, seed=seed)
     rows = [{"source": source, "target": target} for source, target in zip(sources, targets, strict=True)]
-    halves = rows[:count], rows[count:]
-    return encoder, hide_pairs(halves[0], share=share, seed=seed), hide_pairs(halves[1], share=share, seed=seed)
+    tune = hide_pairs(rows[:count], share=share, seed=seed)
+    test = hide_pairs(rows[count:], share=share, seed=seed)
+    return encoder, tune, test
 
 
 # The protocol
@@ -30,32 +33,44 @@ def toy(count: int, share: float, seed: int, noise: float = 0.5) -> tuple[TableE
 
 def laser_pairs(encoder: TableEncoder, data: BuccData, k: int, margin: str) -> dict[tuple[str, str], float]:
     """Candidates as LASER makes them, one pair and one neighbour at a time, in float64: mined texts, back to ids."""
-    sources, targets = list(dict.fromkeys(data.sources)), list(dict.fromkeys(data.targets))
+    sources = list(dict.fromkeys(data.sources))
+    targets = list(dict.fromkeys(data.targets))
     similarities = cosines(encoder, sources, targets)
     forward = np.sort(similarities, axis=1)[:, ::-1][:, :k].mean(axis=1)
     backward = np.sort(similarities, axis=0)[::-1][:k].mean(axis=0)
 
-    def score(x: int, y: int) -> float:
-        average = (forward[x] + backward[y]) / 2
-        return similarities[x, y] / average if margin == "ratio" else similarities[x, y] - average
+    def score(pair: tuple[int, int]) -> float:
+        average = (forward[pair[0]] + backward[pair[1]]) / 2
+        return similarities[pair] / average if margin == "ratio" else similarities[pair] - average
 
     proposals = []
     for x in range(len(sources)):
-        near = np.argsort(-similarities[x], kind="stable")[:k]
-        proposals.append((x, int(max(near, key=lambda y: score(x, y)))))
+        nearest = np.argsort(-similarities[x], kind="stable")[:k]
+        proposals.append(max([(x, y) for y in nearest.tolist()], key=score))
     for y in range(len(targets)):
-        near = np.argsort(-similarities[:, y], kind="stable")[:k]
-        proposals.append((int(max(near, key=lambda x: score(x, y))), y))
-    used_sources, used_targets, mined = set(), set(), {}
-    for x, y in sorted(proposals, key=lambda pair: -score(*pair)):
-        if x not in used_sources and y not in used_targets:
-            used_sources.add(x)
-            used_targets.add(y)
-            mined[sources[x], targets[y]] = score(x, y)
-    ids = []
-    for side_ids, side in ((data.source_ids, data.sources), (data.target_ids, data.targets)):
-        ids.append({text: id_ for id_, text in zip(side_ids, side, strict=True) if list(side).count(text) == 1})
-    return {(ids[0][s], ids[1][t]): value for (s, t), value in mined.items() if s in ids[0] and t in ids[1]}
+        nearest = np.argsort(-similarities[:, y], kind="stable")[:k]
+        proposals.append(max([(x, y) for x in nearest.tolist()], key=score))
+    proposals.sort(key=score, reverse=True)
+
+    source_ids = single_ids(data.source_ids, data.sources)
+    target_ids = single_ids(data.target_ids, data.targets)
+    used_sources = set()
+    used_targets = set()
+    mined = {}
+    for x, y in proposals:
+        if x in used_sources or y in used_targets:
+            continue
+        used_sources.add(x)
+        used_targets.add(y)
+        if sources[x] in source_ids and targets[y] in target_ids:
+            mined[source_ids[sources[x]], target_ids[targets[y]]] = score((x, y))
+    return mined
+
+
+def single_ids(ids: Sequence[str], texts: Sequence[str]) -> dict[str, str]:
+    """The id of each text that has only one."""
+    counts = Counter(texts)
+    return {text: text_id for text_id, text in zip(ids, texts, strict=True) if counts[text] == 1}
 
 
 @pytest.mark.parametrize(("share", "noise"), [(0.3, 0.8), (1.0, 1.5)], ids=["some hidden", "all parallel"])
@@ -72,13 +87,16 @@ def test_equals_the_naive_twin(k: int, margin: str, share: float, noise: float):
         test.gold | {("again-1", test.target_ids[0])},
     )
     metrics = bucc(encoder, tune, doubled, languages=LANGUAGES, name="toy", k=k, margin=margin)
+
     candidates = laser_pairs(encoder, tune, k, margin)
-    scores, right = np.array(list(candidates.values())), np.array([pair in tune.gold for pair in candidates])
-    threshold, tune_f1 = tune_threshold(scores, right, len(tune.gold))
+    is_gold = np.array([pair in tune.gold for pair in candidates])
+    threshold, tune_f1 = tune_threshold(np.array(list(candidates.values())), is_gold, len(tune.gold))
     extracted = {pair for pair, score in laser_pairs(encoder, doubled, k, margin).items() if score >= threshold}
     right = len(extracted & doubled.gold)
+    assert 0.3 < tune_f1 < 0.99
+    assert 0 < right < len(extracted)
+
     prefix = f"toy-bucc-k{k}-{margin}/de-en"
-    assert 0.3 < tune_f1 < 0.99 and 0 < right < len(extracted)
     assert metrics == {
         f"{prefix}/test/precision": pytest.approx(right / len(extracted)),
         f"{prefix}/test/recall": pytest.approx(right / len(doubled.gold)),
@@ -92,19 +110,27 @@ def test_equals_the_naive_twin(k: int, margin: str, share: float, noise: float):
 
 def test_several_settings_equal_single_runs():
     encoder, tune, test = toy(120, share=0.3, seed=3)
-    singles: dict[str, float] = {}
-    both = [*BUCC_SETTINGS.values(), (2, "absolute")]
-    for k, margin in both:
-        singles |= bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=k, margin=margin)
-    falling = replace(test, gold=sorted(test.gold, reverse=True))
-    first, second = (bucc(encoder, tune, one, languages=LANGUAGES, name="toy").outcomes for one in (test, falling))
-    for name, found in first.items():  # of sources and gold pairs, in an order that all encoders share
-        assert len(found.columns[0]) == (len(test.gold) if name.endswith("recall") else len(test.sources))
-        assert all(map(np.array_equal, found.columns, second[name].columns))
+    all_settings = [*BUCC_SETTINGS.values(), (2, "absolute")]
+    single_runs: dict[str, float] = {}
+    for k, margin in all_settings:
+        single_runs |= bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=k, margin=margin)
+
     encoder.texts.clear()
-    assert bucc_settings(encoder, tune, test, settings=both, languages=LANGUAGES, name="toy") == singles
+    assert bucc_settings(encoder, tune, test, settings=all_settings, languages=LANGUAGES, name="toy") == single_runs
     # Each text is encoded once.
     assert sorted(encoder.texts) == sorted([*tune.sources, *tune.targets, *test.sources, *test.targets])
+
+
+def test_outcomes_are_of_sources_and_gold_pairs_in_one_order():
+    encoder, tune, test = toy(120, share=0.3, seed=3)
+    reordered = replace(test, gold=sorted(test.gold, reverse=True))
+    outcomes = bucc(encoder, tune, test, languages=LANGUAGES, name="toy").outcomes
+    outcomes_of_reordered = bucc(encoder, tune, reordered, languages=LANGUAGES, name="toy").outcomes
+
+    for key, outcome in outcomes.items():
+        examples = test.gold if key.endswith("recall") else test.sources
+        assert len(outcome.columns[0]) == len(examples)
+        assert all(map(np.array_equal, outcome.columns, outcomes_of_reordered[key].columns))
 
 
 # The threshold
@@ -112,48 +138,48 @@ def test_several_settings_equal_single_runs():
 
 def best_by_trying(scores: list[float], correct: list[bool], gold: int) -> float:
     """The best F1 of all thresholds, by extracting with each score as threshold."""
-    best = 0.0
-    for threshold in scores:
-        taken = [right for score, right in zip(scores, correct, strict=True) if score >= threshold]
-        best = max(best, 2 * sum(taken) / (len(taken) + gold))
-    return best
+    return max((f1_at(threshold, scores, correct, gold) for threshold in scores), default=0.0)
 
 
-CANDIDATES = st.lists(
-    st.tuples(st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52])), st.booleans()), max_size=30
-)
+def f1_at(threshold: float, scores: list[float], correct: list[bool], gold: int) -> float:
+    extracted = [right for score, right in zip(scores, correct, strict=True) if score >= threshold]
+    return 2 * sum(extracted) / (len(extracted) + gold)
 
 
-@given(CANDIDATES, st.integers(0, 20))
+SCORES = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52]))
+
+
+@given(st.lists(st.tuples(SCORES, st.booleans()), max_size=30), st.integers(0, 20))
 @example([(1.0 + 2**-52, True), (1.0, False)], 0)  # the middle of two neighbouring floats is one of them
 @example([(1.0, False), (1.0, True), (0.5, True)], 1)
 @settings(max_examples=300, deadline=None)
 def test_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]], missed: int):
-    scores, correct = [score for score, _ in candidates], [right for _, right in candidates]
+    scores = [score for score, _ in candidates]
+    correct = [right for _, right in candidates]
     gold = sum(correct) + missed
     threshold, f1 = tune_threshold(np.array(scores), np.array(correct, bool), gold)
+
     if not any(correct):
         assert (threshold, f1) == (0.0, 0.0)
         return
-    taken = [right for score, right in candidates if score >= threshold]
-    assert (
-        f1
-        == pytest.approx(2 * sum(taken) / (len(taken) + gold))
-        == pytest.approx(best_by_trying(scores, correct, gold))
-    )
+    assert f1 == pytest.approx(f1_at(threshold, scores, correct, gold))
+    assert f1 == pytest.approx(best_by_trying(scores, correct, gold))
 
 
 # Data
 
 
-@pytest.mark.parametrize("swap", [False, True])
-def test_gold_in_either_order(tmp_path: Path, swap: bool):
-    gold = "e2\td1\ne3\td3\n" if swap else "d1\te2\nd3\te3\n"
-    german = "d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator"
-    paths = [tmp_path / name for name in ("de", "en", "gold")]
-    for path, text in zip(paths, (german, "\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n", gold), strict=True):
-        path.write_text(text, encoding="utf-8", newline="")
-    assert read_bucc(*paths) == BuccData(
+@pytest.mark.parametrize("gold", ["d1\te2\nd3\te3\n", "e2\td1\ne3\td3\n"])
+def test_gold_in_either_order(tmp_path: Path, gold: str):
+    texts = {
+        "de": "d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator",
+        "en": "\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n",
+        "gold": gold,
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+
+    assert read_bucc(*(tmp_path / name for name in texts)) == BuccData(
         ["d1", "d2", "d3"],
         ["Hallo, Welt.", "Zwei", "mit\tTabulator"],
         ["e1", "e2", "e3"],
@@ -173,15 +199,25 @@ def test_hidden_pairs_of_distinct_rows():
     data = hide_pairs(rows, share=0.1, seed=5)
     assert len(data.gold) == 100
     assert (len(data.sources), len(data.targets)) == (100 + 450, 100 + 451)
-    kept = {text[1:] for text in data.sources}, {text[1:] for text in data.targets}
-    assert kept[0] | kept[1] == {str(n) for n in range(1001)}  # no row is lost
-    assert {(f"s{n}", f"t{n}") for n in kept[0] & kept[1]} == gold_texts(data)  # what is there twice is gold
-    # The place in the text gives nothing away.
-    for side, texts in zip(zip(*gold_texts(data), strict=True), (data.sources, data.targets), strict=True):
-        places = np.array([texts.index(text) for text in side]) / len(texts)
-        assert 0.4 < places.mean() < 0.6 and places.min() < 0.05 and places.max() > 0.95
+
+    source_numbers = {text[1:] for text in data.sources}
+    target_numbers = {text[1:] for text in data.targets}
+    assert source_numbers | target_numbers == {str(n) for n in range(1001)}  # no row is lost
+    # Rows that keep both sides are gold.
+    assert {(f"s{n}", f"t{n}") for n in source_numbers & target_numbers} == gold_texts(data)
     assert hide_pairs(rows, share=0.1, seed=5) == data
     assert hide_pairs(rows, share=0.1, seed=6) != data
+
+
+def test_positions_give_no_hidden_pair_away():
+    rows = [{"source": f"s{n}", "target": f"t{n}"} for n in range(1001)]
+    data = hide_pairs(rows, share=0.1, seed=5)
+    gold_sources, gold_targets = zip(*gold_texts(data), strict=True)
+    for gold, texts in ((gold_sources, data.sources), (gold_targets, data.targets)):
+        positions = np.array([texts.index(text) for text in gold]) / len(texts)
+        assert 0.4 < positions.mean() < 0.6
+        assert positions.min() < 0.05
+        assert positions.max() > 0.95
 
 
 @given(
@@ -194,10 +230,10 @@ def test_hidden_pairs_of_distinct_rows():
 def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
     rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
     data = hide_pairs(rows, share=share, seed=seed)
-    assert len(set(data.sources)) == len(data.sources) and len(set(data.targets)) == len(data.targets)
-    pairs = {(row["source"], row["target"]) for row in rows}
-    present = {(s, t) for s, t in pairs if s in data.sources and t in data.targets}
-    assert present == gold_texts(data)
+    assert len(set(data.sources)) == len(data.sources)
+    assert len(set(data.targets)) == len(data.targets)
+    findable = {(f"s{x}", f"t{y}") for x, y in links if f"s{x}" in data.sources and f"t{y}" in data.targets}
+    assert findable == gold_texts(data)
 
 
 # Mining of parallel sentences
@@ -205,14 +241,20 @@ def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float
 
 def test_mining_equals_bucc_on_both_halves() -> None:
     encoder, sources, targets = noisy(200, 0.4, width=8)
-    found = mining(encoder, sources, targets, name="x", hide_pairs=0.4, k=3, margin="distance", seed=5)
+    mined = mining(encoder, sources, targets, name="x", hide_pairs=0.4, k=3, margin="distance", seed=5)
+
     order = np.random.default_rng(5).permutation(200)
     rows = [{"source": sources[row], "target": targets[row]} for row in order]
-    halves = [hide_pairs(half, share=0.4, seed=5) for half in (rows[:100], rows[100:])]
-    expected = bucc(encoder, *halves, k=3, margin="distance", languages=("en", "fr"), name="x")
+    tune = hide_pairs(rows[:100], share=0.4, seed=5)
+    test = hide_pairs(rows[100:], share=0.4, seed=5)
+    expected = bucc(encoder, tune, test, k=3, margin="distance", languages=("en", "fr"), name="x")
     for metric in ("precision", "recall", "f1", "threshold", "pairs", "gold"):
         key = f"k3-distance/en-fr/test/{metric}"
-        assert found[f"x-mining-h0.4-{key}"] == expected[f"x-bucc-{key}"]
-    assert 0.2 < found["x-mining-h0.4-k3-distance/en-fr/test/f1"] < 1
-    # Repeated sentences are in one half only.
-    assert mining(encoder, sources * 3, targets * 3, name="x") == mining(encoder, sources, targets, name="x")
+        assert mined[f"x-mining-h0.4-{key}"] == expected[f"x-bucc-{key}"]
+    assert 0.2 < mined["x-mining-h0.4-k3-distance/en-fr/test/f1"] < 1
+
+
+def test_repeated_sentences_are_in_one_half_of_mining_only() -> None:
+    encoder, sources, targets = noisy(200, 0.4, width=8)
+    repeated = mining(encoder, sources * 3, targets * 3, name="x")
+    assert repeated == mining(encoder, sources, targets, name="x")

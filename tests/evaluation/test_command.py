@@ -20,6 +20,13 @@ from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = make_pairs(40, seed=3)
+SOURCES = [row["source"] for row in PAIRS]
+TARGETS = [row["target"] for row in PAIRS]
+BINARY = [n % 2 for n in range(40)]
+
+
+def columns(*values: list[Any]) -> list[tuple[Any, ...]]:
+    return list(zip(*values, strict=True))
 
 
 def write(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
@@ -29,7 +36,7 @@ def write(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
 
 
 def pairs_file(folder: Path) -> str:
-    return write(folder / "pairs.tsv", "en fr", [(row["source"], row["target"]) for row in PAIRS])
+    return write(folder / "pairs.tsv", "en fr", columns(SOURCES, TARGETS))
 
 
 def pairs_of(folder: Path) -> list[str]:
@@ -37,51 +44,52 @@ def pairs_of(folder: Path) -> list[str]:
 
 
 def bucc_of(folder: Path) -> list[str]:
-    given = bucc_files(folder)  # one gold pair, so that some values have no interval
-    gold = ["--gold", given["gold"], "--tune-gold", given["tune_gold"]]
-    return ["--data", *given["data"], "--tune", *given["tune"], *gold]
+    files = bucc_files(folder)  # one gold pair, so that some values have no interval
+    gold = ["--gold", files["gold"], "--tune-gold", files["tune_gold"]]
+    return ["--data", *files["data"], "--tune", *files["tune"], *gold]
 
 
 def sts_of(folder: Path) -> list[str]:
-    rows = [(row["source"], row["target"], n % 6, "ab"[n % 2], "test") for n, row in enumerate(PAIRS)]
+    scores = [n % 6 for n in range(40)]
+    rows = columns(SOURCES, TARGETS, scores, ["a", "b"] * 20, ["test"] * 40)
     header = "sentence1 sentence2 score subset split"
     files = [write(folder / f"{name}.tsv", header, rows) for name in ("STS12", "STS13")]
     return ["--data", *files, "--languages", "en"]
 
 
 def pair_classification_of(folder: Path) -> list[str]:
-    rows = [(row["source"], row["target"], n % 2, ("test", "dev")[n > 20]) for n, row in enumerate(PAIRS)]
+    rows = columns(SOURCES, TARGETS, BINARY, ["test"] * 21 + ["dev"] * 19)
     file = write(folder / "paws.tsv", "sentence1 sentence2 label split", rows)
     return ["--data", file, "--tune", file, "--languages", "en"]
 
 
-def splits(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return [(*row, ("train", "train", "dev", "test")[n // 2 % 4]) for n, row in enumerate(rows)]
+SPLITS = [("train", "train", "dev", "test")[n // 2 % 4] for n in range(40)]
 
 
 def language_bias_of(folder: Path) -> list[str]:
-    file = write(folder / "wide.tsv", "en fr", [(row["source"], row["target"]) for row in PAIRS])
+    file = write(folder / "wide.tsv", "en fr", columns(SOURCES, TARGETS))
     return ["--data", file, "--columns", "text={lang}", "--languages", "en,fr", "--debias", "self", "--k", "3"]
 
 
 def zero_shot_of(folder: Path) -> list[str]:
-    rows = splits([(row["source"], n % 2) for n, row in enumerate(PAIRS)])
-    tagged = [(lang, *row) for lang in ("eng_Latn", "fra_Latn", "deu_Latn") for row in rows]
-    return ["--data", write(folder / "topics.tsv", "lang text label split", tagged), "--train-language", "en"]
+    rows = []
+    for tag in ("eng_Latn", "fra_Latn", "deu_Latn"):
+        rows += columns([tag] * 40, SOURCES, BINARY, SPLITS)
+    return ["--data", write(folder / "topics.tsv", "lang text label split", rows), "--train-language", "en"]
 
 
 def nli_of(folder: Path) -> list[str]:
-    labels = ("entailment", "neutral", "contradiction")
-    rows = splits([(row["source"], row["target"], labels[n // 8 % 3]) for n, row in enumerate(PAIRS)])
+    labels = [("entailment", "neutral", "contradiction")[n // 8 % 3] for n in range(40)]
+    rows = columns(SOURCES, TARGETS, labels, SPLITS)
     file = write(folder / "xnli.tsv", "premise_en hypothesis_en label split", rows)
-    columns = "premise=premise_{lang},hypothesis=hypothesis_{lang}"
-    return ["--data", file, "--columns", columns, "--languages", "en", "--epochs", "2"]
+    names = "premise=premise_{lang},hypothesis=hypothesis_{lang}"
+    return ["--data", file, "--columns", names, "--languages", "en", "--epochs", "2"]
 
 
 def senteval_of(folder: Path) -> list[str]:
-    rows = [(row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS)]
-    reviews = write(folder / "reviews.tsv", "text label", [(row[0], row[2]) for row in rows])
-    entailed = write(folder / "SICK-E.tsv", "sentence1 sentence2 label split", splits(rows))
+    reviews = write(folder / "reviews.tsv", "text label", columns(SOURCES, BINARY))
+    rows = columns(SOURCES, TARGETS, BINARY, SPLITS)
+    entailed = write(folder / "SICK-E.tsv", "sentence1 sentence2 label split", rows)
     return ["--data", f"MR={reviews}", entailed, "--languages", "en"]
 
 
@@ -130,10 +138,11 @@ def test_protocol_on_local_files(
     command = ["evaluate", tiny_export, "--protocol", protocol, *words(tmp_path), "--seed", "0"]
     command += ["--output", str(output)]
     assert main(command) == 0, capsys.readouterr().err
+
     results = json.loads(output.read_text())
     assert expected <= set(results["metrics"]), sorted(results["metrics"])
-    assert all(np.isfinite(value) for value in results["metrics"].values())
-    assert results["data_sha256"] and all(len(value) == 64 for value in results["data_sha256"].values())
+    assert all(map(np.isfinite, results["metrics"].values()))
+    assert set(map(len, results["data_sha256"].values())) == {64}
     # The same words again give the same numbers.
     assert main(command) == 0
     assert json.loads(output.read_text())["metrics"] == results["metrics"]
@@ -142,15 +151,17 @@ def test_protocol_on_local_files(
 def test_metrics_equal_the_functions(tiny_export: str, tmp_path: Path) -> None:
     from mteb_helpers import routed_model
 
-    folder, routes = tmp_path / "routed", {"en": "second", "fr": "second"}
+    folder = tmp_path / "routed"
+    routes = {"en": "second", "fr": "second"}
     routed_model(tiny_export, ("first", "second")).save(str(folder))
     data = DataOptions((pairs_file(tmp_path),), columns="source=en,target=fr")
     encoder = EncoderOptions(prompt="red ", routes=routes)
-    found = evaluate_files(str(folder), "tatoeba,xsim", data, {"k": 2}, encoder=encoder)
+    metrics = evaluate_files(str(folder), "tatoeba,xsim", data, {"k": 2}, encoder=encoder)
+
     model = SentenceTransformer(str(folder))
-    sides = [row["source"] for row in PAIRS], [row["target"] for row in PAIRS]
     common: dict[str, Any] = {"languages": ("en", "fr"), "name": "pairs", "prompt": "red ", "routes": routes}
-    assert found == pytest.approx(tatoeba(model, *sides, **common) | xsim(model, *sides, k=2, **common))
+    expected = tatoeba(model, SOURCES, TARGETS, **common) | xsim(model, SOURCES, TARGETS, k=2, **common)
+    assert metrics == pytest.approx(expected)
 
 
 def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,35 +177,50 @@ def test_predictions_need_an_output(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "--output" in capsys.readouterr().err
 
 
-def test_mteb_task(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mteb_command(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The evaluation of one of mteb's tasks, without the name of the protocol; the task has our pairs as its data."""
     mteb = pytest.importorskip("mteb")
     from mteb_helpers import table, with_data
 
     real = mteb.get_task
+    scores = [n % 6 for n in range(40)]
+    data = {"test": table(sentence1=SOURCES, sentence2=TARGETS, score=scores)}
 
     def get_task(name: str, **options: Any) -> Any:
         task = real(name, **options)
-        columns = {"sentence1": [row["source"] for row in PAIRS], "sentence2": [row["target"] for row in PAIRS]}
-        task.load_data = lambda **_: with_data(
-            task, {"test": table(**columns, score=[n % 6 for n in range(len(PAIRS))])}
-        )
+        task.load_data = lambda **_: with_data(task, data)
         return task
 
     monkeypatch.setattr(mteb, "get_task", get_task)
+    words = ["evaluate", tiny_export, "--output", str(tmp_path / "out.json")]
+    return [*words, "--data", "mteb:STSBenchmark", "--protocol"]
+
+
+def test_mteb_task(mteb_command: list[str], tmp_path: Path) -> None:
+    import mteb
+
     output = tmp_path / "out.json"
-    command = ["evaluate", tiny_export, "--output", str(output), "--data", "mteb:STSBenchmark", "--protocol"]
-    assert main([*command, "mteb"]) == 0
-    own = json.loads(output.read_text())
-    assert own["data_sha256"] == {"STSBenchmark": real("STSBenchmark").metadata.dataset["revision"]}
+    assert main([*mteb_command, "mteb"]) == 0
+    of_mteb = json.loads(output.read_text())
+    revision = mteb.get_task("STSBenchmark").metadata.dataset["revision"]
+    assert of_mteb["data_sha256"] == {"STSBenchmark": revision}
+
+    assert main([*mteb_command, "sts"]) == 0
+    metrics = json.loads(output.read_text())["metrics"]
+    assert metrics["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(
+        of_mteb["metrics"]["STSBenchmark-mteb/en/test/cosine_spearman"], abs=1e-6
+    )
+
+
+def test_mteb_cache(mteb_command: list[str], tmp_path: Path) -> None:
+    import mteb
+
     cache = tmp_path / "cache"
-    more = ["--cache", str(cache), "--name", "me/tiny", "--languages", "en", "--hf-subsets", "default"]
-    assert main([*command, "mteb", *more]) == 0
+    options = ["--cache", str(cache), "--name", "me/tiny", "--languages", "en", "--hf-subsets", "default"]
+    assert main([*mteb_command, "mteb", *options]) == 0
+    metrics = json.loads((tmp_path / "out.json").read_text())["metrics"]
     (file,) = cache.rglob("STSBenchmark.json")
     assert "me__tiny" in file.parts
     stored = mteb.results.TaskResult.from_disk(file)
-    assert stored.get_score() == pytest.approx(own["metrics"]["STSBenchmark-mteb/en/test/main_score"], abs=1e-5)
-    assert main([*command, "sts"]) == 0
-    ours = json.loads(output.read_text())
-    assert ours["metrics"]["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(
-        own["metrics"]["STSBenchmark-mteb/en/test/cosine_spearman"], abs=1e-6
-    )
+    assert stored.get_score() == pytest.approx(metrics["STSBenchmark-mteb/en/test/main_score"], abs=1e-5)

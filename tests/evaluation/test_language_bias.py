@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.debias import DebiasedEncoder, DebiasFitter, fit_debias
 from hf_xlsr.evaluation import language_bias, tatoeba
+from hf_xlsr.evaluation.rows import both_sides
 
 
 def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[str, float]:
@@ -24,20 +24,24 @@ def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[
     pool = [(language, row) for language in texts for row in range(len(texts[language]))]
     vectors = np.array([encoder.table[texts[language][row]] for language, row in pool])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    found: dict[str, list[str]] = {language: [] for language in texts}
-    all_found: dict[str, list[str]] = {language: [] for language in texts}
+
+    neighbours: dict[str, list[str]] = {language: [] for language in texts}
+    with_translations: dict[str, list[str]] = {language: [] for language in texts}
     for query, (language, row) in enumerate(pool):
         order = np.argsort(-(vectors @ vectors[query]), kind="stable")
-        found[language] += [pool[i][0] for i in order if pool[i][1] != row][:k]
-        all_found[language] += [pool[i][0] for i in order if i != query][:k]
-    metrics = {}
+        neighbours[language] += [pool[i][0] for i in order if pool[i][1] != row][:k]
+        with_translations[language] += [pool[i][0] for i in order if i != query][:k]
+
+    metrics: dict[str, float] = {}
     for language in texts:
-        shares = {other: found[language].count(other) / len(found[language]) for other in texts}
-        metrics |= {f"{language}/share_{other}": share for other, share in shares.items()}
         count = len(texts[language])
-        metrics[f"{language}/bias"] = shares[language] / ((count - 1) / (len(pool) - len(texts)))
-        own = all_found[language].count(language) / len(all_found[language])
-        metrics[f"{language}/with_translations_bias"] = own / ((count - 1) / (len(pool) - 1))
+        for other_language in texts:
+            share = neighbours[language].count(other_language) / len(neighbours[language])
+            metrics[f"{language}/share_{other_language}"] = share
+        unbiased = (count - 1) / (len(pool) - len(texts))
+        metrics[f"{language}/bias"] = metrics[f"{language}/share_{language}"] / unbiased
+        share = with_translations[language].count(language) / len(with_translations[language])
+        metrics[f"{language}/with_translations_bias"] = share / ((count - 1) / (len(pool) - 1))
         metrics[f"{language}/queries"] = count
     return metrics
 
@@ -47,38 +51,42 @@ def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[
 def test_equals_naive_count(rows: int, count: int, offset: float, seed: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, count * (rows - 1)))
     encoder, texts = world(rows, offset, seed=seed, languages=LANGUAGES[:count])
-    metrics = language_bias(encoder, texts, name="w", k=k)
-    protocol = "w-language-bias" if k == count else f"w-language-bias-k{k}"
-    ours = {}
-    for key, value in metrics.items():
-        front, language, split, metric = key.split("/")
-        assert front == protocol and split == "test"
-        if not language.startswith("mean-of-"):
-            ours[f"{language}/{metric}"] = value
-    assert ours == pytest.approx(by_hand(encoder, texts, k))
+    results = language_bias(encoder, texts, name="w", k=k)
+
+    protocol = "language-bias" if k == count else f"language-bias-k{k}"
+    records = results.records.values()
+    assert {(record.dataset, record.protocol, record.split) for record in records} == {("w", protocol, "test")}
+    metrics = {f"{record.languages}/{record.metric}": record.value for record in records if not record.is_mean}
+    assert metrics == pytest.approx(by_hand(encoder, texts, k))
 
 
-def test_removal() -> None:
+def test_removal_of_what_is_fitted_on_the_same_sentences() -> None:
     encoder, texts = world()
     metrics = language_bias(encoder, texts, name="w", debias="self")
-    before, after = (metrics[f"w-language-bias{kind}/mean-of-4/test/bias"] for kind in ("", "-pcr1-self"))
-    assert before > 3.5 and 0.8 < after < 1.2
-    # What was fitted elsewhere does it too, and bears no -self; so does the control.
-    other, fitting = world(rows=400, seed=0)
+    assert metrics["w-language-bias/mean-of-4/test/bias"] > 3.5
+    assert 0.8 < metrics["w-language-bias-pcr1-self/mean-of-4/test/bias"] < 1.2
+
+
+@pytest.mark.parametrize("method", ["components", "mean"])
+def test_removal_of_what_is_fitted_elsewhere(method: str) -> None:
+    encoder, texts = world(rows=400, seed=0)
     fitter = DebiasFitter()
-    for language, rows in fitting.items():
-        fitter.partial_fit(language, np.array([other.table[text] for text in rows]))
-    for debias in (fitter.finish(), fitter.finish(method="mean")):
-        same_world, _ = world(rows=400, seed=0)
-        held = {language: rows[300:] for language, rows in fitting.items()}
-        metrics = language_bias(same_world, held, name="w", debias=debias)
-        assert 0.85 < metrics[f"w-language-bias-{debias.variant}/mean-of-4/test/bias"] < 1.15
-        assert metrics["w-language-bias/mean-of-4/test/bias"] > 3.5
+    for language, rows in texts.items():
+        fitter.partial_fit(language, np.array([encoder.table[text] for text in rows]))
+    debias = fitter.finish(method=method)
+
+    held_out = {language: rows[300:] for language, rows in texts.items()}
+    metrics = language_bias(encoder, held_out, name="w", debias=debias)
+    assert metrics["w-language-bias/mean-of-4/test/bias"] > 3.5
+    # Its name has no -self.
+    assert 0.85 < metrics[f"w-language-bias-{debias.variant}/mean-of-4/test/bias"] < 1.15
 
 
 def test_retrieval_protocols_take_the_removal(tiny_export: str, tmp_path: Path) -> None:
-    output, wide, folder = tmp_path / "results.json", tmp_path / "wide.tsv", str(tmp_path / "fit")
     rows = make_pairs(40, seed=3)
+    folder = str(tmp_path / "fit")
+    output = tmp_path / "results.json"
+    wide = tmp_path / "wide.tsv"
     wide.write_text("en\tfr\n" + "".join(f"{row['source']}\t{row['target']}\n" for row in rows), "utf-8")
     texts = ["--texts", str(wide), str(wide), "--columns", "text={lang}", "--languages", "en,fr"]
     assert main(["debias", "fit", tiny_export, *texts, "--output", folder]) == 0
@@ -88,12 +96,14 @@ def test_retrieval_protocols_take_the_removal(tiny_export: str, tmp_path: Path) 
         assert main(["evaluate", tiny_export, "--protocol", "tatoeba,xsim", *data, "--debias", debias]) == 0
         return json.loads(output.read_text())["metrics"]
 
-    of_themselves, fitted = evaluated("self"), evaluated(folder)
-    sides: Any = [[row[side] for row in rows] for side in ("source", "target")]
+    fitted_on_itself = evaluated("self")
+    fitted = evaluated(folder)
+    sources, targets = both_sides(rows)
     model = SentenceTransformer(tiny_export, device="cpu")
-    distinct = {language: list(dict.fromkeys(side)) for language, side in zip(("en", "fr"), sides, strict=True)}
-    wrapped = DebiasedEncoder(model, fit_debias(model, distinct))
-    for key, value in tatoeba(wrapped, *sides, languages=("en", "fr"), name="wide-pcr1-self").items():
-        assert of_themselves[key] == value
+    debias = fit_debias(model, {"en": list(dict.fromkeys(sources)), "fr": list(dict.fromkeys(targets))})
+    wrapped = DebiasedEncoder(model, debias)
+    metrics = tatoeba(wrapped, sources, targets, languages=("en", "fr"), name="wide-pcr1-self")
+    for key, value in metrics.items():
+        assert fitted_on_itself[key] == value
         assert fitted[key.replace("-self", "")] == value  # both languages from both files
-    assert "wide-pcr1-self-xsim/en-fr/test/error" in of_themselves
+    assert "wide-pcr1-self-xsim/en-fr/test/error" in fitted_on_itself

@@ -30,13 +30,18 @@ class Words:
 
     @staticmethod
     def vector(text: str) -> np.ndarray:
-        drawn = [np.random.default_rng(list(word.encode())).normal(size=WIDTH) for word in text.split() or "-"]
-        return 2 * np.mean(drawn, axis=0).astype(np.float32)
+        seeds = [list(word.encode()) for word in text.split() or "-"]
+        vectors = [np.random.default_rng(seed).normal(size=WIDTH) for seed in seeds]
+        return 2 * np.mean(vectors, axis=0).astype(np.float32)
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
     random = np.random.default_rng(seed)
-    return [" ".join(f"w{random.integers(40)}" for _ in range(random.integers(2, 6))) for _ in range(count)]
+    texts = []
+    for _ in range(count):
+        words = [f"w{random.integers(40)}" for _ in range(random.integers(2, 6))]
+        texts.append(" ".join(words))
+    return texts
 
 
 def labelled(count: int, *, splits: Sequence[str] = (), seed: int = 0) -> list[dict[str, Any]]:
@@ -54,19 +59,32 @@ def labelled(count: int, *, splits: Sequence[str] = (), seed: int = 0) -> list[d
 def pairs(count: int, *, splits: Sequence[str], seed: int = 0) -> list[dict[str, Any]]:
     """Pairs whose score falls, from 5 to 1, with how far the two vectors are apart."""
     rows = []
-    for number, (one, other) in enumerate(zip(sentences(count, seed), sentences(count, seed + 1), strict=True)):
-        second = one if number % 3 == 0 else " ".join([*one.split(), *other.split()][: 3 + number % 3])
-        apart = float(np.abs(Words.vector(one) - Words.vector(second)).mean())
+    more_texts = sentences(count, seed + 1)
+    for number, first in enumerate(sentences(count, seed)):
+        second = first
+        if number % 3:
+            words = [*first.split(), *more_texts[number].split()]
+            second = " ".join(words[: 3 + number % 3])
+        apart = float(np.abs(Words.vector(first) - Words.vector(second)).mean())
         score = float(np.clip(5 - 3 * apart, 1, 5))
-        row = {"sentence1": one, "sentence2": second, "score": score, "label": int(score > 3.5)}
-        rows.append({**row, "split": splits[number % len(splits)]})
+        answers = {"score": score, "label": int(score > 3.5), "split": splits[number % len(splits)]}
+        rows.append({"sentence1": first, "sentence2": second, **answers})
     return rows
 
 
 def in_order(rows: Sequence[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
     """Rows as the toolkit sorts them: by the numbers of words, then by the last column."""
     *texts, gold = columns
-    return sorted(rows, key=lambda row: (*(len(row[text].split()) for text in texts), row[gold]))
+
+    def key(row: dict[str, Any]) -> tuple[float, ...]:
+        counts = [len(row[text].split()) for text in texts]
+        return (*counts, row[gold])
+
+    return sorted(rows, key=key)
+
+
+def of_splits(rows: Sequence[dict[str, Any]], *splits: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["split"] in splits]
 
 
 def vectors_of(rows: Sequence[dict[str, Any]], *columns: str) -> np.ndarray:
@@ -83,6 +101,7 @@ def gold_of(rows: Sequence[dict[str, Any]], column: str = "label") -> np.ndarray
 def test_nested_task_equals_the_toolkit():
     rows = labelled(140)
     metrics = senteval(Words(), {"MR": rows})
+
     ordered = in_order(rows, "text", "label")
     assert ordered != rows
     dev, test = nested_alone(vectors_of(ordered, "text"), gold_of(ordered), 5, schedule=FAST)
@@ -97,12 +116,12 @@ def test_nested_task_equals_the_toolkit():
 def test_mrpc_equals_the_toolkit():
     rows = pairs(160, splits=["train", "test", "train", "val"])
     metrics = senteval(Words(), {"MRPC": rows}, seed=4)
-    learn, test = (
-        in_order([row for row in rows if (row["split"] == "test") == tested], "sentence1", "sentence2", "label")
-        for tested in (False, True)
-    )
+
+    train = in_order(of_splits(rows, "train", "val"), "sentence1", "sentence2", "label")
+    test = in_order(of_splits(rows, "test"), "sentence1", "sentence2", "label")
     options: dict[str, Any] = {"schedule": FAST, "seed": 4}
-    features, labels = vectors_of(learn, "sentence1", "sentence2"), gold_of(learn)
+    features = vectors_of(train, "sentence1", "sentence2")
+    labels = gold_of(train)
     decay, dev = folds_alone(features, labels, 5, 4, **options)
     final = train_alone(features, labels, None, decay=decay, **options)
     predicted = final.predict(vectors_of(test, "sentence1", "sentence2"))
@@ -118,24 +137,32 @@ def test_mrpc_equals_the_toolkit():
 def test_fixed_dev_equals_the_toolkit():
     rows = labelled(200, splits=["train", "train", "dev", "test"])
     metrics = senteval(Words(), {"SST2": rows})
-    parts = [in_order([row for row in rows if row["split"] == split], "text", "label") for split in ("train", "dev")]
-    (train, labels), dev = ((vectors_of(part, "text"), gold_of(part)) for part in parts)
-    alone = [train_alone(train, labels, dev, decay=decay, schedule=FAST) for decay in (1e-5, 1e-4, 1e-3, 1e-2)]
-    best = max(alone, key=lambda one: one.score)
-    test = [row for row in rows if row["split"] == "test"]
+
+    train = in_order(of_splits(rows, "train"), "text", "label")
+    dev_rows = in_order(of_splits(rows, "dev"), "text", "label")
+    features = vectors_of(train, "text")
+    dev = vectors_of(dev_rows, "text"), gold_of(dev_rows)
+    classifiers = []
+    for decay in (1e-5, 1e-4, 1e-3, 1e-2):
+        classifiers.append(train_alone(features, gold_of(train), dev, decay=decay, schedule=FAST))
+    best = max(classifiers, key=lambda classifier: classifier.score)
+    test = of_splits(rows, "test")
+    is_right = best.predict(vectors_of(test, "text")) == gold_of(test)
     assert metrics["SST2-senteval/en/dev/accuracy"] == best.score
-    expected = float((best.predict(vectors_of(test, "text")) == gold_of(test)).mean())
-    assert metrics["SST2-senteval/en/test/accuracy"] == expected
+    assert metrics["SST2-senteval/en/test/accuracy"] == is_right.mean()
 
 
 def test_relatedness_of_sorted_pairs():
     rows = pairs(120, splits=["train", "trial", "test"])
     metrics = senteval(Words(), {"SICK-R": rows}, seed=2)
+
     ordered = in_order(rows, "sentence1", "sentence2", "score")
-    parts = [np.array([n for n, row in enumerate(ordered) if row["split"] == s]) for s in ("train", "trial", "test")]
+    splits = gold_of(ordered, "split")
+    numbers = [np.flatnonzero(splits == split) for split in ("train", "trial", "test")]
     features = vectors_of(ordered, "sentence1", "sentence2")
-    dev, tested = relatedness(features, gold_of(ordered, "score"), *parts, seed=2)
-    expected = {f"SICK-R-senteval/en/test/{name}": pytest.approx(value, abs=1e-4) for name, value in tested.items()}
-    dev_key = "SICK-R-senteval/en/dev/pearson"
-    assert metrics == {**expected, "SICK-R-senteval/en/test/pairs": 40, dev_key: pytest.approx(dev, abs=1e-4)}
+    dev, tested = relatedness(features, gold_of(ordered, "score"), *numbers, seed=2)
+
+    expected = {f"SICK-R-senteval/en/test/{name}": value for name, value in tested.items()}
+    expected |= {"SICK-R-senteval/en/test/pairs": 40, "SICK-R-senteval/en/dev/pearson": dev}
+    assert metrics == pytest.approx(expected, abs=1e-4)
     assert metrics["SICK-R-senteval/en/test/pearson"] > 0.3

@@ -35,11 +35,12 @@ TABLES = ("table.md", "table.csv", "table.tex", "table.json")
 def folder(tmp_path: Path, tiny_export: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two models, a wide table, and a suite over them."""
     shutil.copytree(tiny_export, tmp_path / "a")
-    other = SentenceTransformer(tiny_export)
+    changed_model = SentenceTransformer(tiny_export)
     with torch.no_grad():
-        for weight in other.parameters():
+        for weight in changed_model.parameters():
             weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
-    other.save(str(tmp_path / "b"))
+    changed_model.save(str(tmp_path / "b"))
+
     lines = ["en\tfr\tde", *(f"{row['source']}\t{row['target']}\t{row['target']} ja" for row in PAIRS)]
     (tmp_path / "wide.tsv").write_text("\n".join(lines) + "\n", "utf-8")
     wide = {"data": "${SUITE}/wide.tsv", "columns": {"source": "en", "target": "{lang}"}, "languages": "en,fr,de"}
@@ -66,9 +67,12 @@ def content(output: Path) -> dict[str, bytes]:
 def test_results_equal_those_of_single_commands(folder: Path) -> None:
     tables = evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out")
     data = DataOptions((str(folder / "wide.tsv"),), columns="source=en,target={lang}", languages=("en", "fr", "de"))
-    found = load_results(folder / "out/a/retrieval.json")
-    assert found["metrics"] == pytest.approx(evaluate_files(str(folder / "a"), "tatoeba,xsim", data, {"k": 2}))
-    assert found["metrics"].outcomes and found["settings"]["options"]["xsim"]["k"] == 2
+    content_of_task = load_results(folder / "out/a/retrieval.json")
+    metrics = content_of_task["metrics"]
+    assert metrics == pytest.approx(evaluate_files(str(folder / "a"), "tatoeba,xsim", data, {"k": 2}))
+    assert metrics.outcomes
+    assert content_of_task["settings"]["options"]["xsim"]["k"] == 2
+
     assert all(list(table.rows) == ["a", "b"] for table in tables)
     assert len(content(folder / "out")) == len(TABLES) + len(tables)
 
@@ -78,14 +82,17 @@ def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch
     run = suite_module._Runner.run
 
     def counted(runner: Any, *arguments: Any) -> Any:
-        found = run(runner, *arguments)
+        result = run(runner, *arguments)
         counts[Path(runner.model).name] = runner.cached.encoded if "cached" in vars(runner) else 0
-        return found
+        return result
 
     monkeypatch.setattr(suite_module._Runner, "run", counted)
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
-    texts = {side for row in PAIRS for side in (row["source"], row["target"], f"{row['target']} ja")}
+    texts = set()
+    for row in PAIRS:
+        texts |= {row["source"], row["target"], f"{row['target']} ja"}
     assert counts == {"a": len(texts), "b": len(texts)}
+
     monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("nothing is left to measure"))
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
 
@@ -93,15 +100,21 @@ def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_only_what_changed_is_measured_again(folder: Path) -> None:
     suite = load_suite(folder / "suite.yaml")
     evaluate_suite(suite, folder / "out")
-    before = {file: file.stat().st_mtime_ns for file in (folder / "out").glob("*/*.json")}
+    at_first = write_times(folder)
     suite.tasks["retrieval"].options["k"] = 3
     evaluate_suite(suite, folder / "out")
-    after = {file: file.stat().st_mtime_ns for file in before}
-    assert {file.stem for file in before if before[file] != after[file]} == {"retrieval"}
+    with_new_option = write_times(folder)
+    assert {file.stem for file in at_first if at_first[file] != with_new_option[file]} == {"retrieval"}
+
     with (folder / "wide.tsv").open("a", encoding="utf-8") as stream:
         stream.write("one\tun\tein\n")
     evaluate_suite(suite, folder / "out")
-    assert all(file.stat().st_mtime_ns != after[file] for file in before)
+    with_new_data = write_times(folder)
+    assert all(with_new_data[file] != with_new_option[file] for file in at_first)
+
+
+def write_times(folder: Path) -> dict[Path, int]:
+    return {file: file.stat().st_mtime_ns for file in (folder / "out").glob("*/*.json")}
 
 
 def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -125,14 +138,17 @@ def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_options_of_encoders_are_defaults_of_a_suite(folder: Path, capsys: Any) -> None:
     assert main([*command(folder), "--prompt", "blue ", "--batch-size", "8"]) == 0
-    settings = [load_results(folder / f"out/{label}/bias.json")["settings"] for label in "ab"]
-    assert [(one["prompt"], one["batch_size"]) for one in settings] == [("blue ", 8), ("red ", 8)]
+    for label, prompt in (("a", "blue "), ("b", "red ")):
+        encoder_settings = load_results(folder / f"out/{label}/bias.json")["settings"]
+        assert encoder_settings["prompt"] == prompt
+        assert encoder_settings["batch_size"] == 8
     assert "--split" in failing(capsys, *command(folder), "--split", "dev")
 
 
 def test_two_tasks_may_have_an_average_of_the_same_name() -> None:
-    one = {"metrics": measured("average-of-2", "sts", "en", "test", {"spearman_all": 0.5}), "data_sha256": {}}
-    assert suite_module._merged({"x": one, "y": one})["metrics"] == one["metrics"]
+    metrics = measured("average-of-2", "sts", "en", "test", {"spearman_all": 0.5})
+    task = {"metrics": metrics, "data_sha256": {}}
+    assert suite_module._merged({"x": task, "y": task})["metrics"] == metrics
 
 
 def test_tasks_with_the_same_metrics_stop_after_the_first_encoder(folder: Path, capsys: Any) -> None:
@@ -145,10 +161,11 @@ def test_tasks_with_the_same_metrics_stop_after_the_first_encoder(folder: Path, 
 
 @pytest.mark.slow
 def test_killed_twice(folder: Path) -> None:
-    words, out = [sys.executable, "-m", "hf_xlsr.cli", *command(folder)[:-1]], folder / "out"
-    for seen in (1, 3):
+    words = [sys.executable, "-m", "hf_xlsr.cli", *command(folder)[:-1]]
+    out = folder / "out"
+    for stored_files in (1, 3):
         process = subprocess.Popen([*words, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(list(out.glob("vectors/*/*.keys.npy"))) < seen and process.poll() is None:
+        while len(list(out.glob("vectors/*/*.keys.npy"))) < stored_files and process.poll() is None:
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -157,18 +174,22 @@ def test_killed_twice(folder: Path) -> None:
     subprocess.run([*words, str(folder / "whole")], check=True)
     assert content(out) == content(folder / "whole")
     for file in (folder / "whole").glob("*/*.json"):
-        first, second = (json.loads(path.read_text()) for path in (file, out / file.relative_to(folder / "whole")))
-        assert {**first, "created": ""} == {**second, "created": ""}
+        expected = json.loads(file.read_text())
+        resumed = json.loads((out / file.relative_to(folder / "whole")).read_text())
+        assert resumed | {"created": ""} == expected | {"created": ""}
 
 
-def test_everything_is_checked_before_a_model_is_loaded(folder: Path, monkeypatch: Any, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("task", "key"), [({"data": "gone.tsv"}, "gone.tsv"), ({"options": {"margin": "ratio"}}, "margin")]
+)
+def test_everything_is_checked_before_a_model_is_loaded(
+    task: dict[str, Any], key: str, folder: Path, monkeypatch: Any, capsys: Any
+) -> None:
     monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("a model was loaded"))
-    plain = (folder / "suite.yaml").read_text()
-    for task, key in (({"data": "gone.tsv"}, "gone.tsv"), ({"options": {"margin": "ratio"}}, "margin")):
-        content = yaml.safe_load(plain)
-        content["tasks"]["bias"] |= task
-        (folder / "suite.yaml").write_text(yaml.safe_dump(content))
-        assert key in failing(capsys, *command(folder))
+    suite = yaml.safe_load((folder / "suite.yaml").read_text())
+    suite["tasks"]["bias"] |= task
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite))
+    assert key in failing(capsys, *command(folder))
 
 
 def test_shipped_suites() -> None:
@@ -179,6 +200,5 @@ def test_shipped_suites() -> None:
         for task in suite.tasks.values():
             protocols = find_protocols(task.protocol)
             check_options(task.options, protocols)
-            assert set(parse_columns(task.columns)) <= {
-                column for protocol in protocols for column in protocol.columns
-            }
+            columns = set().union(*(protocol.columns for protocol in protocols))
+            assert set(parse_columns(task.columns)) <= columns

@@ -20,7 +20,8 @@ class TopicEncoder:
     """`en:sport:17` lies near the direction of its topic; an encoder that is not cross-lingual turns `fr` away."""
 
     def __init__(self, *, cross_lingual: bool = True, noise: float = 0.3):
-        self.cross_lingual, self.noise = cross_lingual, noise
+        self.cross_lingual = cross_lingual
+        self.noise = noise
 
     def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
         rows = []
@@ -33,16 +34,18 @@ class TopicEncoder:
 
 
 def documents(language: str, start: int, count: int) -> Rows:
-    return [
-        {"text": f"{language}:{TOPICS[number % 3]}:{number}", "label": TOPICS[number % 3]}
-        for number in range(start, start + count)
-    ]
+    rows = []
+    for number in range(start, start + count):
+        topic = TOPICS[number % 3]
+        rows.append({"text": f"{language}:{topic}:{number}", "label": topic})
+    return rows
 
 
 def classify(encoder: Any, head: str, **options: Any) -> dict[str, float]:
+    train = documents("en", 0, 90)
+    dev = documents("en", 1000, 30)
     tests = {"en": documents("en", 2000, 60), "fr": documents("fr", 3000, 61)}
-    rows = documents("en", 0, 90), documents("en", 1000, 30), tests
-    return zero_shot(encoder, *rows, train_language="en", name="topics", head=head, **options)
+    return zero_shot(encoder, train, dev, tests, train_language="en", name="topics", head=head, **options)
 
 
 @pytest.mark.parametrize(("head", "options"), [("linear", {}), ("mlp", {"epochs": 60, "learning_rate": 0.01})])
@@ -64,11 +67,11 @@ class RelationEncoder:
     """
 
     def __init__(self, turned: tuple[str, ...] = (), noise: float = 0.2, routes: tuple[str, ...] = ()):
-        self.turned, self.noise, self.routes = turned, noise, routes
-        self.seen: list[tuple[str | None, str]] = []  # task and text
+        self.turned = turned
+        self.noise = noise
+        self.routes = routes
 
     def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-        self.seen += [(kwargs.get("task"), text) for text in texts]
         rows = []
         for text in texts:
             language, number, relation = text.split(":")
@@ -82,14 +85,12 @@ class RelationEncoder:
 
 
 def relations(language: str, start: int, count: int, numbers: bool = False) -> Rows:
-    return [
-        {
-            "premise": f"{language}:{number}:",
-            "hypothesis": f"{language}:{number}:{LABELS[number % 3]}",
-            "label": number % 3 if numbers else LABELS[number % 3],
-        }
-        for number in range(start, start + count)
-    ]
+    rows = []
+    for number in range(start, start + count):
+        label = LABELS[number % 3]
+        sides = {"premise": f"{language}:{number}:", "hypothesis": f"{language}:{number}:{label}"}
+        rows.append({**sides, "label": number % 3 if numbers else label})
+    return rows
 
 
 def infer(encoder: Any, **changes: Any) -> dict[str, float]:
@@ -108,31 +109,36 @@ def test_linear_equals_scikit_learn():
     encoder = RelationEncoder(noise=0.8)
     metrics = infer(encoder)
 
-    def features(*place: Any) -> tuple[np.ndarray, np.ndarray]:
-        chosen = relations(*place, numbers=True)
-        u, v = (encoder.encode([row[side] for row in chosen]).astype(np.float32) for side in ("premise", "hypothesis"))
-        u, v = (side / np.sqrt((side**2).sum(1))[:, None] for side in (u, v))
-        return np.hstack([u, v, np.abs(u - v), u * v]), np.array([row["label"] for row in chosen])
+    def features(language: str, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = relations(language, start, count, numbers=True)
+        u = unit_vectors(encoder, [row["premise"] for row in rows])
+        v = unit_vectors(encoder, [row["hypothesis"] for row in rows])
+        return np.hstack([u, v, np.abs(u - v), u * v]), np.array([row["label"] for row in rows])
 
-    train, dev, test = features("en", 0, 300), features("en", 1000, 60), features("de", 2000, 60)
+    train = features("en", 0, 300)
+    dev = features("en", 1000, 60)
+    test = features("de", 2000, 60)
     models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in (0.1, 1, 10, 100)]
     best = max(models, key=lambda model: model.score(*dev))
     assert metrics["xnli-nli-linear/en-en/dev/accuracy"] == best.score(*dev)
     assert metrics["xnli-nli-linear/en-de/test/accuracy"] == best.score(*test) < 1
 
 
+def unit_vectors(encoder: RelationEncoder, texts: list[str]) -> np.ndarray:
+    vectors = encoder.encode(texts).astype(np.float32)
+    return vectors / np.sqrt((vectors**2).sum(1, keepdims=True))
+
+
 def test_spellings_of_labels():
-    spelled = [
-        {**row, "label": {"contradiction": "contradictory"}.get(row["label"], row["label"].upper())}
-        for row in relations("en", 0, 300)
-    ]
+    spellings = {"entailment": "ENTAILMENT", "neutral": "NEUTRAL", "contradiction": "contradictory"}
+    train = [{**row, "label": spellings[row["label"]]} for row in relations("en", 0, 300)]
     dev = [{**row, "label": str(row["label"])} for row in relations("en", 1000, 60, numbers=True)]
     tests = {"en": relations("en", 2000, 60, numbers=True), "de": relations("de", 2000, 60)}
-    assert infer(RelationEncoder(), train=spelled, dev=dev, tests=tests) == infer(RelationEncoder())
+    assert infer(RelationEncoder(), train=train, dev=dev, tests=tests) == infer(RelationEncoder())
 
 
 def test_trained_encoder(tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu")
-    learn, dev, tests = relations("en", 0, 12), relations("en", 12, 6), {"en": relations("en", 18, 6)}
-    metrics = infer(model, train=learn, dev=dev, tests=tests, head="trained", epochs=1)
+    rows = {"train": relations("en", 0, 12), "dev": relations("en", 12, 6), "tests": {"en": relations("en", 18, 6)}}
+    metrics = infer(model, **rows, head="trained", epochs=1)
     assert {key.rpartition("/")[0] for key in metrics} == {"xnli-nli-trained/en-en/dev", "xnli-nli-trained/en-en/test"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,11 @@ def naive(similarities: np.ndarray, k: int, margin: str) -> float:
     backward = np.sort(similarities, axis=0)[::-1][:k].mean(axis=0)
     wrong = 0
     for i, row in enumerate(similarities):
-        best, best_score = -1, -np.inf
+        scores = {}
         for j in np.argsort(-row, kind="stable")[:k]:
             average = (forward[i] + backward[j]) / 2
-            score = {"ratio": row[j] / average, "distance": row[j] - average, "absolute": row[j]}[margin]
-            if score > best_score:
-                best, best_score = j, score
-        wrong += best != i
+            scores[j] = {"ratio": row[j] / average, "distance": row[j] - average, "absolute": row[j]}[margin]
+        wrong += max(scores, key=scores.get) != i
     return wrong / len(similarities)
 
 
@@ -37,7 +36,7 @@ def test_equals_the_naive_twin(k: int, margin: str):
     encoder, sources, targets = noisy(220, noise=1.0, seed=k, width=24)
     expected = naive(cosines(encoder, sources, targets), k, margin)
     metrics = xsim(encoder, sources, targets, languages=LANGUAGES, name="toy", k=k, margin=margin)
-    (error,) = (value for key, value in metrics.items() if key.endswith("/error"))
+    error = next(value for key, value in metrics.items() if key.endswith("/error"))
     assert 0.02 < expected < 0.9
     assert error == pytest.approx(expected)
 
@@ -55,56 +54,78 @@ def test_equals_the_naive_twin(k: int, margin: str):
     ],
 )
 def test_meanings(text: str, changed: set[str]) -> None:
-    assert {one.text for one in distractors([text]) if one.kind == "meaning"} == changed
+    assert {distractor.text for distractor in distractors([text]) if distractor.kind == "meaning"} == changed
 
 
-def test_numbers_and_names() -> None:
-    texts = ["Two men met Anna in Bonn.", "In 2014, 305 people saw Karl.", "Nothing here."]
-    found = distractors(texts)
-    numbers = [one for one in found if one.kind == "number"]
-    assert [one.row for one in numbers] == [0, 1, 1]
-    assert numbers[0].text.split()[0] in "One Three Four Five Six Seven Eight Nine Ten Eleven Twelve".split()
-    assert numbers[0].text.endswith(" men met Anna in Bonn.")
-    assert {len(one.text) for one in numbers[1:]} == {len(texts[1])}
-    names = {one.text for one in found if one.kind == "entity"}
-    assert names == {"Two men met Karl in Bonn.", "Two men met Anna in Karl."} | {
-        text for text in names if text.startswith("In 2014, 305 people saw ")
+TEXTS = ["Two men met Anna in Bonn.", "In 2014, 305 people saw Karl.", "Nothing here."]
+
+
+def test_numbers() -> None:
+    numbers = [distractor for distractor in distractors(TEXTS) if distractor.kind == "number"]
+    assert [distractor.row for distractor in numbers] == [0, 1, 1]
+    first_word, _, rest = numbers[0].text.partition(" ")
+    assert first_word in {"One", *"Three Four Five Six Seven Eight Nine Ten Eleven Twelve".split()}
+    assert rest == "men met Anna in Bonn."
+    assert {len(distractor.text) for distractor in numbers[1:]} == {len(TEXTS[1])}
+
+
+def test_names() -> None:
+    names = [distractor for distractor in distractors(TEXTS) if distractor.kind == "entity"]
+    assert {distractor.text for distractor in names if distractor.row == 0} == {
+        "Two men met Karl in Bonn.",
+        "Two men met Anna in Karl.",
     }
-    assert not any(one.row == 2 for one in found)
+    assert all(distractor.text.startswith("In 2014, 305 people saw ") for distractor in names if distractor.row == 1)
 
 
-@given(
-    st.lists(st.text(st.sampled_from("Anna Bonn is not 12 can't more, x."), max_size=40), max_size=12),
-    st.integers(0, 9),
-)
+def test_sentences_without_anything_to_change() -> None:
+    assert all(distractor.row != 2 for distractor in distractors(TEXTS))
+
+
+WORDS = st.text(st.sampled_from("Anna Bonn is not 12 can't more, x."), max_size=40)
+
+
+@given(st.lists(WORDS, max_size=12), st.integers(0, 9))
 def test_distractors_differ_from_all_sentences(texts: list[str], seed: int) -> None:
-    found = distractors(texts, seed=seed)
-    assert not {one.text for one in found} & set(texts) and len({one.text for one in found}) == len(found)
-    assert found == distractors(texts, seed=seed)
-    assert all(sum(one.row == row and one.kind == kind for one in found) <= 3 for row, kind, _ in found)
+    changed = distractors(texts, seed=seed)
+    changed_texts = {distractor.text for distractor in changed}
+    assert not changed_texts & set(texts)
+    assert len(changed_texts) == len(changed)
+    assert changed == distractors(texts, seed=seed)
+    counts = Counter((distractor.row, distractor.kind) for distractor in changed)
+    assert all(count <= 3 for count in counts.values())
 
 
 class Counts:
     """Vectors of letters: a distractor with one other word is near."""
 
     def encode(self, texts: list[str], **_: Any) -> np.ndarray:
-        return np.array(
-            [[text.lower().count(letter) + 0.1 for letter in "abcdefghijklmnopqrstuvwxyz012345"] for text in texts]
-        )
+        letters = "abcdefghijklmnopqrstuvwxyz012345"
+        return np.array([[text.lower().count(letter) + 0.1 for letter in letters] for text in texts])
+
+
+ENGLISH = ["Two men are here.", "Anna saw Karl.", "It was 1984 and cold.", "No change at all"]
+GERMAN = ["Zwei Menschen sind hier.", "Anna sah Karl.", "Es war 1984 und kalt.", "keine Aenderung hier"]
 
 
 def test_equals_xsim_on_the_same_candidates() -> None:
-    english = ["Two men are here.", "Anna saw Karl.", "It was 1984 and cold.", "No change at all"]
-    german = ["Zwei Menschen sind hier.", "Anna sah Karl.", "Es war 1984 und kalt.", "keine Aenderung hier"]
-    found = xsim_pp(Counts(), english, german, languages=("en", "de"), name="x", margin="absolute", seed=3)
-    pool = [*english, *(one.text for one in distractors(english, seed=3))]
-    unit = [
-        vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in map(Counts().encode, (german, pool))
-    ]
-    chosen = (unit[0] @ unit[1].T).argmax(axis=1)
+    metrics = xsim_pp(Counts(), ENGLISH, GERMAN, languages=("en", "de"), name="x", margin="absolute", seed=3)
+    changed = [distractor.text for distractor in distractors(ENGLISH, seed=3)]
+    queries = Counts().encode(GERMAN)
+    candidates = Counts().encode(ENGLISH + changed)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    candidates /= np.linalg.norm(candidates, axis=1, keepdims=True)
+    nearest = (queries @ candidates.T).argmax(axis=1)
+
     key = "x-xsim-pp-absolute/de-en/test/"
-    assert found[f"{key}error"] == np.mean(chosen != np.arange(4)) and found[f"{key}distractors"] == len(pool) - 4
-    reverse = xsim_pp(Counts(), german, english, languages=("de", "en"), name="x", margin="absolute", seed=3)
-    assert dict(found) == dict(reverse)
-    kinds = sum(found[f"{key}{kind}_error"] for kind in ("number", "entity", "meaning"))
-    assert 0 < kinds <= found[f"{key}error"]
+    assert metrics[f"{key}error"] == np.mean(nearest != np.arange(4))
+    assert metrics[f"{key}distractors"] == len(changed)
+    kinds = sum(metrics[f"{key}{kind}_error"] for kind in ("number", "entity", "meaning"))
+    assert 0 < kinds <= metrics[f"{key}error"]
+
+
+def test_english_may_be_the_source_or_the_target() -> None:
+    options: dict[str, Any] = {"name": "x", "margin": "absolute", "seed": 3}
+    into_german = xsim_pp(Counts(), ENGLISH, GERMAN, languages=("en", "de"), **options)
+    into_english = xsim_pp(Counts(), GERMAN, ENGLISH, languages=("de", "en"), **options)
+    assert dict(into_german) == dict(into_english)
