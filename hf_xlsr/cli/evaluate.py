@@ -164,17 +164,17 @@ def compare(
 
     ending = Path(output).suffix if output else ".md"
     require_choice("--output", ending, comparison.ENDINGS)
-    tables = comparison.compare(load_labelled(results), metric.split(",") if metric else ())
+    tables = comparison.compare_encoders(load_labelled(results), metric.split(",") if metric else ())
     if plots is not None:
         from hf_xlsr.evaluation.plots import plot_comparisons
 
         plot_comparisons(plots, tables)
     if output is not None:
-        write_text(output, comparison.render(tables, ending))
+        write_text(output, comparison.render_tables(tables, ending))
     elif sys.stdout.isatty():
         _print_tables(tables)
     else:
-        print(comparison.render(tables), end="")
+        print(comparison.render_tables(tables), end="")
 
 
 def _protocols_table() -> Any:

@@ -28,6 +28,16 @@ LEGEND = (
     "†: another test set than the first encoder's. Means are unweighted and have no test."
 )
 
+TEX_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "×": r"$\times$",
+        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    }
+)
+
 
 @dataclass
 class Cell:
@@ -52,16 +62,23 @@ class ComparisonTable:
     @property
     def shared(self) -> list[str]:
         """The columns that all encoders have. The mean column averages them."""
-        return [column for column in self.columns if all(column in cells for cells in self.rows.values())]
+        return [column for column in self.columns if len(self.cells(column)) == len(self.rows)]
 
     @property
     def shown(self) -> list[str]:
         """The columns, then the mean column if there is one."""
         count = len(self.shared)
-        return [*self.columns, *([f"mean of {count}"] if count > 1 else [])]
+        if count > 1:
+            return [*self.columns, f"mean of {count}"]
+        return self.columns
 
     def cells(self, column: str) -> dict[str, Cell]:
+        """The values of a column by encoder."""
         return {label: cells[column] for label, cells in self.rows.items() if column in cells}
+
+    def equal_cells(self, column: str) -> dict[str, Cell]:
+        """The values of a column that were measured on the first encoder's test set."""
+        return {label: cell for label, cell in self.cells(column).items() if not cell.unequal}
 
     def numbers(self, label: str, column: str) -> list[float]:
         """An encoder's value in a column and the ends of its interval, as far as they are known."""
@@ -69,11 +86,13 @@ class ComparisonTable:
         if column in cells:
             record = cells[column].record
             return [number for number in (record.value, record.low, record.high) if number is not None]
-        return [fmean(cells[one].record.value for one in self.shared)] if cells and column not in self.columns else []
+        if column in self.columns or not cells:
+            return []
+        return [fmean(cells[name].record.value for name in self.shared)]
 
 
-def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
-    """Tables of encoders: `results` are `Results`, or what `load_results` gave, by the name of the encoder.
+def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
+    """Compares encoders in tables: `results` are `Results`, or what `load_results` gave, by the name of the encoder.
 
     By default the metric is the headline of each protocol, in each direction that was measured. Tests need
     `Results.outcomes`, which `save_results(predictions=True)` keeps.
@@ -84,76 +103,89 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         >>> def encoder(right):
         ...     values = {"error": float(1 - right.mean()), "pairs": len(right)}
         ...     return measured("ntrex", "xsim", ("en", "de"), "test", values, {"error": ~right})
-        >>> (table,) = compare({"a": encoder(np.arange(100) < 70), "b": encoder(np.arange(100) < 90)})
+        >>> results = {"a": encoder(np.arange(100) < 70), "b": encoder(np.arange(100) < 90)}
+        >>> (table,) = compare_encoders(results)
         >>> table.rows["b"]["en-de"].best, table.p_values["a", "b", "en-de"] < 0.001
         (True, True)
     """
-    found = {label: metrics_of(content) for label, content in results.items()}
-    labelled = [(label, record) for label, one in found.items() for record in one.records.values()]
-    known = {record.metric for _, record in labelled}
-    if unknown := [metric for metric in metrics if metric not in known]:
-        raise XlsrError(f"No result has the metric '{unknown[0]}'; {did_you_mean(unknown[0], known)}")
-    tested = {(record.dataset, record.protocol) for _, record in labelled if record.split not in CHOOSING}
-    compared = [
-        (label, record)
-        for label, record in labelled
-        if not record.is_mean
-        and not record.is_average
-        and (record.split not in CHOOSING or (record.dataset, record.protocol) not in tested)
-    ]
-    places = _places([record for _, record in compared])
+    encoders = {label: metrics_of(content) for label, content in results.items()}
+    records = [record for encoder in encoders.values() for record in encoder.records.values()]
+    known_metrics = {record.metric for record in records}
+    for metric in metrics:
+        if metric not in known_metrics:
+            raise XlsrError(f"No result has the metric '{metric}'; {did_you_mean(metric, known_metrics)}")
+
+    addresses = _addresses(_compared_records(records))
     tables: dict[tuple[str, str], ComparisonTable] = {}
-    for label, record in compared:
-        if _chosen(record, metrics, found[label]):
-            name, column = places[record.key]
-            table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
-            if column not in table.columns:
-                table.columns.append(column)
-            table.rows.setdefault(label, {})[column] = Cell(record, found[label].outcomes.get(record.key))
-    hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
+    for label, encoder in encoders.items():
+        for record in encoder.records.values():
+            if record.key in addresses and _is_shown(record, metrics, encoder):
+                name, column = addresses[record.key]
+                table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
+                if column not in table.columns:
+                    table.columns.append(column)
+                table.rows.setdefault(label, {})[column] = Cell(record, encoder.outcomes.get(record.key))
+
+    hashes: dict[str, Mapping[str, str]] = {}
+    for label, content in results.items():
+        hashes[label] = {} if isinstance(content, Results) else content["data_sha256"]
     for table in tables.values():
         _mark_unequal(table, hashes)
-        _test(table)
+        _test_differences(table)
     return list(tables.values())
 
 
-def _places(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
+def _compared_records(records: Sequence[Result]) -> list[Result]:
+    """Records of single languages and datasets; those of a split that serves to choose only where nothing was tested."""
+    tested = {(record.dataset, record.protocol) for record in records if record.split not in CHOOSING}
+    compared = []
+    for record in records:
+        is_final = record.split not in CHOOSING or (record.dataset, record.protocol) not in tested
+        if is_final and not record.is_mean and not record.is_average:
+            compared.append(record)
+    return compared
+
+
+def _addresses(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
     """Maps the key of each record to its table and its column. A table has a dataset, a protocol and a split.
 
     Tasks, several datasets of a protocol in one language each (STS), share a table with a column for each.
     """
-    tasks: dict[tuple[str, str], dict[str, set[str]]] = {}
+    languages_of_datasets: dict[tuple[str, str], dict[str, set[str]]] = {}
     for record in records:
-        datasets = tasks.setdefault((record.protocol, record.split), {})
+        datasets = languages_of_datasets.setdefault((record.protocol, record.split), {})
         datasets.setdefault(record.dataset, set()).add(record.languages)
-    places = {}
+
+    addresses = {}
     for record in records:
-        name, column = record.name, record.languages
-        measured_in = list(tasks[record.protocol, record.split].values())
-        if len(measured_in) > 1 and all(len(languages) == 1 for languages in measured_in):
-            one = len(set().union(*measured_in)) == 1
-            name, column = record.protocol, record.dataset if one else f"{record.dataset} {record.languages}"
-        places[record.key] = f"{name}, {record.split}", column
-    return places
+        name = record.name
+        column = record.languages
+        languages = list(languages_of_datasets[record.protocol, record.split].values())
+        if len(languages) > 1 and all(len(of_dataset) == 1 for of_dataset in languages):
+            name = record.protocol
+            same_language = len(set().union(*languages)) == 1
+            column = record.dataset if same_language else f"{record.dataset} {record.languages}"
+        addresses[record.key] = f"{name}, {record.split}", column
+    return addresses
 
 
-def _chosen(record: Result, metrics: Sequence[str], results: Mapping[str, float]) -> bool:
+def _is_shown(record: Result, metrics: Sequence[str], results: Mapping[str, float]) -> bool:
+    """Whether a record has one of the metrics, by default the headline of its protocol, in each direction."""
     if isinstance(record.value, int):
         return False
     if metrics:
         return record.metric in metrics
-    plain = record.metric
-    for direction in DIRECTIONS:
-        plain = plain.removeprefix(direction)
+
     front = record.key.removesuffix(record.metric)
-    both = f"{front}{DIRECTIONS[0]}{plain}" in results
-    headline = next((name for name in HEADLINES if f"{front}{name}" in results), None)
-    # Both directions instead of their mean.
-    return plain == headline and (not both or plain != record.metric)
+    headline = next((name for name in HEADLINES if front + name in results), "")
+    directed = [direction + headline for direction in DIRECTIONS]
+    if record.metric == headline:
+        return front + directed[0] not in results  # both directions instead of their mean
+    return record.metric in directed
 
 
 def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]]) -> None:
-    """Another test set: other data, a pool that only one has, or another number of examples.
+    """Marks values on another test set: other data, a pool that only one has, or another number of examples.
 
     Hashes with the dataset or the language pair of another column do not count.
     """
@@ -161,86 +193,111 @@ def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]
     for column in table.columns:
         record = next(iter(table.cells(column).values())).record
         names[column] = {record.dataset, f"{record.source}-{record.target}", f"{record.target}-{record.source}"}
+
     for column in table.columns:
-        of_others = set().union(*names.values()) - names[column]
-        (first, reference), *others = table.cells(column).items()
-        for label, cell in others:
-            one, other = hashes[first], hashes[label]
-            pools = {key for key in one.keys() ^ other.keys() if one and other and key.startswith("pool/")}
-            keys = {key for key in (one.keys() & other.keys()) | pools if of_others.isdisjoint(key.split("/"))}
-            differ = any(one.get(key) != other.get(key) for key in keys)
-            cell.unequal = differ or reference.record.n != cell.record.n
+        names_of_others = set().union(*names.values()) - names[column]
+        cells = table.cells(column)
+        first_label, first_cell = next(iter(cells.items()))
+        for label, cell in cells.items():
+            same_data = _same_data(hashes[first_label], hashes[label], names_of_others)
+            cell.unequal = not same_data or first_cell.record.n != cell.record.n
 
 
-def _test(table: ComparisonTable) -> None:
+def _same_data(first: Mapping[str, str], second: Mapping[str, str], ignored_names: set[str]) -> bool:
+    keys = first.keys() & second.keys()
+    if first and second:
+        keys |= {key for key in first.keys() ^ second.keys() if key.startswith("pool/")}
+    return all(first.get(key) == second.get(key) for key in keys if ignored_names.isdisjoint(key.split("/")))
+
+
+def _test_differences(table: ComparisonTable) -> None:
     """Adds the tests of a table, corrected together, and marks the values that are significantly best."""
-    raw: dict[tuple[str, str, str], float] = {}
-    columns = {
-        column: {label: cell for label, cell in table.cells(column).items() if not cell.unequal}
-        for column in table.columns
-    }
-    for column, cells in columns.items():
-        for (one, first), (other, second) in combinations(cells.items(), 2):
+    p_values: dict[tuple[str, str, str], float] = {}
+    for column in table.columns:
+        for (first_label, first), (second_label, second) in combinations(table.equal_cells(column).items(), 2):
             if first.outcomes and second.outcomes:
-                if first.outcomes.columns[0].shape == second.outcomes.columns[0].shape != (1,):
-                    raw[one, other, column] = p_value(first.outcomes, second.outcomes)
-    table.p_values = dict(zip(raw, holm(list(raw.values())), strict=True))
+                shape = first.outcomes.columns[0].shape
+                if shape == second.outcomes.columns[0].shape != (1,):
+                    p_values[first_label, second_label, column] = p_value(first.outcomes, second.outcomes)
+    table.p_values = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+
     sign = -1 if lower_is_better(table.metric) or table.metric.endswith("bias") else 1
-    for column, cells in columns.items():
+    for column in table.columns:
+        cells = table.equal_cells(column)
         best = max(cells, key=lambda label: sign * cells[label].record.value)
-        others = [
-            table.p_values.get((best, label, column), table.p_values.get((label, best, column), 1.0))
-            for label in cells
-            if label != best
-        ]
-        cells[best].best = bool(others) and max(others) < 1 - LEVEL
+        highest_p = 0.0
+        for label in cells.keys() - {best}:
+            untested = table.p_values.get((label, best, column), 1.0)
+            highest_p = max(highest_p, table.p_values.get((best, label, column), untested))
+        cells[best].best = len(cells) > 1 and highest_p < 1 - LEVEL
 
 
-def render(tables: Sequence[ComparisonTable], ending: str = ".md") -> str:
-    """The tables of `compare` in the format of a file that ends in `.md`, `.csv`, `.tex` (booktabs) or `.json`."""
+def render_tables(tables: Sequence[ComparisonTable], ending: str = ".md") -> str:
+    """Comparison tables in the format of a file that ends in `.md`, `.csv`, `.tex` (booktabs) or `.json`."""
     if ending == ".json":
         return json.dumps([_plain(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
     if ending == ".csv":
-        lines = [
-            {"table": table.name, "metric": table.metric, "encoder": label, "column": column, **_numbers(cell)}
-            for table in tables
-            for label, cells in table.rows.items()
-            for column, cell in cells.items()
-        ]
-        return str(pd.DataFrame(lines).to_csv(index=False))
-    parts = [LEGEND, ""] if ending == ".md" else ["% " + LEGEND.replace("%", r"\%")]
+        return _csv(tables)
+
+    lines = []
+    if ending == ".md":
+        lines += [LEGEND, ""]
+        for table in tables:
+            lines += _markdown(table)
+    else:
+        lines.append("% " + LEGEND.replace("%", r"\%"))
+        for table in tables:
+            lines += _latex(table)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _csv(tables: Sequence[ComparisonTable]) -> str:
+    lines = []
     for table in tables:
-        parts += _markdown(table) if ending == ".md" else _latex(table)
-    return "\n".join(parts).rstrip() + "\n"
+        for label, cells in table.rows.items():
+            for column, cell in cells.items():
+                names = {"table": table.name, "metric": table.metric, "encoder": label, "column": column}
+                lines.append({**names, **_plain_cell(cell)})
+    return str(pd.DataFrame(lines).to_csv(index=False))
 
 
-def _numbers(cell: Cell) -> dict[str, Any]:
+def _plain_cell(cell: Cell) -> dict[str, Any]:
     record = cell.record
-    values = {"value": record.value, "low": record.low, "high": record.high, "n": record.n}
-    return {**values, "best": cell.best, "unequal": cell.unequal}
+    return {
+        "value": record.value,
+        "low": record.low,
+        "high": record.high,
+        "n": record.n,
+        "best": cell.best,
+        "unequal": cell.unequal,
+    }
 
 
 def _plain(table: ComparisonTable) -> dict[str, Any]:
-    rows = {label: {column: _numbers(cell) for column, cell in cells.items()} for label, cells in table.rows.items()}
-    tests = [
-        {"encoders": [one, other], "column": column, "p": p} for (one, other, column), p in table.p_values.items()
-    ]
+    rows: dict[str, dict[str, Any]] = {}
+    for label, cells in table.rows.items():
+        rows[label] = {column: _plain_cell(cell) for column, cell in cells.items()}
+    tests = [{"encoders": labels, "column": column, "p": p} for (*labels, column), p in table.p_values.items()]
     return {"table": table.name, "metric": table.metric, "encoders": rows, "tests": tests}
 
 
-def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[list[str], list[list[str]]]:
+def _text_rows(table: ComparisonTable, bold: str, dagger: str, dash: str) -> list[list[str]]:
+    """The name of each encoder and its values as text, in which `bold` is a format, `dagger` and `dash` are signs."""
     rows = []
     for label, cells in table.rows.items():
-        line = [label]
+        row = [label]
         for column in table.shown:
+            text, *ends = [metric_value(table.metric, number) for number in table.numbers(label, column)] or [""]
             cell = cells.get(column)
-            numbers = [metric_value(table.metric, number) for number in table.numbers(label, column)]
-            value, *ends = numbers or [""]
-            shown = bold.format(value) if cell and cell.best else value
-            shown += f" ({dash.join(ends)})" if ends else ""
-            line.append(shown + (dagger if cell and cell.unequal else ""))
-        rows.append(line)
-    return ["encoder", *table.shown], rows
+            if cell and cell.best:
+                text = bold.format(text)
+            if ends:
+                text += f" ({dash.join(ends)})"
+            if cell and cell.unequal:
+                text += dagger
+            row.append(text)
+        rows.append(row)
+    return rows
 
 
 def terminal_table(table: ComparisonTable) -> Any:
@@ -248,43 +305,40 @@ def terminal_table(table: ComparisonTable) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    header, rows = _grid(table, "[bold]{}[/bold]", "†", "–")
-    shown = Table("", *(escape(row[0]) for row in rows), title=escape(table_title(table)), title_justify="left")
-    for column in shown.columns:
+    labels, *columns = zip(*_text_rows(table, "[bold]{}[/bold]", "†", "–"), strict=True)
+    printed = Table("", *map(escape, labels), title=escape(table_title(table)), title_justify="left")
+    for column in printed.columns:
         column.overflow = "fold"
-    for number, name in enumerate(header[1:], 1):
-        shown.add_row(escape(name), *(row[number] for row in rows))
-    return shown
+    for name, texts in zip(table.shown, columns, strict=True):
+        printed.add_row(escape(name), *texts)
+    return printed
 
 
 def table_title(table: ComparisonTable) -> str:
-    lower = " (lower is better)" if lower_is_better(table.metric) else ""
-    return f"{table.name}: {table.metric.replace('_', ' ')} {metric_unit(table.metric)}".rstrip() + lower
+    title = f"{table.name}: {table.metric.replace('_', ' ')} {metric_unit(table.metric)}".rstrip()
+    if lower_is_better(table.metric):
+        title += " (lower is better)"
+    return title
 
 
 def _markdown(table: ComparisonTable) -> list[str]:
-    header, rows = _grid(table, "**{}**", "†", "–")
-    lines = [[escape_markdown(row[0]), *row[1:]] for row in rows]
-    return [
-        f"### {escape_markdown(table_title(table))}",
-        "",
-        *markdown_table([*map(escape_markdown, header)], lines),
-        "",
-    ]
+    header = ["encoder", *map(escape_markdown, table.shown)]
+    rows = [[escape_markdown(label), *texts] for label, *texts in _text_rows(table, "**{}**", "†", "–")]
+    return [f"### {escape_markdown(table_title(table))}", "", *markdown_table(header, rows), ""]
 
 
 def _latex(table: ComparisonTable) -> list[str]:
-    header, rows = _grid(table, r"\textbf{{{}}}", r"$^\dagger$", "--")
-    lines = [" & ".join([_tex(row[0]), *row[1:]]) + r" \\" for row in rows]
+    header = ["encoder", *map(_escape_tex, table.shown)]
+    rows = [[_escape_tex(label), *texts] for label, *texts in _text_rows(table, r"\textbf{{{}}}", r"$^\dagger$", "--")]
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex(table_title(table))}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+        rf"\caption{{{_escape_tex(table_title(table))}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.shown)}}}",
         r"\toprule",
-        " & ".join(map(_tex, header)) + r" \\",
+        " & ".join(header) + r" \\",
         r"\midrule",
-        *lines,
+        *(" & ".join(row) + r" \\" for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
@@ -292,7 +346,5 @@ def _latex(table: ComparisonTable) -> list[str]:
     ]
 
 
-def _tex(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$"}
-    special |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
-    return "".join(special.get(letter, letter) for letter in text)
+def _escape_tex(text: str) -> str:
+    return text.translate(TEX_ESCAPES)

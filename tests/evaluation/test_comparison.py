@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hf_xlsr.cli import main
-from hf_xlsr.evaluation.comparison import compare, render
+from hf_xlsr.evaluation.comparison import compare_encoders, render_tables
 from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.results import Results, load_results, measured, save_results
 
@@ -30,13 +30,13 @@ def test_only_significant_differences_are_bold() -> None:
     strong, close, weak = (
         encoder({"de": share, "fr": other}) for share, other in ((0.9, 0.8), (0.89, 0.5), (0.5, 0.4))
     )
-    (table,) = compare({"strong": strong, "close": close, "weak": weak})
+    (table,) = compare_encoders({"strong": strong, "close": close, "weak": weak})
     assert (table.name, table.metric, table.columns) == ("toy-tatoeba-xtreme, test", "accuracy", ["en-de", "en-fr"])
     best = {(label, column) for label, cells in table.rows.items() for column, cell in cells.items() if cell.best}
     assert best == {("strong", "en-fr")}  # 90 % and 89 % of 200 do not differ
     assert table.p_values["strong", "weak", "en-de"] < 0.05 < table.p_values["strong", "close", "en-de"]
     # Six tests are corrected together: none is below its own p-value.
-    alone = compare({"strong": strong, "close": encoder({"de": 0.89})})[0].p_values
+    alone = compare_encoders({"strong": strong, "close": encoder({"de": 0.89})})[0].p_values
     assert alone["strong", "close", "en-de"] <= table.p_values["strong", "close", "en-de"]
 
 
@@ -48,10 +48,10 @@ def test_lower_errors_and_both_directions() -> None:
         outcomes: Any = dict(zip(names, (*rows, (rows[0] + rows[1]) / 2), strict=True))
         return measured("tatoeba", "tatoeba-laser", ("en", "de"), "test", values, outcomes)
 
-    tables = compare({"a": errors(0.1, 0.2), "b": errors(0.4, 0.2)})
+    tables = compare_encoders({"a": errors(0.1, 0.2), "b": errors(0.4, 0.2)})
     assert [table.metric for table in tables] == ["source_to_target_error", "target_to_source_error"]
     assert [table.rows["a"]["en-de"].best for table in tables] == [True, False]
-    assert "(lower is better)" in render(tables)
+    assert "(lower is better)" in render_tables(tables)
 
 
 def test_other_test_sets_are_marked_and_not_tested(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_other_test_sets_are_marked_and_not_tested(tmp_path: Path) -> None:
         files[label] = tmp_path / f"{label}.json"
         results = encoder({"de": 0.9 if label == "a" else 0.3}, count)
         save_results(files[label], results, settings={}, data_hashes={"toy": text}, predictions=True)
-    (table,) = compare({label: load_results(file) for label, file in files.items()})
+    (table,) = compare_encoders({label: load_results(file) for label, file in files.items()})
     assert {label for label, cells in table.rows.items() if cells["en-de"].unequal} == {"c", "d"}
     assert ("a", "b", "en-de") in table.p_values and ("a", "c", "en-de") not in table.p_values
-    assert table.rows["a"]["en-de"].best and "†" in render([table])
+    assert table.rows["a"]["en-de"].best and "†" in render_tables([table])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_each_column_compares_equal_test_sets(b: Any, c: Any, unequal: set[str],
     results, same = {}, {"data/toy/en-de": "x", "data/toy/en-fr": "x"}
     for label, share, other in (("a", 0.5, {}), ("b", 0.95, b), ("c", 0.7, c)):
         results[label] = {"metrics": encoder({"de": share, "fr": share}), "data_sha256": same | other}
-    (table,) = compare(results)
+    (table,) = compare_encoders(results)
     cells = {f"{label} {column}": cell for label, row in table.rows.items() for column, cell in row.items()}
     assert {name for name, cell in cells.items() if cell.unequal} == unequal
     assert {name for name, cell in cells.items() if cell.best} == best
@@ -116,9 +116,9 @@ def test_tasks_across() -> None:
     for task, value in (("STS12", 0.5), ("SICK-R", 0.75)):
         results |= measured(task, "sts", "en", "test", {"spearman_all": value, "pairs": 9})
     results |= measured("average-of-2", "sts", "en", "test", {"spearman_all": 0.6})
-    (table,) = compare({"a_b": results})
+    (table,) = compare_encoders({"a_b": results})
     assert table.name == "sts, test" and table.columns == ["STS12", "SICK-R"]
-    assert "| a\\_b | 50.0 | 75.0 | 62.5 |" in render([table])
+    assert "| a\\_b | 50.0 | 75.0 | 62.5 |" in render_tables([table])
 
 
 def test_command_writes_all_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

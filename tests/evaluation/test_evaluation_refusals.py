@@ -28,8 +28,8 @@ from hf_xlsr.evaluation import (
     xsim,
 )
 from hf_xlsr.evaluation.bleu import corpus_bleu
-from hf_xlsr.evaluation.comparison import compare
 from hf_xlsr.evaluation.protocol import PROTOCOLS, find_protocols
+from hf_xlsr.evaluation.comparison import compare_encoders
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot
@@ -155,7 +155,7 @@ def readable(folder: Path, text: str) -> Any:
 RETRIEVAL = {"e5": results({"tatoeba/en-fr/test/accuracy": 0.5})}
 PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: readable(folder, "{"), "results.json"),
-    (lambda folder: compare(RETRIEVAL, ["acuracy"]), "accuracy"),
+    (lambda folder: compare_encoders(RETRIEVAL, ["acuracy"]), "accuracy"),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL), "language-bias"),
 ]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from result_helpers import results
 
-from hf_xlsr.evaluation.comparison import compare
+from hf_xlsr.evaluation.comparison import compare_encoders
 from hf_xlsr.evaluation.plots import plot_comparison, plot_curves, plot_languages, plot_spaces, plot_tsne
 
 LANGUAGE_PAIRS = (("en", "fr"), ("en", "de"))
@@ -105,7 +105,7 @@ def test_retrieval(tmp_path: Path, figures: list[Figure]) -> None:
         metrics |= {f"{prefix}/accuracy": (forward + backward) / 2, f"{prefix}/pairs": 1000}
     other = {"tatoeba/en-fr/test/source_to_target_accuracy": 0.1, "tatoeba/en-fr/test/accuracy": 0.2}
     encoders = {"ours": {"metrics": results(metrics), "settings": {}, "data_sha256": {}}, "fr only": results(other)}
-    assert_a_picture(plot_comparison(tmp_path / "new" / "points.png", *compare(encoders)))
+    assert_a_picture(plot_comparison(tmp_path / "new" / "points.png", *compare_encoders(encoders)))
     first, second = figures[0].axes
     # One encoder lacks German: no mean of both.
     assert points(first) == [[("en-de", 50.0), ("en-fr", 90.0)], [("en-fr", 10.0)]]

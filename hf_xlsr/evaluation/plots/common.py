@@ -17,7 +17,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 NOTO = ("CJK SC", "CJK JP", "Arabic", "Devanagari", "Thai")
 FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in NOTO), "Arial Unicode MS", "Microsoft YaHei")
 PERPLEXITY = 30.0  # of t-SNE: about the number of neighbours that count
-SAME = 1e-6  # differences below this part of the largest number are rounding
+ROUNDING = 1e-6  # differences below this share of the largest number are rounding
 # A date would make each file different.
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
@@ -35,19 +35,21 @@ styled = rc_context(
 def shorten(text: str, width: int) -> str:
     """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two)."""
     line = " ".join(text.split())
-    return line if cell_len(line) <= width else set_cell_size(line, width - 1).rstrip() + "…"
+    if cell_len(line) <= width:
+        return line
+    return set_cell_size(line, width - 1).rstrip() + "…"
 
 
 def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """Places of `n` vectors on a plane, `(n, 2)`, those of high cosine near each other (t-SNE)."""
+    """Positions of `n` vectors on a plane, `(n, 2)`, those of high cosine near each other (t-SNE)."""
     from sklearn.manifold import TSNE
 
     # Equal vectors, as a collapsed encoder gives them: scikit-learn crashes the process.
-    if np.ptp(vectors, axis=0).max() <= SAME * np.abs(vectors).max():
+    if np.ptp(vectors, axis=0).max() <= ROUNDING * np.abs(vectors).max():
         return np.zeros((len(vectors), 2))
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)  # below the number of points
-    plane = TSNE(2, perplexity=perplexity, metric="cosine", init="pca", random_state=seed).fit_transform(vectors)
-    return np.asarray(plane)
+    tsne = TSNE(2, perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
+    return np.asarray(tsne.fit_transform(vectors))
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:

@@ -41,28 +41,33 @@ def plot_tsne(
     loosely those between the vectors: the picture shows whether translations meet, not how well. Points that would
     overlap are moved apart. Compare figure 3 of the dual-momentum paper (Wang et al., 2021).
     """
-    sides = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
-    count = len(sources)
-    plane = on_plane(np.concatenate(sides), seed)
-    source_points, target_points = np.split(_spread(plane, GAP), 2)
+    vectors = [as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")]
+    points = _spread(on_plane(np.concatenate(vectors), seed), GAP)
+    source_points, target_points = np.split(points, 2)
 
-    columns = math.ceil(count / PAIRS_PER_COLUMN)
-    figure = Figure(figsize=(7.2 + 4.1 * columns, 7.2), layout="constrained")
-    axes, listing = figure.subplots(1, 2, width_ratios=[7.2, 4.1 * columns])
-    for (x, y), (to_x, to_y) in zip(source_points, target_points, strict=True):
-        axes.plot([x, to_x], [y, to_y], color="0.6", linewidth=0.9, zorder=1)
-    drawn = ((source_points, languages[0], "o", COLOURS[0]), (target_points, languages[1], "s", COLOURS[1]))
-    for side, language, marker, colour in drawn:
-        name = shorten(language, NAME_WIDTH)
-        axes.scatter(*side.T, s=190, marker=marker, color=colour, edgecolor="white", label=name, zorder=2)
-        for number, (x, y) in enumerate(side, start=1):
-            axes.text(x, y, str(number), color="white", fontsize=8, ha="center", va="center_baseline", zorder=3)
-    axes.set(xticks=[], yticks=[], title=f"{count} translation pairs, t-SNE by cosine")
+    list_columns = math.ceil(len(sources) / PAIRS_PER_COLUMN)
+    list_width = 4.1 * list_columns
+    figure = Figure(figsize=(7.2 + list_width, 7.2), layout="constrained")
+    axes, listing = figure.subplots(1, 2, width_ratios=[7.2, list_width])
+    for ends in zip(source_points, target_points, strict=True):
+        axes.plot(*np.transpose(ends), color="0.6", linewidth=0.9, zorder=1)
+    _draw_points(axes, source_points, languages[0], "o", COLOURS[0])
+    _draw_points(axes, target_points, languages[1], "s", COLOURS[1])
+
+    axes.set(xticks=[], yticks=[], title=f"{len(sources)} translation pairs, t-SNE by cosine")
     axes.margins(0.04)
     # Below the frame, where it covers no point.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, markerscale=0.7)
-    _list_pairs(listing, list(zip(sources, targets, strict=True)), columns)
+    _list_pairs(listing, list(zip(sources, targets, strict=True)), list_columns)
     return save_figure(figure, path)
+
+
+def _draw_points(axes: Axes, points: np.ndarray, language: str, marker: str, colour: str) -> None:
+    """Draws numbered points, `(n, 2)`, of one language."""
+    name = shorten(language, NAME_WIDTH)
+    axes.scatter(*points.T, s=190, marker=marker, color=colour, edgecolor="white", label=name, zorder=2)
+    for number, (x, y) in enumerate(points, start=1):
+        axes.text(x, y, str(number), color="white", fontsize=8, ha="center", va="center_baseline", zorder=3)
 
 
 @styled
@@ -86,63 +91,75 @@ def plot_spaces(
         ...     plot_spaces(f"{folder}/spaces.png", {"apart": {("en", "fr"): (english + 9, french - 9)}}).name
         'spaces.png'
     """
-    pairs = list(dict.fromkeys(pair for of_pairs in spaces.values() for pair in of_pairs))
+    pairs = list(dict.fromkeys(pair for vectors_by_pair in spaces.values() for pair in vectors_by_pair))
     figure = Figure(figsize=(SIDE * len(pairs) + 0.6, (SIDE + 0.25) * len(spaces) + 0.9), layout="constrained")
     grid = figure.subplots(len(spaces), len(pairs), squeeze=False)
-    drawn = []
-    for row, (label, of_pairs) in zip(grid, spaces.items(), strict=True):
-        for axes, pair in zip(row, pairs, strict=True):
-            first, second = (unit_length(as_vectors(side, f"{label}, {'-'.join(pair)}")) for side in of_pairs[pair])
-            plane = np.split(on_plane(np.concatenate([first, second]), seed), [len(first)])
-            for side, colour, marker in zip(plane, COLOURS, "o^", strict=False):
-                drawn.append(axes.scatter(*side.T, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0))
-            axes.set(xticks=[], yticks=[])
-            axes.set_xlabel(f"nearest in the other language: {100 * _mixed(first, second):.0f} %", fontsize=8)
-        row[0].set_ylabel(shorten(label, NAME_WIDTH), fontsize=9)
+    for panels, (label, vectors_by_pair) in zip(grid, spaces.items(), strict=True):
+        panels[0].set_ylabel(shorten(label, NAME_WIDTH), fontsize=9)
+        for axes, pair in zip(panels, pairs, strict=True):
+            name = f"{label}, {'-'.join(pair)}"
+            first, second = (unit_length(as_vectors(side, name)) for side in vectors_by_pair[pair])
+            _draw_space(axes, first, second, seed)
     for axes, (source, target) in zip(grid[0], pairs, strict=True):
         axes.set_title(f"{source} and {target}", fontsize=10)
-    names = [shorten(", ".join(dict.fromkeys(pair[side] for pair in pairs)), 2 * NAME_WIDTH) for side in (0, 1)]
-    figure.legend(drawn[:2], names, loc="outside upper center", ncols=2, frameon=False, markerscale=2.5)
+
+    side_names = []
+    for languages in zip(*pairs, strict=True):
+        side_names.append(shorten(", ".join(dict.fromkeys(languages)), 2 * NAME_WIDTH))
+    handles = grid[0, 0].collections
+    figure.legend(handles, side_names, loc="outside upper center", ncols=2, frameon=False, markerscale=2.5)
     return save_figure(figure, path)
+
+
+def _draw_space(axes: Axes, first: np.ndarray, second: np.ndarray, seed: int) -> None:
+    """Draws the unit vectors of two languages on a plane, and writes the share of mixed neighbours below."""
+    plane = on_plane(np.concatenate([first, second]), seed)
+    for points, colour, marker in zip(np.split(plane, [len(first)]), COLOURS, "o^", strict=False):
+        axes.scatter(*points.T, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0)
+    axes.set(xticks=[], yticks=[])
+    axes.set_xlabel(f"nearest in the other language: {100 * _mixed(first, second):.0f} %", fontsize=8)
 
 
 def _mixed(first: np.ndarray, second: np.ndarray) -> float:
     """Share of sentences of both sides whose nearest other sentence is of the other side."""
-    both = np.concatenate([first, second])
-    of_second = np.arange(len(both)) >= len(first)
-    cosines = both @ both.T
+    vectors = np.concatenate([first, second])
+    is_second = np.arange(len(vectors)) >= len(first)
+    cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
-    return float((of_second[cosines.argmax(axis=1)] != of_second).mean())
+    nearest = cosines.argmax(axis=1)
+    return float((is_second[nearest] != is_second).mean())
 
 
 def _spread(points: np.ndarray, gap: float) -> np.ndarray:
     """The points scaled to the unit square, then pushed until none is nearer than `gap` to another."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    points = (points - low) / np.where(high > low, high - low, 1)
+    low = points.min(axis=0)
+    extent = np.ptp(points, axis=0)
+    points = (points - low) / np.where(extent > 0, extent, 1)
     points += 1e-6 * np.random.default_rng(0).normal(size=points.shape)  # equal points have no direction between them
+
     for _ in range(1000):
-        between = points[:, None] - points
-        distances = np.linalg.norm(between, axis=-1)
+        differences = points[:, None] - points
+        distances = np.linalg.norm(differences, axis=-1)
         close = (distances < gap) & ~np.eye(len(points), dtype=bool)
         if not close.any():
             break
         # Slightly more than needed, so that rounding does not cost another round.
         pushes = np.where(close, 0.505 * gap - 0.5 * distances + 1e-9, 0) / np.where(close, distances, 1)
-        points += (pushes[:, :, None] * between).sum(axis=1)
+        points += (pushes[:, :, None] * differences).sum(axis=1)
     return points
 
 
 def _list_pairs(axes: Axes, pairs: Sequence[tuple[str, str]], columns: int) -> None:
+    """Lists numbered pairs, each translation below its source, in columns."""
     axes.axis("off")
     # A short list keeps the line spacing of twelve pairs, rather than spreading over the whole height.
     rows = min(max(len(pairs), 12), PAIRS_PER_COLUMN)
     axes.set(xlim=(0, columns), ylim=(-rows, 0))
-    for index, (source, target) in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         column, row = divmod(index, PAIRS_PER_COLUMN)
         axes.text(column + 0.06, -row - 0.38, str(index + 1), fontsize=9, weight="bold", ha="right", va="center")
         # Letters differ in width: a line of capitals ends where its column does.
-        room = Rectangle((column, -rows), 0.99, rows, transform=axes.transData)
-        for text, colour, drop in ((source, COLOURS[0], 0.18), (target, COLOURS[1], 0.58)):
-            shown = shorten(text, LIST_WIDTH)
-            line = axes.text(column + 0.085, -row - drop, shown, color=colour, fontsize=8.5, va="center", clip_on=True)
-            line.set_clip_path(room)
+        column_area = Rectangle((column, -rows), 0.99, rows, transform=axes.transData)
+        for text, colour, drop in zip(pair, COLOURS, (0.18, 0.58), strict=False):
+            line = axes.text(column + 0.085, -row - drop, shorten(text, LIST_WIDTH), color=colour, fontsize=8.5)
+            line.set(va="center", clip_on=True, clip_path=column_area)

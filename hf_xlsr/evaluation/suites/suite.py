@@ -25,7 +25,7 @@ from hf_xlsr.encoders.debias import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
-from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare, render
+from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare_encoders, render_tables
 from hf_xlsr.evaluation.protocol import DataOptions, option_specs
 from hf_xlsr.evaluation.results import Results, load_results, save_results
 from hf_xlsr.utils.errors import XlsrError, error_line
@@ -137,7 +137,7 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
 def evaluate_suite(
     suite: Suite, output: str | os.PathLike[str], *, vectors: str | os.PathLike[str] | None = None
 ) -> list[ComparisonTable]:
-    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare`.
+    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare_encoders`.
 
     Everything is checked before a model is loaded. Each result is saved at once as `OUTPUT/ENCODER/TASK.json`, with its
     outcomes. A later run measures only what has a new model, data or settings. After a failure the suite goes on with the
@@ -167,7 +167,7 @@ def evaluate_suite(
         print(f"{label}: {runner.account()}", file=sys.stderr)
         merged[label] = _merged(contents)
 
-    tables = compare(merged)
+    tables = compare_encoders(merged)
     _write_tables(home, tables)
     if failures:
         count = len(models) * len(tasks)
@@ -190,7 +190,7 @@ def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
 
 def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
     for ending in ENDINGS:
-        write_text(home / f"table{ending}", render(tables, ending))
+        write_text(home / f"table{ending}", render_tables(tables, ending))
     if can_plot():
         from hf_xlsr.evaluation.plots import plot_comparisons
 
