@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair
 from hf_xlsr.utils.errors import require_choice
@@ -27,7 +29,7 @@ def default_tokenizer(language: str) -> str:
     return TOKENIZERS_BY_LANGUAGE.get(language_code(language), "13a")
 
 
-def check_tokenizer(name: str) -> None:
+def check_bleu_tokenizer(name: str) -> None:
     """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation."""
     require_choice("tokenize", name, TOKENIZERS)
     require_package("sacrebleu", *TOKENIZERS[name])
@@ -48,22 +50,21 @@ def corpus_bleu(
         >>> round(100 * score, 2), signature.split("|")[3]
         (48.89, 'tok:13a')
     """
-    check_tokenizer(tokenize)
+    check_bleu_tokenizer(tokenize)
     from sacrebleu.metrics import BLEU
 
     if tokenize == "moses":
         from sacremoses import MosesTokenizer
 
-        moses = MosesTokenizer(lang=language_code(language))
-        translations, references = (
-            [moses.tokenize(text, return_str=True, escape=False) for text in side]
-            for side in (translations, references)
-        )
-    plain = tokenize in ("none", "moses")
-    metric = BLEU(tokenize="none" if plain else tokenize, force=plain)
-    found = metric.corpus_score(translations, [references])
+        split = partial(MosesTokenizer(language_code(language)).tokenize, return_str=True, escape=False)
+        translations = list(map(split, translations))
+        references = list(map(split, references))
+
+    is_tokenized = tokenize in ("none", "moses")
+    metric = BLEU(tokenize="none" if is_tokenized else tokenize, force=is_tokenized)
+    score = metric.corpus_score(translations, [references]).score
     signature = str(metric.get_signature()).replace("tok:none", f"tok:{tokenize}")
-    return min(found.score / 100, 1.0), signature  # a perfect score is above 100
+    return min(score / 100, 1.0), signature  # a perfect score is above 100
 
 
 def bleu(
@@ -85,26 +86,28 @@ def bleu(
     signature of each score by its key, `translations` the translations. Gives `bleu` (between 0 and 1) and `sentences`
     under `{name}-bleu/en-de/{split}/`; another tokenizer than 13a is part of the protocol: `bleu-zh`, `bleu-moses`.
     """
-    chosen = [tokenize] if isinstance(tokenize, str) else list(tokenize or [default_tokenizer(languages[1])])
-    for one in chosen:
-        check_tokenizer(one)
-    found = translator.translate(sources, **options)
+    tokenizers = as_list(tokenize or default_tokenizer(languages[1]))
+    for tokenizer in tokenizers:
+        check_bleu_tokenizer(tokenizer)
+
+    translated = translator.translate(sources, **options)
+    if translations is not None:
+        translations.extend(translated)
+
     results = Results()
-    for one in chosen:
-        score, signature = corpus_bleu(found, references, tokenize=one, language=languages[1])
-        values = {"bleu": round(score, 6), "sentences": len(found)}
-        scores = measured(name, "bleu" if one == "13a" else f"bleu-{one}", languages, split, values)
+    for tokenizer in tokenizers:
+        score, signature = corpus_bleu(translated, references, tokenize=tokenizer, language=languages[1])
+        values = {"bleu": round(score, 6), "sentences": len(translated)}
+        scores = measured(name, f"bleu-{tokenizer}".removesuffix("-13a"), languages, split, values)
         results |= scores
         if signatures is not None:
             signatures[next(iter(scores))] = signature
-    if translations is not None:
-        translations.extend(found)
     return results
 
 
 def bleu_rows(translator: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> Results:
     """`bleu` of rows of pairs, for each language pair."""
     results = Results()
-    for languages, chosen in by_pair(rows).items():
-        results |= bleu(translator, *both_sides(chosen), languages=languages, **options)
+    for languages, pair_rows in by_pair(rows).items():
+        results |= bleu(translator, *both_sides(pair_rows), languages=languages, **options)
     return results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,13 @@ def _metric_classes() -> dict[str, Any]:
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             sides = [unit_length(np.asarray(vectors, dtype=np.float32)) for vectors in (predictions, references)]
-            if not all(len(side) and side.any(axis=1).all() for side in sides):
-                raise XlsrError("predictions and references must be vectors other than zero.")
+            for side in sides:
+                if not (len(side) and side.any(axis=1).all()):
+                    raise XlsrError("predictions and references must be vectors other than zero.")
+
             values, _ = both_ways("accuracy", *right_both_ways(*sides))
-            return {name: value for name, value in values.items() if name != "pairs"}
+            del values["pairs"]
+            return values
 
     class MiningF1(PairMetric):
         about = "Precision, recall and F1 of mined pairs of sentences; see `load_metric`."
@@ -67,14 +71,19 @@ def _metric_classes() -> dict[str, Any]:
 
         def add_batch(self, *, predictions: Any = None, references: Any = None) -> None:
             """Adds mined and gold pairs."""  # the library appends to it
+            mined = [tuple(map(str, pair)) for pair in predictions]
+            gold = [tuple(map(str, pair)) for pair in references]
             # The library's columns are of one length, so a batch is one row that holds both lists.
-            batch = {"predictions": predictions, "references": references}
-            super().add_batch(**{name: [[[*map(str, pair)] for pair in pairs]] for name, pairs in batch.items()})
+            super().add_batch(predictions=[mined], references=[gold])
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            mined, gold = ({tuple(pair) for row in rows for pair in row} for rows in (predictions, references))
+            mined = set(map(tuple, chain.from_iterable(predictions)))
+            gold = set(map(tuple, chain.from_iterable(references)))
             right = len(mined & gold)
-            shares = {"precision": right / max(len(mined), 1), "recall": right / max(len(gold), 1)}
-            return {**shares, "f1": 2 * right / max(len(mined) + len(gold), 1)}
+            return {
+                "precision": right / max(len(mined), 1),
+                "recall": right / max(len(gold), 1),
+                "f1": 2 * right / max(len(mined) + len(gold), 1),
+            }
 
-    return dict(zip(METRICS, (RetrievalAccuracy, MiningF1), strict=True))
+    return {"retrieval_accuracy": RetrievalAccuracy, "mining_f1": MiningF1}

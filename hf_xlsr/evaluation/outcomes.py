@@ -24,17 +24,18 @@ class Outcomes(NamedTuple):
 
 
 def mean(values: np.ndarray) -> np.ndarray:
+    """Mean over the last axis, which holds the examples in every statistic."""
     return values.mean(axis=-1)
 
 
-def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def share(counts: np.ndarray, totals: np.ndarray) -> np.ndarray:
     """Ratio of two sums of counts."""
-    return part.sum(axis=-1) / np.maximum(whole.sum(axis=-1), 1)
+    return counts.sum(axis=-1) / np.maximum(totals.sum(axis=-1), 1)
 
 
-def micro_f1(right: np.ndarray, found: np.ndarray, gold: np.ndarray) -> np.ndarray:
+def micro_f1(right: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """F1 of counts that are added up."""
-    return 2.0 * right.sum(axis=-1) / np.maximum(found.sum(axis=-1) + gold.sum(axis=-1), 1)
+    return 2.0 * right.sum(axis=-1) / np.maximum(predicted.sum(axis=-1) + gold.sum(axis=-1), 1)
 
 
 def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -44,7 +45,8 @@ def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's correlation; 0 where it is not defined."""
     defined = (np.ptp(x, axis=-1) > 0) & (np.ptp(y, axis=-1) > 0)
-    x, y = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True)
+    x = x - x.mean(axis=-1, keepdims=True)
+    y = y - y.mean(axis=-1, keepdims=True)
     norms = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
     return np.clip((x * y).sum(axis=-1) / np.where(defined, norms, np.inf), -1, 1)
 
@@ -60,9 +62,10 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Average precision of label 1 by falling score; examples of equal score are ranked together."""
     from sklearn.metrics import average_precision_score
 
-    rows = np.stack([np.atleast_2d(labels), np.atleast_2d(scores)], axis=1)
-    found = np.array([average_precision_score(*row) if row[0].any() else 0.0 for row in rows])
-    return found.reshape(np.shape(scores)[:-1])
+    precisions = []
+    for row_labels, row_scores in zip(np.atleast_2d(labels), np.atleast_2d(scores), strict=True):
+        precisions.append(average_precision_score(row_labels, row_scores) if row_labels.any() else 0.0)
+    return np.reshape(precisions, np.shape(scores)[:-1])
 
 
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
@@ -78,8 +81,8 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
 
 def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
     """The 95 % interval of a value by the bootstrap over examples, percentile method (Efron and Tibshirani, 1993)."""
-    found = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples).confidence_interval
-    return float(found.low), float(found.high)
+    low, high = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples).confidence_interval
+    return float(low), float(high)
 
 
 def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> float:
@@ -88,22 +91,33 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     Shares of right answers are compared by McNemar's exact test (1947), other means by the paired t-test, F1 and
     correlations by the paired bootstrap (Koehn, 2004), whose smallest p-value is about `2 / resamples`.
     """
-    from scipy.stats import binomtest, ttest_rel
-
-    one, other = first.columns[0], second.columns[0]
-    if first.statistic == "mean" and {one.dtype, other.dtype} == {np.dtype(bool)}:
-        wins, losses = int((one & ~other).sum()), int((other & ~one).sum())
-        return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
     if first.statistic == "mean":
-        return float(ttest_rel(one, other).pvalue) if np.ptp(one - other) > 0 else float(np.array_equal(one, other))
-    statistic, count = STATISTICS[first.statistic], len(first.columns)
+        return _p_value_of_means(first.columns[0], second.columns[0])
+
+    statistic = STATISTICS[first.statistic]
+    column_count = len(first.columns)
 
     def difference(*columns: np.ndarray) -> np.ndarray:
-        return statistic(*columns[:count]) - statistic(*columns[count:])
+        return statistic(*columns[:column_count]) - statistic(*columns[column_count:])
 
-    drawn = _bootstrap((*first.columns, *second.columns), difference, seed, resamples).bootstrap_distribution
-    tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    differences = _bootstrap((*first.columns, *second.columns), difference, seed, resamples).bootstrap_distribution
+    tail = min((differences <= 0).sum(), (differences >= 0).sum())
     return float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
+
+
+def _p_value_of_means(first: np.ndarray, second: np.ndarray) -> float:
+    from scipy.stats import binomtest, ttest_rel
+
+    if first.dtype == second.dtype == bool:
+        wins = int((first & ~second).sum())
+        losses = int((second & ~first).sum())
+        if wins == losses:
+            return 1.0
+        return float(binomtest(wins, wins + losses).pvalue)
+
+    if np.ptp(first - second) > 0:
+        return float(ttest_rel(first, second).pvalue)
+    return float(np.array_equal(first, second))
 
 
 def holm(p_values: list[float]) -> list[float]:
@@ -154,14 +168,19 @@ class Thresholds(NamedTuple):
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
         last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-        lowest, below = ranked[last], ranked[np.minimum(last + 1, len(ranked) - 1)]
+        lowest = ranked[last]
+        below = ranked[np.minimum(last + 1, len(ranked) - 1)]
         middle = (lowest + below) / 2
         # Between two adjacent floats there is none.
-        return cls(np.where(middle > below, middle, lowest), last + 1, np.cumsum(positive[order])[last])
+        values = np.where(middle > below, middle, lowest)
+        return cls(values, last + 1, np.cumsum(positive[order])[last])
 
     def f1(self, positives: int) -> np.ndarray:
+        """F1 at each threshold, of as many positive examples in all."""
         # 2PR / (P + R) with integers only, so that equal values are equal bit by bit.
         return 2 * self.right / (self.taken + positives)
 
     def accuracy(self, positives: int) -> np.ndarray:
-        return (2 * self.right + self.taken[-1] - positives - self.taken) / self.taken[-1]
+        """Accuracy at each threshold, of as many positive examples in all."""
+        count = self.taken[-1]
+        return (2 * self.right + count - positives - self.taken) / count

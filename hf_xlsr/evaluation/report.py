@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.evaluation.results import Results
 
-# Parts of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
+# Words of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
+ERROR_WORDS = {"error", "errors", "loss", "mse"}
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
@@ -23,10 +26,12 @@ def metric_unit(metric: str) -> str:
         >>> [metric_unit(name) for name in ("source_to_target_error", "weighted_f1", "all_spearman", "threshold")]
         ['%', '×100', '×100', '']
     """
-    words = metric.lower().replace("/", "_").replace("-", "_").split("_")
+    words = _words(metric)
     if words[-1] in PLAIN_WORDS:
         return ""
-    return "×100" if SCORE_WORDS.intersection(words) or words[-2:] == ["average", "precision"] else "%"
+    if SCORE_WORDS.intersection(words) or words[-2:] == ["average", "precision"]:
+        return "×100"
+    return "%"
 
 
 def metric_value(metric: str, value: float) -> str:
@@ -38,11 +43,17 @@ def metric_value(metric: str, value: float) -> str:
     """
     if isinstance(value, int):
         return str(value)
-    return f"{100 * value:.1f}" if metric_unit(metric) else f"{value:.4f}"
+    if metric_unit(metric):
+        return f"{100 * value:.1f}"
+    return f"{value:.4f}"
 
 
 def lower_is_better(metric: str) -> bool:
-    return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
+    return not ERROR_WORDS.isdisjoint(_words(metric))
+
+
+def _words(metric: str) -> list[str]:
+    return re.split("[-/_]", metric.lower())
 
 
 def results_table(results: Results, title: str) -> Table:
@@ -50,22 +61,28 @@ def results_table(results: Results, title: str) -> Table:
 
     Shares are in per cent, correlations, F1 and average precision times 100. Long names continue in the next line.
     """
-    header = ["protocol", "languages", "split", "metric", "value"]
-    if any(record.low is not None for record in results.records.values()):
-        header.append("95 %")
     table = Table(title=escape(title))
-    for place, column in enumerate(header):
-        table.add_column(column, overflow="fold", no_wrap=place > 3, justify="right" if place > 3 else "left")
-    above = ""
+    for column in ("protocol", "languages", "split", "metric"):
+        table.add_column(column, overflow="fold")
+    table.add_column("value", overflow="fold", no_wrap=True, justify="right")
+    if any(record.low is not None for record in results.records.values()):
+        table.add_column("95 %", overflow="fold", no_wrap=True, justify="right")
+
+    previous_name = ""
     for record in results.records.values():
-        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
-        ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-        value = metric_value(record.metric, record.value) + (" %" if unit == "%" else "")
-        metric = record.metric.replace("_", " ") + (" ×100" if unit == "×100" else "")
-        if above and record.name != above:
+        if previous_name not in ("", record.name):
             table.add_section()
-        cells = [record.name, record.languages, record.split, metric, value, "–".join(ends)]
+        previous_name = record.name
+
+        metric = record.metric.replace("_", " ")
+        value = metric_value(record.metric, record.value)
+        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
+        if unit == "%":
+            value += " %"
+        elif unit == "×100":
+            metric += " ×100"
+        interval = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
+        cells = [record.name, record.languages, record.split, metric, value, "–".join(interval)]
         # Text, because rich would take square brackets in a name for markup.
-        table.add_row(*map(Text, cells[: len(header)]))
-        above = record.name
+        table.add_row(*map(Text, cells[: len(table.columns)]))
     return table

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -60,8 +61,9 @@ class Result(NamedTuple):
         """First part of the key: dataset and protocol; a dataset that the protocol is named after is not repeated."""
         if self.is_average:
             return f"{self.protocol}-{self.dataset}"
-        named = self.protocol == self.dataset or self.protocol.startswith(f"{self.dataset}-")
-        return self.protocol if named else f"{self.dataset}-{self.protocol}"
+        if f"{self.protocol}-".startswith(f"{self.dataset}-"):
+            return self.protocol
+        return f"{self.dataset}-{self.protocol}"
 
     @property
     def key(self) -> str:
@@ -111,17 +113,23 @@ def measured(
 
     Integers are counts. `outcomes` are those of single examples by metric; an array is averaged.
     """
-    named = languages if isinstance(languages, str) else "-".join(languages)
-    sides = ("", "") if AVERAGE.fullmatch(named) else (named, named) if isinstance(languages, str) else languages
+    if isinstance(languages, str):
+        name = languages
+        source = target = "" if AVERAGE.fullmatch(name) else name
+    else:
+        name = "-".join(languages)
+        source, target = languages
     n = next((int(values[count]) for count in COUNTS if count in values), None)
-    records = {
-        metric: Result(dataset, protocol, named, *sides, split, metric, value, n) for metric, value in values.items()
-    }
-    of_examples = {
-        records[metric].key: Outcomes("mean", (given,)) if isinstance(given, np.ndarray) else given
-        for metric, given in (outcomes or {}).items()
-    }
-    return Results(records.values(), of_examples)
+    records = {}
+    for metric, value in values.items():
+        records[metric] = Result(dataset, protocol, name, source, target, split, metric, value, n)
+
+    outcomes_by_key = {}
+    for metric, metric_outcomes in (outcomes or {}).items():
+        if isinstance(metric_outcomes, np.ndarray):
+            metric_outcomes = Outcomes("mean", (metric_outcomes,))
+        outcomes_by_key[records[metric].key] = metric_outcomes
+    return Results(records.values(), outcomes_by_key)
 
 
 def averaged(
@@ -133,11 +141,12 @@ def averaged(
     counts: Mapping[str, int],
 ) -> Results:
     """`measured`, where each value is the mean of its outcomes."""
-    means = {metric: float(each.mean()) for metric, each in outcomes.items()}
+    means = {metric: float(values.mean()) for metric, values in outcomes.items()}
     return measured(dataset, protocol, languages, split, {**means, **counts}, outcomes)
 
 
 def with_intervals(results: Results) -> Results:
+    """The results with the 95 % interval of each value whose outcomes of single examples are known."""
     records = dict(results.records)
     for key, outcomes in results.outcomes.items():
         if len(outcomes.columns[0]) > 1:
@@ -149,7 +158,7 @@ def with_intervals(results: Results) -> Results:
 def mean_over_languages(results: Results) -> Results:
     """The results and, for each metric that was measured for several language pairs, its unweighted mean.
 
-    Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
+    Counts (integers) and thresholds are not averaged. Both directions of a pair count (`en-de`, `de-en`). A head
     tested in its training language (`en-en`) measures no transfer and is skipped. An existing mean is computed again. The
     languages of a mean over 3 language pairs are `mean-of-3`.
 
@@ -159,13 +168,14 @@ def mean_over_languages(results: Results) -> Results:
         >>> mean_over_languages(results)["tatoeba/mean-of-2/test/accuracy"]
         0.75
     """
-    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for record in results.records.values():
-        same = record.languages == f"{record.source}-{record.source}"
-        # A threshold is a setting that was found, not a score: its mean has no meaning.
-        if record.is_mean or same or record.metric.endswith("threshold") or isinstance(record.value, Integral):
-            continue
-        groups.setdefault((record.dataset, record.protocol, record.split, record.metric), []).append(record.value)
+        is_training_language = record.languages == f"{record.source}-{record.source}"
+        # A threshold is a setting, not a score: its mean has no meaning.
+        is_score = not record.metric.endswith("threshold") and not isinstance(record.value, Integral)
+        if is_score and not record.is_mean and not is_training_language:
+            groups[record.dataset, record.protocol, record.split, record.metric].append(record.value)
+
     results = results | Results()
     for (dataset, protocol, split, metric), values in groups.items():
         if len(values) > 1:
@@ -187,24 +197,28 @@ def save_results(
     With `predictions` the outcomes of single examples go to a file of the same name that ends in `.npz` (`a.json` and
     `a.npz`, `a-1.0` and `a-1.0.npz`). A value that is not a finite number is refused.
     """
-    plain = [record._replace(value=_plain_number(record)) for record in results.records.values()]
+    records = [record._replace(value=_plain_number(record)) for record in results.records.values()]
+    statistics = {key: outcomes.statistic for key, outcomes in results.outcomes.items()}
     content = {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": _versions(),
         "settings": dict(settings),
         "data_sha256": dict(data_hashes or {}),
-        "metrics": {record.key: record.value for record in plain},
-        "records": {record.key: record._asdict() for record in plain},
-        "statistics": {key: one.statistic for key, one in results.outcomes.items()} if predictions else {},
+        "metrics": {record.key: record.value for record in records},
+        "records": {record.key: record._asdict() for record in records},
+        "statistics": statistics if predictions else {},
     }
-    file = Path(path)
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
-    file.parent.mkdir(parents=True, exist_ok=True)
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     if predictions:
-        columns = {f"{key}/{n}": one for key, of in results.outcomes.items() for n, one in enumerate(of.columns)}
+        arrays = {}
+        for key, outcomes in results.outcomes.items():
+            for number, column in enumerate(outcomes.columns):
+                arrays[f"{key}/{number}"] = column
         with atomic_write(_outcomes_file(path)) as partial, partial.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **columns)
-    write_text(file, text)
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+    write_text(path, text)
 
 
 def _outcomes_file(path: str | os.PathLike[str]) -> Path:
@@ -216,32 +230,40 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Outcomes are read where the file was written with `predictions`.
     """
-    outcomes: dict[str, Outcomes] = {}
     try:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        if statistics := content.pop("statistics"):
-            with np.load(_outcomes_file(path), allow_pickle=False) as stored:
-                columns: dict[str, list[np.ndarray]] = {}
-                for name in stored.files:
-                    columns.setdefault(name.rpartition("/")[0], []).append(stored[name])
-            outcomes = {key: Outcomes(kind, tuple(columns[key])) for key, kind in statistics.items()}
-        metrics = Results((Result(**record) for record in content.pop("records").values()), outcomes)
+        records = [Result(**record) for record in content.pop("records").values()]
+        metrics = Results(records, _load_outcomes(path, content.pop("statistics")))
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
     return {**content, "metrics": metrics}
 
 
+def _load_outcomes(path: str | os.PathLike[str], statistics: Mapping[str, str]) -> dict[str, Outcomes]:
+    if not statistics:
+        return {}
+    columns: dict[str, list[np.ndarray]] = defaultdict(list)
+    with np.load(_outcomes_file(path), allow_pickle=False) as stored:
+        for name, column in stored.items():
+            columns[name.rpartition("/")[0]].append(column)
+    return {key: Outcomes(statistic, tuple(columns[key])) for key, statistic in statistics.items()}
+
+
 def metrics_of(results: Results | Mapping[str, Any]) -> Results:
     """What was measured: results themselves, or those in what `load_results` gave."""
-    found: Results = results if isinstance(results, Results) else results["metrics"]  # type: ignore[assignment]
-    return found
+    if isinstance(results, Results):
+        return results
+    metrics: Results = results["metrics"]
+    return metrics
 
 
 def _plain_number(record: Result) -> int | float:
-    value: Any = record.value
-    number = value.item() if hasattr(value, "item") else value
+    """The value of a record as a finite Python number."""
+    number: Any = record.value
+    if hasattr(number, "item"):
+        number = number.item()
     if not isinstance(number, (int, float)) or not math.isfinite(number):
-        raise XlsrError(f"'{record.key}' must be a finite number, got {value!r}.")
+        raise XlsrError(f"'{record.key}' must be a finite number, got {record.value!r}.")
     return number
 
 

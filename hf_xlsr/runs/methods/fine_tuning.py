@@ -20,7 +20,7 @@ from hf_xlsr.data.sources import as_list, open_source, parse_sources
 from hf_xlsr.data.tokenization import load_tokenizer, tokenizer_hash, trim_vocabulary
 from hf_xlsr.data.training_rows import clean_labelled
 from hf_xlsr.encoders.reading import encoder_folder
-from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
+from hf_xlsr.evaluation.bleu import bleu_rows, check_bleu_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.modeling import citations
@@ -254,7 +254,7 @@ class TranslationRecipe(Recipe):
     @model_validator(mode="after")
     def _check_tokenizers(self) -> TranslationRecipe:
         for tokenizer in as_list(self.evaluation.tokenize):
-            check_tokenizer(tokenizer)
+            check_bleu_tokenizer(tokenizer)
         return self
 
 
@@ -278,7 +278,7 @@ class TranslationMethod(FineTuningMethod):
         sets = super().evaluation_sets()
         if not self.recipe.evaluation.tokenize:
             for language in sorted({row["target_lang"] for rows in sets.values() for row in rows}):
-                check_tokenizer(default_tokenizer(language))  # before the training, as it may need a package
+                check_bleu_tokenizer(default_tokenizer(language))  # before the training, as it may need a package
         return sets
 
     def _scoring(self, split: str) -> dict[str, Any]:
