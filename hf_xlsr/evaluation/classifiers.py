@@ -81,16 +81,28 @@ def learn_classifier(
     `epochs` and `learning_rate` replace the head's defaults; `linear` has none.
     """
     require_choice("head", head, HEADS)
-    given = {"epochs": epochs, "learning_rate": learning_rate}
-    changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    changes: dict[str, Any] = {}
+    if epochs is not None:
+        changes["epochs"] = epochs
+    if learning_rate is not None:
+        changes["learning_rate"] = learning_rate
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
-    learn, choose = ((features_of(encoder, rows.sides, language, **encoding), rows.labels) for rows in (train, dev))
+
+    train_rows = features_of(encoder, train.sides, language, **encoding), train.labels
+    dev_rows = features_of(encoder, dev.sides, language, **encoding), dev.labels
     if head == "linear":
-        return Classifier(encoder, *fit_linear(learn, choose))
-    options: dict[str, Any] = {"seed": seed, "show_progress_bar": encoding.get("show_progress_bar", False)}
-    return Classifier(encoder, *fit_mlp(learn, choose, classes=classes, settings=replace(mlp, **changes), **options))
+        return Classifier(encoder, *fit_linear(train_rows, dev_rows))
+    predict, accuracy = fit_mlp(
+        train_rows,
+        dev_rows,
+        classes=classes,
+        settings=replace(mlp, **changes),
+        seed=seed,
+        show_progress_bar=encoding.get("show_progress_bar", False),
+    )
+    return Classifier(encoder, predict, accuracy)
 
 
 def features_of(
@@ -123,29 +135,35 @@ def fit_mlp(
     Trains on the CPU in the precision of the features, with Adam on the cross-entropy. All random numbers come from
     one NumPy generator, so that results do not depend on PyTorch's.
     """
-    features, labels = torch.from_numpy(train[0]), torch.from_numpy(train[1])
+    features, labels = map(torch.from_numpy, train)
     random = np.random.default_rng(seed)
     widths = (features.shape[1], *settings.hidden, classes)
     network = _TanhNetwork(widths, random, features.dtype)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
-    keep, scale = 1 - settings.dropout, train[0].dtype.type(1 / (1 - settings.dropout))
+    keep_share = 1 - settings.dropout
+    scale = train[0].dtype.type(1 / keep_share)
     block = max(1, MASK_NUMBERS // (max(widths) * settings.batch_size)) * settings.batch_size
-    best_accuracy, best = -1.0, network.state_dict()
+    best_accuracy = -1.0
+    best_state = network.state_dict()
+
     for _ in tqdm(range(settings.epochs), desc="mlp head", disable=not show_progress_bar):
         for rows in torch.from_numpy(random.permutation(len(features))).split(block):
-            masks = [
-                torch.from_numpy((random.random((len(rows), width), dtype=scale.dtype) < keep) * scale)
-                for width in widths[:-1]
-            ]
-            parts = (tensor.split(settings.batch_size) for tensor in (features[rows], labels[rows], *masks))
-            for inputs, targets, *dropout in zip(*parts, strict=True):
+            tensors = [features[rows], labels[rows]]
+            for width in widths[:-1]:
+                is_kept = random.random((len(rows), width), dtype=scale.dtype) < keep_share
+                tensors.append(torch.from_numpy(is_kept * scale))
+            batches = [tensor.split(settings.batch_size) for tensor in tensors]
+            for inputs, targets, *masks in zip(*batches, strict=True):
                 optimizer.zero_grad()
-                F.cross_entropy(network(inputs, dropout), targets).backward()
+                F.cross_entropy(network(inputs, masks), targets).backward()
                 optimizer.step()
+
         accuracy = float((network.predict(dev[0]) == dev[1]).mean())
         if accuracy >= best_accuracy:
-            best_accuracy, best = accuracy, copy.deepcopy(network.state_dict())
-    network.load_state_dict(best)
+            best_accuracy = accuracy
+            best_state = copy.deepcopy(network.state_dict())
+
+    network.load_state_dict(best_state)
     return network.predict, best_accuracy
 
 
@@ -166,13 +184,16 @@ class _TanhNetwork(nn.Module):
     def forward(self, hidden: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
         """Logits `(n, classes)`; `masks` are what the input of each layer is multiplied with."""
         for number, layer in enumerate(self.layers):
-            hidden = layer(hidden * masks[number] if masks else hidden)
-            if number < len(self.layers) - 1:
+            if number > 0:
                 hidden = hidden.tanh()
+            if masks:
+                hidden = hidden * masks[number]
+            hidden = layer(hidden)
         return hidden
 
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
+        """Label numbers `(n,)` of features `(n, width)`."""
         return self(torch.from_numpy(features)).argmax(1).numpy()
 
 
@@ -200,27 +221,32 @@ def fine_tune(
     with torch.random.fork_rng([network.device] if network.device.type == "cuda" else []):
         torch.manual_seed(seed)
         student = _Student(network, language, classes, len(train.sides), encoding)
-        layer = list(student.layer.parameters())
-        groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": HEAD_LEARNING_RATE}]
+        head_weights = list(student.layer.parameters())
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": head_weights, "lr": HEAD_LEARNING_RATE}]
         optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         steps = epochs * -(-len(train.labels) // train_batch_size)
         schedule = get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
-        best_accuracy, best = -1.0, student.state_dict()
+
+        best_accuracy = -1.0
+        best_state = student.state_dict()
         with tqdm(total=steps, desc="fine-tuning", disable=not encoding.get("show_progress_bar", False)) as bar:
             for _ in range(epochs):
                 student.train()
                 for rows in torch.randperm(len(train.labels)).split(train_batch_size):
                     student.loss(train, rows.tolist()).backward()
-                    nn.utils.clip_grad_norm_([*weights, *layer], GRADIENT_NORM)
+                    nn.utils.clip_grad_norm_([*weights, *head_weights], GRADIENT_NORM)
                     optimizer.step()
                     optimizer.zero_grad()
                     schedule.step()
                     bar.update()
+
                 features = features_of(student, dev.sides, language, **encoding)
                 accuracy = float((student.predict(features) == dev.labels).mean())
                 if accuracy >= best_accuracy:
-                    best_accuracy, best = accuracy, copy.deepcopy(student.state_dict())
-    student.load_state_dict(best)
+                    best_accuracy = accuracy
+                    best_state = copy.deepcopy(student.state_dict())
+
+    student.load_state_dict(best_state)
     return Classifier(student, student.predict, best_accuracy)
 
 
@@ -231,12 +257,15 @@ class _Student(nn.Module):
 
     def __init__(self, network: Any, language: str, classes: int, sides: int, encoding: EncodingOptions) -> None:
         super().__init__()
-        self.network, self.routes = network, routes_of(network)
-        self.prompts, self.default_prompt_name = network.prompts, network.default_prompt_name
+        self.network = network
+        self.routes = routes_of(network)
+        self.prompts = network.prompts
+        self.default_prompt_name = network.default_prompt_name
         self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
         self.prompt = PromptTable.of(network).given(encoding.get("prompt")).text(language=language)
         task = route_of(network, language, encoding.get("routes"))
         self.route = {} if task is None else {"task": task}
+
         width = embed(self, ["x"], language=language, **encoding).shape[1]
         # A unit vector's numbers are about 1 / sqrt(width) in size, those of a product of two the square of that.
         scale = torch.full((width,), width**0.5)
@@ -254,9 +283,12 @@ class _Student(nn.Module):
             return self.network.encode(*args, **kwargs)
 
     def loss(self, data: LabelledTexts, rows: Sequence[int]) -> Tensor:
-        features, *others = (self._vectors([side[row] for row in rows]) for side in data.sides)
-        for other in others:
-            features = torch.cat([features, other, (features - other).abs(), features * other], dim=1)
+        """Cross-entropy of the classes of some rows."""
+        vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
+        features = vectors[0]
+        if len(vectors) == 2:
+            first, second = vectors
+            features = torch.cat([first, second, (first - second).abs(), first * second], dim=1)
         labels = torch.from_numpy(data.labels[rows]).to(features.device)
         return F.cross_entropy(self.layer(features * self.scale), labels)
 
@@ -270,4 +302,6 @@ class _Student(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
-        return self.layer(torch.from_numpy(features).to(self.scale) * self.scale).argmax(1).cpu().numpy()
+        """Label numbers `(n,)` of features `(n, width)`."""
+        logits = self.layer(torch.from_numpy(features).to(self.scale) * self.scale)
+        return logits.argmax(1).cpu().numpy()

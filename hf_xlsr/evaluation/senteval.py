@@ -7,10 +7,11 @@ keeps its own batches, in SentEval's order, so that the results are SentEval's.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +55,9 @@ class Group(NamedTuple):
     dev: np.ndarray
     weight_decays: Sequence[float]
     random: np.random.RandomState | None = None
+
+
+Fold = tuple[np.ndarray, np.ndarray]  # rows to train on and the others
 
 
 class TrainedGroup(NamedTuple):
@@ -118,21 +122,22 @@ def train_classifiers(
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed accelerators
         layer = nn.Linear(width, targets.shape[1]).requires_grad_(False)
     start = features.new_zeros(targets.shape[1], features.shape[1])
-    start[:, :width], start[:, width] = layer.weight, layer.bias
+    start[:, :width] = layer.weight
+    start[:, width] = layer.bias
     stacks = list(_stacks(groups, features.device, schedule.batch_size))
 
-    def train(stack: list[int]) -> list[TrainedGroup]:
-        members = [groups[number] for number in stack]
+    def train(group_numbers: list[int]) -> list[TrainedGroup]:
+        members = [groups[number] for number in group_numbers]
         return _Stack(features, targets, start, members, schedule, seed, slope).train(score)
 
     threads = torch.get_num_threads()
     workers = min(threads, len(stacks)) if features.device.type == "cpu" else 1
-    # One core per stack: sharing operations as small as these between cores loses time.
     trained: dict[int, TrainedGroup] = {}
+    # One core per stack: sharing operations as small as these between cores loses time.
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            for stack, found in zip(stacks, pool.map(train, stacks), strict=True):
-                trained.update(zip(stack, found, strict=True))
+            for group_numbers, trained_groups in zip(stacks, pool.map(train, stacks), strict=True):
+                trained.update(zip(group_numbers, trained_groups, strict=True))
         finally:
             torch.set_num_threads(threads)  # of threads that start later
     return [trained[number] for number in range(len(groups))]
@@ -141,10 +146,11 @@ def train_classifiers(
 def _stacks(groups: Sequence[Group], device: torch.device, batch_size: int) -> Iterator[list[int]]:
     """Indices of groups that are trained in step: with as many batches per pass and as many classifiers."""
     at_once = GROUPS_ON_CPU if device.type == "cpu" else GROUPS_ON_ACCELERATOR
-    alike: dict[tuple[int, int], list[int]] = {}
+    numbers_by_shape = defaultdict(list)
     for number, group in enumerate(groups):
-        alike.setdefault((-(-len(group.train) // batch_size), len(group.weight_decays)), []).append(number)
-    for numbers in alike.values():
+        steps = -(-len(group.train) // batch_size)
+        numbers_by_shape[steps, len(group.weight_decays)].append(number)
+    for numbers in numbers_by_shape.values():
         for first in range(0, len(numbers), at_once):
             yield numbers[first : first + at_once]
 
@@ -162,10 +168,15 @@ class _Stack:
         seed: int,
         slope: Slope,
     ) -> None:
-        self.features, self.targets, self.groups = features, targets, groups
-        self.schedule, self.slope = schedule, slope
+        self.features = features
+        self.targets = targets
+        self.groups = groups
+        self.schedule = schedule
+        self.slope = slope
         self.random = [group.random or np.random.RandomState(seed) for group in groups]
-        self.classifiers, self.outputs = len(groups[0].weight_decays), len(start)
+        self.classifiers = len(groups[0].weight_decays)
+        self.outputs = len(start)
+
         self.weights = start.repeat(len(groups), self.classifiers, 1)  # (groups, classifiers * outputs, padded width)
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]
@@ -174,71 +185,82 @@ class _Stack:
         self.batch = features.new_empty(len(groups) * schedule.batch_size, features.shape[1])
 
     def train(self, score: Score) -> list[TrainedGroup]:
+        """Trains until every classifier has missed an improvement too often, and returns the best check of each."""
         shape = len(self.groups), self.classifiers
-        best, misses = np.full(shape, -1.0), np.zeros(shape, np.int64)
-        kept = self.weights.unflatten(1, (self.classifiers, self.outputs)).clone()
+        best_scores = np.full(shape, -1.0)
+        best_weights = self.weights.unflatten(1, (self.classifiers, self.outputs)).clone()
+        misses = np.zeros(shape, np.int64)
         running = np.ones(shape, bool)
-        present = np.arange(shape[0])  # the groups that are still in the stack
-        done = 0
-        while len(present) and done <= self.schedule.max_passes:
+        numbers = np.arange(len(self.groups))  # of the groups that are still in the stack
+        passes = 0
+
+        while len(numbers) and passes <= self.schedule.max_passes:
             for _ in range(self.schedule.passes_per_check):
                 self._pass()
-            done += self.schedule.passes_per_check
+            passes += self.schedule.passes_per_check
+
             weights = self.weights.unflatten(1, (self.classifiers, self.outputs))
-            for place, number in enumerate(present):
-                dev = self.groups[place].dev
-                scores = score(logits_of(weights[place], self.features[dev]), dev)
-                better = running[number] & (scores > best[number])
-                best[number, better] = scores[better]
-                kept[number, torch.from_numpy(better)] = weights[place, torch.from_numpy(better)]
+            for number, group, group_weights in zip(numbers, self.groups, weights, strict=True):
+                scores = score(logits_of(group_weights, self.features[group.dev]), group.dev)
+                better = running[number] & (scores > best_scores[number])
+                best_scores[number, better] = scores[better]
+                best_weights[number, torch.from_numpy(better)] = group_weights[torch.from_numpy(better)]
                 misses[number, running[number] & ~better] += 1
             running &= misses <= self.schedule.tenacity
-            going = running[present].any(axis=1)
-            if not going.all():
-                self._keep(np.flatnonzero(going))
-                present = present[going]
-        return [TrainedGroup(*parts) for parts in zip(best, kept, strict=True)]
+
+            still_running = running[numbers].any(axis=1)
+            if not still_running.all():
+                self._retain(np.flatnonzero(still_running))
+                numbers = numbers[still_running]
+        return list(map(TrainedGroup, best_scores, best_weights))
 
     def _pass(self) -> None:
+        """Trains each group once on all of its rows, in the next random order."""
         size = self.schedule.batch_size
         lengths = np.array([len(group.train) for group in self.groups])
         steps = -(-lengths[0] // size)
         order = np.zeros((len(lengths), steps * size), np.int64)
-        for row, group, random in zip(order, self.groups, self.random, strict=True):
-            row[: len(group.train)] = group.train[random.permutation(len(group.train))]
+        for group_order, group, random in zip(order, self.groups, self.random, strict=True):
+            group_order[: len(group.train)] = group.train[random.permutation(len(group.train))]
+
         rows = torch.from_numpy(order).view(-1, steps, size).transpose(0, 1).contiguous().to(self.features.device)
         targets = self.targets[rows].transpose(2, 3)[:, :, None].contiguous()  # (steps, groups, 1, outputs, batch)
         rows = rows.flatten(1)
         for step in range(steps - 1):
             self._step(rows[step], targets[step], 1 / size)
+
         # In the last batch groups may have different numbers of rows: it is padded with rows of weight 0.
-        left = lengths - (steps - 1) * size
-        shares = torch.from_numpy((np.arange(size) < left[:, None]) / left[:, None]).to(self.weights)
+        remaining = (lengths - (steps - 1) * size)[:, None]
+        shares = torch.from_numpy((np.arange(size) < remaining) / remaining).to(self.weights)
         self._step(rows[-1], targets[-1], shares[:, None, None])
 
     def _step(self, rows: Tensor, targets: Tensor, shares: float | Tensor) -> None:
         """One batch of every group: `rows` is `(groups * batch,)`; `shares` are the weights of rows in the mean."""
         groups = len(self.weights)
-        taken = self.batch[: len(rows)]
-        torch.index_select(self.features, 0, rows, out=taken)
-        batch = taken.view(groups, -1, taken.shape[1])
+        batch = self.batch[: len(rows)]
+        torch.index_select(self.features, 0, rows, out=batch)
+        batch = batch.view(groups, -1, batch.shape[1])
         logits = torch.bmm(self.weights, batch.transpose(1, 2))
         slopes = self.slope(logits.view(groups, self.classifiers, self.outputs, -1), targets).mul_(shares)
         torch.mul(self.weights, self.decays, out=self.gradient)
         self.gradient.baddbmm_(slopes.view_as(logits), batch)
         self.optimizer.step()
 
-    def _keep(self, places: np.ndarray) -> None:
-        self.groups = [self.groups[place] for place in places]
-        self.random = [self.random[place] for place in places]
-        index = torch.from_numpy(places).to(self.weights.device)
+    def _retain(self, positions: np.ndarray) -> None:
+        """Keeps the groups at some positions of the stack, with the state of their optimizer."""
+        self.groups = [self.groups[position] for position in positions]
+        self.random = [self.random[position] for position in positions]
+        index = torch.from_numpy(positions).to(self.weights.device)
         state = self.optimizer.state.pop(self.weights)
-        self.weights, self.decays = self.weights[index], self.decays[index]
+        for name, value in state.items():
+            if value.ndim:  # the number of steps has no dimension
+                state[name] = value[index]
+
+        self.weights = self.weights[index]
+        self.decays = self.decays[index]
         self.weights.grad = self.gradient = torch.empty_like(self.weights)
         self.optimizer.param_groups[0]["params"] = [self.weights]
-        self.optimizer.state[self.weights] = {
-            name: value[index] if value.ndim else value for name, value in state.items()
-        }
+        self.optimizer.state[self.weights] = state
 
 
 class Outcome(NamedTuple):
@@ -266,8 +288,11 @@ class Classification:
         seed: int = 1111,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.labels, self.width = labels, vectors.shape[1]
-        self.schedule, self.folds, self.seed = schedule, folds, seed
+        self.labels = labels
+        self.width = vectors.shape[1]
+        self.schedule = schedule
+        self.folds = folds
+        self.seed = seed
         self.features = with_constant(vectors, device)
         self.label_numbers = torch.from_numpy(labels).to(device)
         self.targets = F.one_hot(self.label_numbers).to(self.features.dtype)
@@ -279,31 +304,35 @@ class Classification:
         """
         outer = self._split(rows, NESTED_SEED)
         inner = [fold for train, _ in outer for fold in self._split(train, NESTED_SEED)]
-        trained = self._train([Group(train, dev, WEIGHT_DECAYS) for train, dev in inner])
-        scores = np.array([one.scores for one in trained]).reshape(len(outer), self.folds, -1)
-        chosen = [best_decay(accuracies) for accuracies in scores]
-        final = self._train([self._all_of(train, decay) for (train, _), (decay, _) in zip(outer, chosen, strict=True)])
+        scores = np.array([group.scores for group in self._train_decays(inner)])
+        choices = [best_decay(fold_scores) for fold_scores in scores.reshape(len(outer), self.folds, -1)]
+        final_groups = [self._all_of(train, decay) for (train, _), (decay, _) in zip(outer, choices, strict=True)]
+
+        outcomes = []
         predicted = np.empty_like(self.labels)
-        for (_, test), one in zip(outer, final, strict=True):
-            predicted[test] = self._predict(one.weights[0], test)
-        tests = [float((predicted[test] == self.labels[test]).mean()) for _, test in outer]
-        return Outcome(float(np.mean([dev for _, dev in chosen])), float(np.mean(tests)), predicted[rows])
+        for (_, test), (_, dev_accuracy), final in zip(outer, choices, self._train(final_groups), strict=True):
+            outcome = self._outcome(dev_accuracy, final.weights[0], test)
+            predicted[test] = outcome.predicted
+            outcomes.append(outcome)
+        dev_accuracy = float(np.mean([outcome.dev for outcome in outcomes]))
+        test_accuracy = float(np.mean([outcome.test for outcome in outcomes]))
+        return Outcome(dev_accuracy, test_accuracy, predicted[rows])
 
     def train_folds(self, train: np.ndarray, test: np.ndarray) -> Outcome:
         """Chooses the weight decay in folds of the training rows."""
-        trained = self._train([Group(*fold, WEIGHT_DECAYS) for fold in self._split(train, self.seed)])
-        decay, dev = best_decay(np.array([one.scores for one in trained]))
+        trained = self._train_decays(self._split(train, self.seed))
+        decay, dev_accuracy = best_decay(np.array([group.scores for group in trained]))
         (final,) = self._train([self._all_of(train, decay)])
-        return self._outcome(dev, final.weights[0], test)
+        return self._outcome(dev_accuracy, final.weights[0], test)
 
     def fixed_dev(self, train: np.ndarray, dev: np.ndarray, test: np.ndarray) -> Outcome:
         """Chooses the weight decay and the check on dev rows."""
-        (trained,) = self._train([Group(train, dev, WEIGHT_DECAYS)])
+        (trained,) = self._train_decays([(train, dev)])
         decay, accuracy = best_decay(trained.scores[None])
         # SentEval trains the chosen classifier again, from the same seed and with the same result.
         return self._outcome(accuracy, trained.weights[WEIGHT_DECAYS.index(decay)], test)
 
-    def _split(self, rows: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _split(self, rows: np.ndarray, seed: int) -> list[Fold]:
         folds = StratifiedKFold(self.folds, shuffle=True, random_state=seed)
         return [(rows[train], rows[rest]) for train, rest in folds.split(rows, self.labels[rows])]
 
@@ -314,21 +343,25 @@ class Classification:
         held_out = max(1, int(HELD_OUT * len(train)))  # SentEval fails on fewer than 20 rows
         return Group(train[order[held_out:]], train[order[:held_out]], (decay,), random)
 
+    def _train_decays(self, folds: Sequence[Fold]) -> list[TrainedGroup]:
+        """Trains a classifier with each weight decay on each fold."""
+        return self._train([Group(train, dev, WEIGHT_DECAYS) for train, dev in folds])
+
     def _train(self, groups: Sequence[Group]) -> list[TrainedGroup]:
         score = accuracy_score(self.label_numbers)
         return train_classifiers(
             self.features, self.width, self.targets, groups, score, schedule=self.schedule, seed=self.seed
         )
 
-    def _predict(self, weights: Tensor, rows: np.ndarray) -> np.ndarray:
-        return logits_of(weights[None], self.features[rows])[:, 0].argmax(1).cpu().numpy()
-
-    def _outcome(self, dev: float, weights: Tensor, test: np.ndarray) -> Outcome:
-        predicted = self._predict(weights, test)
-        return Outcome(dev, float((predicted == self.labels[test]).mean()), predicted)
+    def _outcome(self, dev_accuracy: float, weights: Tensor, test: np.ndarray) -> Outcome:
+        """Tests a classifier, whose weights are `(outputs, padded width)`."""
+        logits = logits_of(weights[None], self.features[test])[:, 0]
+        predicted = logits.argmax(1).cpu().numpy()
+        return Outcome(dev_accuracy, float((predicted == self.labels[test]).mean()), predicted)
 
 
 def best_decay(accuracies: np.ndarray) -> tuple[float, float]:
+    """The weight decay with the highest mean accuracy, and that mean, of accuracies `(folds, weight decays)`."""
     means = accuracies.mean(axis=0)
     best = int(np.argmax([round(100 * mean, 2) for mean in means]))
     return WEIGHT_DECAYS[best], float(means[best])
@@ -371,18 +404,30 @@ def relatedness(
     Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev,
     which is returned with the metrics on test; the fourth check without improvement, or 1,050 passes, ends the training.
     """
-    inputs, groups = with_constant(features, device), [Group(train, dev, (0.0,))]
+    inputs = with_constant(features, device)
     targets = torch.from_numpy(score_bins(scores)).to(inputs)
-    options: dict[str, Any] = {"schedule": RELATEDNESS, "seed": seed, "slope": squared_error_slope}
 
     def correlation(logits: Tensor, rows: np.ndarray) -> np.ndarray:
         return np.array([pearson(predicted, scores[rows]) for predicted in _expected(logits).T])
 
-    (trained,) = train_classifiers(inputs, features.shape[1], targets, groups, correlation, **options)
+    (trained,) = train_classifiers(
+        inputs,
+        features.shape[1],
+        targets,
+        [Group(train, dev, (0.0,))],
+        correlation,
+        schedule=RELATEDNESS,
+        seed=seed,
+        slope=squared_error_slope,
+    )
     predicted = _expected(logits_of(trained.weights, inputs[test]))[:, 0]
     gold = scores[test]
-    metrics = {"pearson": float(pearson(predicted, gold)), "spearman": float(spearman(predicted, gold))}
-    return float(trained.scores[0]), {**metrics, "mse": float(((predicted - gold) ** 2).mean())}
+    metrics = {
+        "pearson": float(pearson(predicted, gold)),
+        "spearman": float(spearman(predicted, gold)),
+        "mse": float(((predicted - gold) ** 2).mean()),
+    }
+    return float(trained.scores[0]), metrics
 
 
 def _expected(logits: Tensor) -> np.ndarray:

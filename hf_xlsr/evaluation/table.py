@@ -23,7 +23,7 @@ MTEB = "mteb:"
 
 @dataclass(frozen=True)
 class TableReader:
-    """How the files of one command are read; no part of a file is read twice."""
+    """How the files of one command are read; no file is read twice."""
 
     protocol: str  # for errors
     required: tuple[str, ...]  # with `source` among them rows are pairs of two languages
@@ -63,12 +63,18 @@ class Table:
 
     @property
     def place(self) -> str:
+        """Name of the source in errors."""
         return " ".join(self.files)
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the source is a task of mteb."""
+        return self.files[0].startswith(MTEB)
 
     @cached_property
     def splits(self) -> frozenset[str]:
         """Splits that the source distinguishes, by name or by a column `split`; empty where it has none."""
-        names = self._named_splits or [row["split"] for row in self._rows("") if "split" in row]
+        names = self._named_splits() or [row["split"] for row in self._rows("") if "split" in row]
         return frozenset(map(split_name, names))
 
     def split(self, name: str | None, *, select: bool = True) -> list[Row]:
@@ -76,19 +82,22 @@ class Table:
 
         Of a file without a column `split`, all rows count as the split. `select` takes only rows in `languages`.
         """
-        rows = self._rows("" if is_table(self.files) else split_name(name or ""))
-        every = rows
+        all_rows = self._rows("" if is_table(self.files) else split_name(name or ""))
+        rows = all_rows
         if name is not None:
             rows = [row for row in rows if split_name(row.get("split", name)) == split_name(name)]
-        rows = self._select_languages(rows) if select else rows
-        if not rows:
-            columns = ("split", *self.reader.language_columns)
-            has = {f"{column} {row[column]}" for row in every for column in columns if column in row}
-            raise XlsrError(
-                f"{self.place} has no row for protocol {self.reader.protocol}, only {', '.join(sorted(has)) or 'none'}; "
-                "check the file, --columns, --where, --split and --languages."
-            )
-        return rows
+        if select:
+            rows = self._select_languages(rows)
+        if rows:
+            return rows
+
+        present = set()
+        for column in ("split", *self.reader.language_columns):
+            present.update(f"{column} {row[column]}" for row in all_rows if column in row)
+        raise XlsrError(
+            f"{self.place} has no row for protocol {self.reader.protocol}, only {', '.join(sorted(present)) or 'none'}; "
+            "check the file, --columns, --where, --split and --languages."
+        )
 
     def all_splits(self) -> list[Row]:
         """The rows of all splits, with a column `split` where the source distinguishes them."""
@@ -96,74 +105,97 @@ class Table:
             return self.split(None)
         if not self.splits:
             return self.split("test")
-        wanted = [split for split in ("train", "dev", "test") if split in self.splits]
-        return [{**row, "split": split} for split in wanted for row in self.split(split)]
 
-    @property
+        rows = []
+        for split in ("train", "dev", "test"):
+            if split in self.splits:
+                rows += [{**row, "split": split} for row in self.split(split)]
+        return rows
+
     def _named_splits(self) -> Sequence[str]:
+        """Splits of a corpus, a task or a dataset, which have names; none of files."""
         name = self.files[0]
         if name in CORPORA:
             return list(CORPORA[name].splits)
-        if name.startswith(MTEB):
+        if self.is_task:
             from hf_xlsr.evaluation.mteb.tasks import task_splits
 
             return task_splits(name.removeprefix(MTEB))
         if is_table(self.files):
             return []
+
         from hf_xlsr.data.formats.tables import dataset_splits
 
-        options = self._options(self._views[0][1])
+        _, language = self._views[0]
+        options = self._options(language)
         return dataset_splits(options["path"], options.get("config"))
 
     @cached_property
     def _views(self) -> list[View]:
-        reader, files, languages = self.reader, self.files, self.languages
-        if files[0].startswith(MTEB):
+        """The languages of each reading of the source, and what `{lang}` stands for in it."""
+        reader = self.reader
+        languages = self.languages
+        if self.is_task:
             return [((UNKNOWN,) * len(reader.language_columns), None)]
-        wide = any(PLACEHOLDER in text for text in (*files, *reader.columns.values(), reader.config or ""))
-        each = wide or files[0] in CORPORA
+
+        texts = (*self.files, *reader.columns.values(), reader.config or "")
+        has_placeholder = any(PLACEHOLDER in text for text in texts)
+        each = has_placeholder or self.files[0] in CORPORA
         if each and not languages:
-            what = PLACEHOLDER if wide else f"the corpus '{files[0]}'"
+            what = PLACEHOLDER if has_placeholder else f"the corpus '{self.files[0]}'"
             raise XlsrError(f"{what} needs --languages, e.g. en,de: it is read once for each language.")
-        if not reader.paired:
-            if each:
-                return [((language,), language) for language in languages]
-            return [((languages[0] if len(languages) == 1 else UNKNOWN,), None)]
-        sides = reader.columns.get("source", ""), reader.columns.get("target", "")
-        if not reader.columns:
-            _, labels = expand_braces(files if len(files) > 1 else files[0].replace(PLACEHOLDER, ""))
-            sides = (labels[0], labels[1]) if len(labels) == 2 else sides
-        return pair_views(languages, sides, each=each, mapped=reader.columns)
+        if reader.paired:
+            return pair_views(languages, self._side_names(), each=each, mapped=reader.columns)
+        if each:
+            return [((language,), language) for language in languages]
+        return [(languages if len(languages) == 1 else (UNKNOWN,), None)]
+
+    def _side_names(self) -> tuple[str, str]:
+        """Names of columns or files that may say the languages of the two sides."""
+        columns = self.reader.columns
+        if not columns:
+            _, labels = expand_braces(self.files if len(self.files) > 1 else self.files[0].replace(PLACEHOLDER, ""))
+            if len(labels) == 2:
+                return labels[0], labels[1]
+        return columns.get("source", ""), columns.get("target", "")
 
     def _rows(self, split: str) -> list[Row]:
         """All valid rows, with their languages: of all splits where a column names the splits."""
-        columns, rows = self.reader.language_columns, []
+        rows = []
         for view, language in self._views:
             if self.reader.of_sentences:
                 view = tuple(map(sentence_languages, view))
             for row in self._source(view, language, split):
-                tags = {
-                    name: (tag if row[name] == UNKNOWN else row[name]) for name, tag in zip(columns, view, strict=True)
-                }
-                if UNKNOWN in tags.values():
-                    if not self.reader.paired:
-                        raise self._unknown_language("lang")
-                    # Results are named by the columns: `source`, `target`.
-                    tags = {name: name.removesuffix("_lang") if tag == UNKNOWN else tag for name, tag in tags.items()}
+                tags = {}
+                for column, default in zip(self.reader.language_columns, view, strict=True):
+                    tags[column] = self._language(column, row[column], default)
                 rows.append({**row, **tags})
         return rows
 
+    def _language(self, column: str, tag: str, default: str) -> str:
+        """The language of one side of a row, by its tag or else by that of the whole source."""
+        if tag != UNKNOWN:
+            return tag
+        if default != UNKNOWN:
+            return default
+        if not self.reader.paired:
+            raise self._unknown_language(column)
+        # Results are named by the columns: `source`, `target`.
+        return column.removesuffix("_lang")
+
     def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
-        reader, languages = self.reader, (UNKNOWN,) * len(view)
-        options = {} if self.files[0].startswith(MTEB) else self._options(language)
-        if _format(self.files) == "tmx":
-            if UNKNOWN in view:
-                raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
+        """The valid rows of one reading, with the tag that a row or the format gives its languages."""
+        reader = self.reader
+        options = {} if self.is_task else self._options(language)
+        if _format(self.files) == "tmx" and UNKNOWN in view:
+            raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
+
+        # Columns of pairs may be named like the languages.
+        by_name = reader.paired and not options.get("columns") and UNKNOWN not in view
+        languages = (UNKNOWN,) * len(view)
+        if by_name or "corpus" in options or _format(self.files) == "tmx":
             languages = view
-        elif "corpus" in options or (
-            {"source", "target"} <= {*reader.required} and not options.get("columns") and UNKNOWN not in view
-        ):
-            languages = view  # columns may be named like them
+
         key = self.files, str(options), split, languages, reader.required
         if key not in reader.cache:
             reader.cache[key] = list(self._read(options, split, languages))
@@ -171,46 +203,72 @@ class Table:
 
     def _read(self, options: dict[str, Any], split: str, languages: tuple[str, ...]) -> Iterator[Row]:
         reader = self.reader
-        if self.files[0].startswith(MTEB):
+        if self.is_task:
             from hf_xlsr.evaluation.mteb.tasks import mteb_rows
 
             rows = mteb_rows(self.files[0].removeprefix(MTEB), split=split)
         else:
-            required = [name for name in reader.required if name not in reader.nullable]
-            more: dict[str, Any] = {"optional": reader.optional, "quarantine": reader.quarantine}
-            rows = open_source(Source.parse(options), languages=languages, split=split, required=required, **more)
+            rows = open_source(
+                Source.parse(options),
+                languages=languages,
+                split=split,
+                required=[name for name in reader.required if name not in reader.nullable],
+                optional=reader.optional,
+                quarantine=reader.quarantine,
+            )
+
         try:
             for row in rows:
-                if (fault := self._fault(row, languages)) is None:
-                    yield row
-                else:
-                    reader.quarantine.reject(self.place, 0, fault, str(row))
+                row = self._with_languages(row, languages)
+                empty_column = self._empty_column(row)
+                if empty_column is not None:
+                    reader.quarantine.reject(self.place, 0, f"empty {empty_column}", str(row))
+                    continue
+                if "label" in row:
+                    row["label"] = parse_label(row["label"])
+                yield row
         except MissingColumn as error:
-            has = f"{error.file} has no column '{error.column}', only {', '.join(error.names)}"
-            needed = f"protocol {reader.protocol} needs {', '.join(reader.required)}: use --columns {error.ours}=NAME."
-            raise XlsrError(f"{has}; {needed if error.ours in reader.required else 'correct the name.'}") from error
+            fix = "correct the name."
+            if error.ours in reader.required:
+                needed = ", ".join(reader.required)
+                fix = f"protocol {reader.protocol} needs {needed}: use --columns {error.ours}=NAME."
+            present = ", ".join(error.names)
+            raise XlsrError(f"{error.file} has no column '{error.column}', only {present}; {fix}") from error
 
     def _options(self, language: str | None) -> dict[str, Any]:
-        reader, first = self.reader, self.files[0]
-        place = {"corpus": first} if first in CORPORA else {"path": first if len(self.files) == 1 else self.files}
-        columns = {**{name: name for name in reader.nullable}, **reader.columns}
-        source = filled({**place, "columns": columns, "config": reader.config}, language or PLACEHOLDER)
-        return {name: value for name, value in {**source, "where": reader.where}.items() if value}
-
-    def _fault(self, row: Row, languages: Sequence[str]) -> str | None:
-        """What is wrong with a row, if anything; completes it in place."""
+        """The source as a recipe would have it, in one language."""
         reader = self.reader
-        for name, language in zip(reader.language_columns, languages, strict=True):
-            row.setdefault(name, language)
-            if row[name] and reader.of_sentences:
-                row[name] = sentence_languages(str(row[name]))
-        for name in (*reader.language_columns, *reader.required, *(["split"] if "split" in row else [])):
-            if name not in row:
-                raise XlsrError(f"{self.place} has no column '{name}', which protocol {reader.protocol} needs.")
-            if name not in reader.nullable and not str("" if row[name] is None else row[name]).strip():
-                return f"empty {name}"
-        if "label" in row:
-            row["label"] = parse_label(row["label"])
+        options: dict[str, Any] = {"path": self.files[0] if len(self.files) == 1 else self.files}
+        if self.files[0] in CORPORA:
+            options = {"corpus": self.files[0]}
+        options["columns"] = {**{name: name for name in reader.nullable}, **reader.columns}
+        options["config"] = reader.config
+        options = filled(options, language or PLACEHOLDER)
+        options["where"] = reader.where
+        return {name: value for name, value in options.items() if value}
+
+    def _with_languages(self, row: Row, languages: Sequence[str]) -> Row:
+        """A row with its languages, which are those of the source where it has no column of them."""
+        tags = {}
+        for column, language in zip(self.reader.language_columns, languages, strict=True):
+            tag = row.get(column, language)
+            if tag and self.reader.of_sentences:
+                tag = sentence_languages(str(tag))
+            tags[column] = tag
+        return {**row, **tags}
+
+    def _empty_column(self, row: Row) -> str | None:
+        """The first column without a value that a row must have."""
+        reader = self.reader
+        columns = [*reader.language_columns, *reader.required]
+        if "split" in row:
+            columns.append("split")
+        for column in columns:
+            if column not in row:
+                raise XlsrError(f"{self.place} has no column '{column}', which protocol {reader.protocol} needs.")
+            is_empty = row[column] is None or not str(row[column]).strip()
+            if is_empty and column not in reader.nullable:
+                return column
         return None
 
     def _select_languages(self, rows: list[Row]) -> list[Row]:
@@ -222,13 +280,14 @@ class Table:
             languages = [sentence_languages(language) for language in languages]
         for name in self.reader.language_columns:
             present = {row[name] for row in rows}
-            wanted = {tag for language in languages for tag in matching_languages(language, present)}
-            rows = [row for row in rows if row[name] in wanted]
+            selected = set().union(*(matching_languages(language, present) for language in languages))
+            rows = [row for row in rows if row[name] in selected]
         return rows
 
     def _unknown_language(self, column: str) -> XlsrError:
+        example = "en,fr" if self.reader.paired else "en"
         return XlsrError(
-            f"the language of {self.place} is unknown; use --languages, e.g. {'en,fr' if self.reader.paired else 'en'}, "
+            f"the language of {self.place} is unknown; use --languages, e.g. {example}, "
             f"or --columns {column}=NAME if a column has it."
         )
 
@@ -242,9 +301,11 @@ def parse_label(label: Any) -> Any:
     """
     if isinstance(label, (bool, float)) and float(label).is_integer():
         return int(label)
-    if isinstance(label, str):
-        return int(label) if re.fullmatch(r"\s*-?[0-9]{1,9}\s*", label) else label.strip()
-    return label
+    if not isinstance(label, str):
+        return label
+    if re.fullmatch(r"\s*-?[0-9]{1,9}\s*", label):
+        return int(label)
+    return label.strip()
 
 
 def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
@@ -269,6 +330,10 @@ def is_table(files: Sequence[str]) -> bool:
 
 
 def _format(files: Sequence[str]) -> str | None:
+    """The format of files, `datasets` included; None for a corpus or a task."""
     if files[0] in CORPORA or files[0].startswith(MTEB):
         return None
-    return detect_format(expand_braces(files[0])[0] if len(files) == 1 else [Path(file) for file in files])
+    if len(files) == 1:
+        paths, _ = expand_braces(files[0])
+        return detect_format(paths)
+    return detect_format([Path(file) for file in files])
