@@ -15,10 +15,12 @@ from hf_xlsr.utils.markdown import escape_markdown
 
 # Local paths: their folders name the owner of the machine, not the data.
 _LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)
-_BLOCK_START = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
+# Before a sign that starts a list or underlines a heading.
+_BLOCK_START = re.compile(r"^(\d+(?=[.)])|(?=[-+=]))")
 # Not printable, but they change the form of letters in Persian and Hindi.
 _JOINERS = "\u200c\u200d"
-KEPT_FOLDERS = 1
+SHOWN_FOLDERS = 1
+HIDDEN_KEYS = ("name", "description", "output_dir", "overwrite", "processes", "card")  # of one machine or one call
 
 
 def one_line(value: object) -> str:
@@ -29,8 +31,7 @@ def one_line(value: object) -> str:
 
 def prose(value: object) -> str:
     """Markdown that renders as the given text."""
-    text = escape_markdown(one_line(value))
-    return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", text)
+    return _BLOCK_START.sub(r"\1\\", escape_markdown(one_line(value)))
 
 
 def code(value: object, *, cell: bool = False) -> str:
@@ -39,7 +40,9 @@ def code(value: object, *, cell: bool = False) -> str:
     fence = "`" * (_longest_run(text) + 1)
     if cell:
         text = text.replace("|", "\\|")
-    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+    if "`" in text:
+        text = f" {text} "
+    return fence + text + fence
 
 
 def python_text(text: str) -> str:
@@ -58,19 +61,22 @@ def public_path(path: object) -> str:
     text = str(path)
     if not _LOCAL.fullmatch(text):
         return text
-    parts = [part for part in re.split(r"[\\/]", text) if part not in ("", ".", "..", "~")]
-    return "/".join(["...", *parts[-1 - KEPT_FOLDERS :]])
+    names = [name for name in re.split(r"[\\/]", text) if name not in ("", ".", "..", "~")]
+    return "/".join(["...", *names[-1 - SHOWN_FOLDERS :]])
 
 
 def recipe_block(recipe: Mapping[str, Any]) -> str:
     """A recipe as a YAML block, without keys of one machine or one call."""
-    left_out = ("name", "description", "output_dir", "overwrite", "processes", "card")
-    shown = {key: _public(value) for key, value in recipe.items() if key not in left_out and value not in (None, {})}
+    shown = {}
+    for key, value in recipe.items():
+        if key not in HIDDEN_KEYS and value not in (None, {}):
+            shown[key] = _public(value)
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return code_block(text, "yaml")
 
 
 def _public(value: Any) -> Any:
+    """A nested value whose texts are on one line, with public paths."""
     if isinstance(value, Mapping):
         return {one_line(key): _public(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -84,9 +90,10 @@ def part_card(
     data: ModelCardData, *, title: str, paragraphs: Sequence[str], example: str, language: str = "python"
 ) -> str:
     """A card with metadata, a plain title, paragraphs of Markdown and an example."""
-    parts = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]
-    return "\n\n".join(parts) + "\n"
+    blocks = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]
+    return "\n\n".join(blocks) + "\n"
 
 
 def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)
+    """Number of the most back quotes in a row."""
+    return max(map(len, re.findall("`+", text)), default=0)

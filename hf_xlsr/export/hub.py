@@ -5,7 +5,6 @@ They resume, as huggingface_hub skips files that the repository or its storage h
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -41,6 +40,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def check_repo(name: str) -> None:
+    """Raises for a name that is no id of a repository."""
     if not is_hub_id(name):
         raise XlsrError(f"--repo must be OWNER/NAME, such as me/my-encoder, got '{redact_tokens(name)}'.")
 
@@ -87,15 +87,16 @@ class UploadResult:
 
 def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
     """All files of a folder by path in a repository, without hidden ones and those named in `without`."""
-    root, found = folder.resolve(), {}
+    files = {}
     for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if not path.is_file() or path.name in without or any(part.startswith(".") for part in parts):
+        names = path.relative_to(folder).parts
+        is_hidden = any(name.startswith(".") for name in names)
+        if not path.is_file() or path.name in without or is_hidden:
             continue
-        if not path.resolve().is_relative_to(root):
+        if not path.resolve().is_relative_to(folder.resolve()):
             raise XlsrError(f"{path} is a link out of {folder}. Replace it by a copy, or remove it.")
-        found[str(PurePosixPath(prefix, *parts))] = path
-    return found
+        files[str(PurePosixPath(prefix, *names))] = path
+    return files
 
 
 def push_uploads(
@@ -106,34 +107,38 @@ def push_uploads(
     A missing repository is created. An existing one must be empty, or its card must have `RepoUpload.tag`, or `exist_ok`
     is set. The token is that of HF_TOKEN or `hf auth login`.
     """
-    if not (token := get_token()):
+    token = get_token()
+    if not token:
         raise XlsrError("An access token for the Hub is missing. Run `hf auth login`, or set HF_TOKEN.")
     for upload in uploads:
         check_repo(upload.repo)
         check_no_token(upload.card, CARD)
         with hub_errors(f"the card of {upload.repo}"):
             ModelCard(upload.card).validate()
+
     api = HfApi(token=token)
-    private = [_prepare(upload, api, exist_ok) for upload in uploads]
-    return [_push(upload, api, hidden, message) for upload, hidden in zip(uploads, private, strict=True)]
+    private = [_create_repo(upload, api, exist_ok) for upload in uploads]
+    return [_push(upload, api, is_private, message) for upload, is_private in zip(uploads, private, strict=True)]
 
 
-def _prepare(upload: RepoUpload, api: HfApi, exist_ok: bool) -> bool:
+def _create_repo(upload: RepoUpload, api: HfApi, exist_ok: bool) -> bool:
     """Creates a missing repository, or checks that it may be overwritten; returns whether it is private."""
     repo = upload.repo
     with hub_errors(repo):
         api.create_repo(repo, private=upload.private or None, exist_ok=True)
         info = api.model_info(repo)
-        there = {file.rfilename for file in info.siblings or ()}
-        ours = exist_ok or there <= EMPTY or upload.tag in _tags(api, repo)
+        names = {file.rfilename for file in info.siblings or ()}
+        may_overwrite = exist_ok or names <= EMPTY or upload.tag in _tags(api, repo)
+
     if upload.private and not info.private:
         raise XlsrError(f"Repository {repo} is public. Make it private on its page, or choose another name.")
-    if not ours:
+    if not may_overwrite:
         raise XlsrError(f"Repository {repo} holds other files. Choose another name, or overwrite it by --exist-ok.")
     return bool(info.private)
 
 
 def _tags(api: HfApi, repo: str) -> list[str]:
+    """The tags in the card of a repository; none without a readable card."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             card = Path(api.hf_hub_download(repo, CARD, local_dir=folder)).read_text("utf-8")
@@ -146,12 +151,13 @@ def _push(upload: RepoUpload, api: HfApi, private: bool, message: str | None) ->
     repo = upload.repo
     with hub_errors(repo), tempfile.TemporaryDirectory() as folder:
         for name, path in upload.files.items():
-            place = Path(folder) / name
-            place.parent.mkdir(parents=True, exist_ok=True)
+            link = Path(folder) / name
+            link.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.symlink(path.resolve(), place)
+                link.symlink_to(path.resolve())
             except OSError:
-                shutil.copyfile(path, place)
+                shutil.copyfile(path, link)
+
         (Path(folder) / CARD).write_text(upload.card, "utf-8")
         api.upload_folder(
             repo_id=repo,
@@ -159,5 +165,6 @@ def _push(upload: RepoUpload, api: HfApi, private: bool, message: str | None) ->
             commit_message=redact_tokens(message or "Push by hf-xlsr"),
             delete_patterns=list(upload.replaces) or None,
         )
+
     size = sum(path.stat().st_size for path in upload.files.values()) + len(upload.card.encode())
     return UploadResult(f"{api.endpoint}/{repo}", private, len(upload.files) + 1, size)

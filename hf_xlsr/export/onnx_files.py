@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -38,11 +39,13 @@ class SentenceGraph(nn.Module):
         self.encoder = encoder_from_pretrained(str(export / part.folder), place="the encoder of the export")
         (_, pooling), *layers = part.layers
         self.pooling = Pooling.load(str(export), subfolder=pooling)
-        self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=place) for kind, place in layers)
-        dense = [layer for layer in self.layers if isinstance(layer, Dense)]
-        affine = all(isinstance(layer.activation_function, nn.Identity) for layer in dense)
-        leading = list(takewhile(lambda layer: isinstance(layer, Dense), self.layers))
-        self.before_pooling = len(leading) if affine and self.pooling.pooling_mode in ("mean", "cls") else 0
+        self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=folder) for kind, folder in layers)
+
+        dense_layers = [layer for layer in self.layers if isinstance(layer, Dense)]
+        is_linear = all(isinstance(layer.activation_function, nn.Identity) for layer in dense_layers)
+        self.before_pooling = 0
+        if is_linear and self.pooling.pooling_mode in ("mean", "cls"):
+            self.before_pooling = len(list(takewhile(lambda layer: isinstance(layer, Dense), self.layers)))
         self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,27 +70,31 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     torch, both on random token ids.
     """
     require_package("onnx", "onnxscript", "onnxruntime")
-    home, report = Path(export), {}
-    for route, part in export_parts(home).items():
-        graph = SentenceGraph(home, part)
-        folder = home / "onnx" / route
+    report = {}
+    for route, part in export_parts(export).items():
+        graph = SentenceGraph(Path(export), part)
+        folder = Path(export, "onnx", route)
         folder.mkdir(parents=True, exist_ok=True)
         batches = _batches(graph.encoder)
         with torch.no_grad():
             expected = torch.cat([graph(*batch)[1] for batch in batches])
+
+        architecture = graph.encoder.config.model_type
         try:
             with _quiet():
                 _write_graph(graph, folder / FLOAT_FILE)
         except (RuntimeError, OnnxExporterError) as error:
-            kind = graph.encoder.config.model_type
-            raise XlsrError(f"torch has no ONNX graph for '{home}': architecture '{kind}' is unsupported.") from error
+            raise XlsrError(
+                f"torch has no ONNX graph for '{export}': architecture '{architecture}' is unsupported."
+            ) from error
         difference = float((expected - _run(folder / FLOAT_FILE, batches)).abs().max())
         if not difference <= TOLERANCE:
             raise XlsrError(
-                f"Embeddings of the ONNX graph of '{home}' must equal torch's, got a difference of {difference:.1e}: "
-                f"architecture '{graph.encoder.config.model_type}' is unsupported."
+                f"Embeddings of the ONNX graph of '{export}' must equal torch's, got a difference of {difference:.1e}: "
+                f"architecture '{architecture}' is unsupported."
             )
         report[route] = {"difference": difference}
+
         if int8:
             with _quiet():
                 _write_int8(folder / FLOAT_FILE, folder / INT8_FILE)
@@ -98,10 +105,9 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
 
 def _write_graph(graph: SentenceGraph, file: Path) -> None:
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    ids, mask = _batches(graph.encoder)[0]
     program = torch.onnx.export(
         graph,
-        kwargs=dict(zip(INPUTS, (ids, mask), strict=True)),
+        kwargs=dict(zip(INPUTS, _batches(graph.encoder)[0], strict=True)),
         input_names=list(INPUTS),
         output_names=["last_hidden_state", OUTPUT],
         dynamic_shapes=dict.fromkeys(INPUTS, sizes),
@@ -121,29 +127,40 @@ def _write_int8(source: Path, file: Path) -> None:
     del model.graph.value_info[:]
     # Graphs of more than 2 GiB store their weights in separate files.
     large = any(source.parent.glob(f"{source.name}*.data"))
-    options = {"weight_type": QuantType.QInt8, "use_external_data_format": large}
-    quantize_dynamic(model, file, per_channel=True, reduce_range=True, **options)
+    quantize_dynamic(
+        model,
+        file,
+        per_channel=True,
+        reduce_range=True,
+        weight_type=QuantType.QInt8,
+        use_external_data_format=large,
+    )
 
 
 def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Random sentences: a padded batch, a long one, and two of a single token."""
     generator = torch.Generator().manual_seed(0)
-    positions, size = max_positions(encoder) or 64, int(encoder.config.vocab_size)
+    positions = max_positions(encoder) or 64
+    vocab_size = int(encoder.config.vocab_size)
+    padding = getattr(encoder.config, "pad_token_id", None) or 0
     batches = []
     for rows, length in ((3, min(7, positions)), (1, min(64, positions)), (2, 1)):
-        ids = torch.randint(size // 2, size, (rows, length), generator=generator)
+        ids = torch.randint(vocab_size // 2, vocab_size, (rows, length), generator=generator)
         mask = torch.ones_like(ids)
         if rows > 1 and length > 1:
             mask[1, length // 2 :] = 0
-        padding = getattr(encoder.config, "pad_token_id", None) or 0
         batches.append((ids.masked_fill(mask == 0, padding), mask))
     return batches
 
 
 def _run(file: Path, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """The sentence embeddings of all batches by the graph in a file."""
     session = onnx_session(file)
-    feeds = ({name: part.numpy() for name, part in zip(INPUTS, batch, strict=True)} for batch in batches)
-    return torch.cat([torch.from_numpy(session.run([OUTPUT], feed)[0]) for feed in feeds])
+    embeddings = []
+    for ids, mask in batches:
+        feed = dict(zip(INPUTS, (ids.numpy(), mask.numpy()), strict=True))
+        embeddings += session.run([OUTPUT], feed)
+    return torch.from_numpy(np.concatenate(embeddings))
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import WordWeights
 from torch import nn
@@ -21,7 +20,8 @@ from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.utils.errors import XlsrError
 
 # One text of 50, drawn at random, at most 2,000 in all, measures what is lost and does not choose tokens.
-HELD_OUT_SHARE, MAX_HELD_OUT = 0.02, 2000
+HELD_OUT_SHARE = 0.02
+MAX_HELD_OUT = 2000
 
 
 def prune(
@@ -49,38 +49,51 @@ def prune(
     """
     read = read_encoder(model)
     part = read.single()
-    transformer: Any = model[0]
-    held: list[str] = []
-    options: dict[str, Any] = {"vocab_size": vocab_size, "always": [*filter(None, model.prompts.values())]}
-    small, kept = trim_vocabulary(part.tokenizer, _without(texts, held), **options)
-    prompt = model.prompts.get(model.default_prompt_name or "") or ""
-    before = transformer.model
-    head = [_for_tokens(module, kept) for module in part.head or ()]
-    smaller = replace(part, encoder=_smaller_copy(part.encoder, kept, layers), tokenizer=small, head=head)
+    sample = _TextSample(texts)
+    prompts = [prompt for prompt in model.prompts.values() if prompt]
+    tokenizer, token_ids = trim_vocabulary(part.tokenizer, sample, vocab_size=vocab_size, always=prompts)
+    head = [_head_module(module, token_ids) for module in part.head or ()]
+    encoder = _smaller_encoder(part.encoder, token_ids, layers)
+    smaller = replace(part, encoder=encoder, tokenizer=tokenizer, head=head)
     pruned = SentenceEncoder({"": smaller}, read.settings).detached().assemble()
+
+    held_out = sample.held_out
+    cosine = None
+    if held_out:
+        cosine = round(float((embed(model, held_out) * embed(pruned, held_out)).sum(1).mean()), 4)
+    prompt = model.prompts.get(model.default_prompt_name or "") or ""
+    before: Any = model[0]
     after: Any = pruned[0]
     return pruned, {
-        "tokens": [len(transformer.tokenizer), len(small)],
-        "layers": [len(_layers(encoder)[1]) for encoder in (before, after.model)],
-        "parameters": [sum(part.numel() for part in encoder.parameters()) for encoder in (before, after.model)],
-        **_compared(transformer.tokenizer, small, [prompt + text for text in held]),
-        "cosine": round(float((embed(model, held) * embed(pruned, held)).sum(1).mean()), 4) if held else None,
+        "tokens": [len(before.tokenizer), len(tokenizer)],
+        "layers": [len(_layers(module.model)[1]) for module in (before, after)],
+        "parameters": [module.model.num_parameters() for module in (before, after)],
+        **_compare_tokens(before.tokenizer, tokenizer, [prompt + text for text in held_out]),
+        "cosine": cosine,
     }
 
 
-def _without(texts: Iterable[str], held: list[str]) -> Iterator[str]:
-    """The texts that are not held out; `held` gets a random sample of the others."""
-    draw, seen = random.Random(1), 0
-    for text in texts:
-        if draw.random() >= HELD_OUT_SHARE:
-            yield text
-            continue
-        seen += 1
-        place = draw.randrange(seen)
-        if len(held) < MAX_HELD_OUT:
-            held.append(text)
-        elif place < MAX_HELD_OUT:
-            held[place] = text
+class _TextSample:
+    """The texts that choose tokens, one after the other; afterwards `held_out` is a random sample of the others."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = texts
+        self.held_out: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        random = Random(1)
+        skipped = 0
+        for text in self.texts:
+            if random.random() >= HELD_OUT_SHARE:
+                yield text
+                continue
+
+            skipped += 1
+            position = random.randrange(skipped)
+            if len(self.held_out) < MAX_HELD_OUT:
+                self.held_out.append(text)
+            elif position < MAX_HELD_OUT:
+                self.held_out[position] = text
 
 
 def _layers(encoder: Any) -> tuple[str, nn.ModuleList]:
@@ -92,54 +105,66 @@ def _layers(encoder: Any) -> tuple[str, nn.ModuleList]:
     raise XlsrError(f"the layers of {type(encoder).__name__} were not found.")
 
 
-def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | None) -> Any:
+def _smaller_encoder(encoder: Any, token_ids: list[int], layers: Sequence[int] | None) -> Any:
+    """A copy of an encoder with the embeddings of some tokens, in that order, and some of its layers."""
     name, stack = _layers(encoder)
-    chosen = list(range(len(stack)) if layers is None else layers)
-    if not set(chosen) <= set(range(len(stack))):
-        raise XlsrError(f"layers must be from 0 to {len(stack) - 1}, got {', '.join(map(str, chosen))}.")
-    values: dict[str, Any] = {"vocab_size": len(kept), "num_hidden_layers": len(chosen)}
-    for key, value in encoder.config.to_dict().items():
-        if isinstance(value, list) and len(value) == len(stack):  # a value for each layer
-            values[key] = [value[number] for number in chosen]
-        elif key.endswith("_token_id") and value in kept:
-            values[key] = list(kept).index(value)
-    config = type(encoder.config).from_dict({**encoder.config.to_dict(), **values})
-    moved: dict[str, Any] = {}
-    for number, layer in enumerate(chosen):
-        moved |= {f"{name}.{number}.{key}": value for key, value in stack[layer].state_dict().items()}
-    state = encoder.state_dict() | moved
+    numbers = list(range(len(stack)) if layers is None else layers)
+    if not set(numbers) <= set(range(len(stack))):
+        raise XlsrError(f"layers must be from 0 to {len(stack) - 1}, got {', '.join(map(str, numbers))}.")
+    smaller = encoder_from_config(_smaller_config(encoder.config, token_ids, numbers))
+    expected = smaller.state_dict().keys()
+
+    state = encoder.state_dict()
+    for position, number in enumerate(numbers):
+        for key, weight in stack[number].state_dict(prefix=f"{name}.{position}.").items():
+            if key not in expected:
+                raise XlsrError(f"layer {numbers[0]} of {type(encoder).__name__} cannot be the first; keep layer 0.")
+            state[key] = weight
     table = encoder.get_input_embeddings().weight
     for key, weight in encoder.state_dict(keep_vars=True).items():
         if weight is table:  # T5 has it twice
-            state[key] = table.detach()[torch.tensor(kept)]
-    smaller = encoder_from_config(config)
-    wanted = smaller.state_dict()
-    if not set(moved) <= set(wanted):
-        raise XlsrError(f"layer {chosen[0]} of {type(encoder).__name__} cannot be the first; keep layer 0.")
-    smaller.load_state_dict({key: state[key] for key in wanted})
+            state[key] = table.detach()[token_ids]
+
+    smaller.load_state_dict({key: state[key] for key in expected})
     return smaller.float().eval()
 
 
-def _for_tokens(module: nn.Module, kept: Sequence[int]) -> nn.Module:
-    """A module of the head for the tokens that are kept; only `WordWeights` knows tokens."""
+def _smaller_config(config: Any, token_ids: list[int], layers: Sequence[int]) -> Any:
+    values = config.to_dict()
+    for key, value in values.items():
+        if isinstance(value, list) and len(value) == config.num_hidden_layers:  # a value for each layer
+            values[key] = [value[number] for number in layers]
+        elif key.endswith("_token_id") and value in token_ids:
+            values[key] = token_ids.index(value)
+    return type(config).from_dict({**values, "vocab_size": len(token_ids), "num_hidden_layers": len(layers)})
+
+
+def _head_module(module: nn.Module, token_ids: Sequence[int]) -> nn.Module:
+    """A module of the head for some tokens; only `WordWeights` knows tokens."""
     if not isinstance(module, WordWeights):
         return module
     options = module.get_config_dict()
-    return WordWeights(**{**options, "vocab": [options["vocab"][token] for token in kept]})
+    options["vocab"] = [options["vocab"][token] for token in token_ids]
+    return WordWeights(**options)
 
 
-def _compared(before: Any, after: Any, texts: Sequence[str]) -> dict[str, Any]:
-    """How held-out texts are split before and after."""
+def _compare_tokens(before: Any, after: Any, texts: Sequence[str]) -> dict[str, Any]:
+    """How two tokenizers split texts."""
     if not texts:
         return {}
-    same = total = now = unknown = 0
+
+    common = 0
+    tokens_before: Counter[str] = Counter()
+    tokens_after: Counter[str] = Counter()
     for text in texts:
-        old, new = Counter(before.tokenize(text)), Counter(after.tokenize(text))
-        same, total, now = same + (old & new).total(), total + old.total(), now + new.total()
-        unknown += new[after.unk_token] - old[before.unk_token]
+        of_text_before = Counter(before.tokenize(text))
+        of_text_after = Counter(after.tokenize(text))
+        common += (of_text_before & of_text_after).total()
+        tokens_before += of_text_before
+        tokens_after += of_text_after
     return {
         "held_out_texts": len(texts),
-        "same_tokens": round(same / max(1, total), 5),
-        "tokens_per_text": [round(count / len(texts), 2) for count in (total, now)],
-        "unknown_tokens": unknown,
+        "same_tokens": round(common / max(1, tokens_before.total()), 5),
+        "tokens_per_text": [round(tokens.total() / len(texts), 2) for tokens in (tokens_before, tokens_after)],
+        "unknown_tokens": tokens_after[after.unk_token] - tokens_before[before.unk_token],
     }

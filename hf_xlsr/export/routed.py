@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
+from torch import nn
 
 from hf_xlsr.data.encoding import UNDETERMINED
 from hf_xlsr.encoders.assembly import modules_by_route, router_modules, with_modules
 from hf_xlsr.encoders.debias import Debias
 from hf_xlsr.encoders.encoding import route_of
-from hf_xlsr.export.sentence_transformer import dense
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -43,20 +43,24 @@ def debias_sentence_transformer(
         >>> bool(np.abs(embeddings @ debias.fitted["fr"]).max() < 1e-5)
         True
     """
-    width, truncate = model.get_embedding_dimension(), model.truncate_dim
-    if truncate is not None or width not in (None, debias.dimension):
+    width = model.get_embedding_dimension()
+    if model.truncate_dim is not None or width not in (None, debias.dimension):
         raise XlsrError(
             f"The model must have the width {debias.dimension} that debias was fitted on, and no truncate_dim, got width "
-            f"{width} and truncate_dim {truncate}. Set truncate_dim on the result."
+            f"{width} and truncate_dim {model.truncate_dim}. Set truncate_dim on the result."
         )
-    given = modules_by_route(model)
-    by_language = "" not in given
+
+    modules = modules_by_route(model)
+    default_route = next(iter(modules))
+    if default_route:
+        router: Any = model[0]
+        default_route = router.default_route or default_route
+
     routes = {}
     for language in debias.languages:
-        route = (route_of(model, language) or "") if by_language else ""
-        routes[language] = [*given[route], _removal(debias, language)]
-    router: Any = next(model.children())
-    routes[UNDETERMINED] = given[router.default_route or next(iter(given))] if by_language else given[""]
+        route = route_of(model, language) or ""
+        routes[language] = [*modules[route], _removal(debias, language)]
+    routes[UNDETERMINED] = modules[default_route]
     return with_modules(model, router_modules(routes, UNDETERMINED, normalize=normalize, default=UNDETERMINED))
 
 
@@ -64,4 +68,12 @@ def _removal(debias: Debias, language: str) -> Dense:
     """The removal for one language as an affine layer: `x (I - C C^T)` or `x - m`."""
     offset = debias.apply(np.zeros(debias.dimension), language)
     weight = debias.apply(np.eye(debias.dimension), language) - offset
-    return dense(torch.from_numpy(weight.T), torch.from_numpy(offset) if offset.any() else None)
+    has_bias = bool(offset.any())
+    return Dense(
+        debias.dimension,
+        debias.dimension,
+        bias=has_bias,
+        activation_function=nn.Identity(),
+        init_weight=torch.from_numpy(weight.T).float(),
+        init_bias=torch.from_numpy(offset).float() if has_bias else None,
+    )

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense
-from torch import nn
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder, load_sentence_transformer
 from hf_xlsr.encoders.heads import build_head, new_head
@@ -18,19 +15,6 @@ from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.utils.files import write_json
 
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
-
-
-def dense(weight: torch.Tensor, bias: torch.Tensor | None) -> Dense:
-    """A `Dense` layer without activation, float32 on the CPU, with copies of a weight, `(out, in)`, and a bias."""
-    copies = [None if part is None else part.detach().to("cpu", torch.float32, copy=True) for part in (weight, bias)]
-    return Dense(
-        weight.shape[1],
-        weight.shape[0],
-        bias=bias is not None,
-        activation_function=nn.Identity(),
-        init_weight=copies[0],
-        init_bias=copies[1],
-    )
 
 
 def to_sentence_transformer(
@@ -67,14 +51,17 @@ def to_sentence_transformer(
     """
     encoders = encoder if isinstance(encoder, Mapping) else {"": encoder}
     tokenizers = tokenizer if isinstance(tokenizer, Mapping) else dict.fromkeys(encoders, tokenizer)
-    heads: dict[int, list[Any]] = {}
-    parts = {}
-    for name, one in encoders.items():
-        own = tokenizers[name]
-        if id(one) not in heads:
-            heads[id(one)] = list(build_head(new_head(one.config.hidden_size, pooling, normalize=normalize)))
-        options = {"max_seq_length": usable_length([one], own.model_max_length, max_length)}
-        parts[name] = EncoderPart(one, own, heads[id(one)], options)
+    heads: dict[int, list[Any]] = {}  # of an encoder that languages share, one head
+    parts: dict[str, EncoderPart] = {}
+    for route, route_encoder in encoders.items():
+        address = id(route_encoder)
+        if address not in heads:
+            config = new_head(route_encoder.config.hidden_size, pooling, normalize=normalize)
+            heads[address] = list(build_head(config))
+        route_tokenizer = tokenizers[route]
+        length = usable_length([route_encoder], route_tokenizer.model_max_length, max_length)
+        parts[route] = EncoderPart(route_encoder, route_tokenizer, heads[address], {"max_seq_length": length})
+
     objects = {(id(part.encoder), id(part.tokenizer)) for part in parts.values()}
     if len(objects) == 1:
         parts = {"": next(iter(parts.values()))}
@@ -87,12 +74,17 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
     Pooling and maximum length are also written under the names of older versions, which text-embeddings-inference reads.
     """
     model.save(str(path), create_model_card=False)
+
     for file in Path(path).rglob("*Pooling/config.json"):
-        content = json.loads(file.read_text("utf-8"))
-        older = {key: content["pooling_mode"] == mode for mode, key in POOLING_KEYS.items()}
-        write_json(file, {**content, **older})
+        config = json.loads(file.read_text("utf-8"))
+        for mode, key in POOLING_KEYS.items():
+            config[key] = config["pooling_mode"] == mode
+        write_json(file, config)
+
     for file in Path(path).rglob("sentence_bert_config.json"):
-        tokenizer = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
-        content = {**json.loads(file.read_text("utf-8")), "max_seq_length": tokenizer["model_max_length"]}
-        write_json(file, content)
+        config = json.loads(file.read_text("utf-8"))
+        tokenizer_config = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
+        config["max_seq_length"] = tokenizer_config["model_max_length"]
+        write_json(file, config)
+
     return load_sentence_transformer(str(path), "cpu")
