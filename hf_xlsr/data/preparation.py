@@ -29,7 +29,7 @@ from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json, write_text
-from hf_xlsr.utils.hashing import address_of, cache_folder, cached, content_hash
+from hf_xlsr.utils.hashing import address_of, cache_folder, cached, remembered_sha256
 from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
 logger = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ def source_content(source: Source) -> list[Any]:
             if file.is_dir():
                 files = sorted(member for member in file.rglob("*") if member.is_file())
             for member in files:
-                revision = content_hash(member) if member.is_file() else hub_revision(path)
+                revision = remembered_sha256(member) if member.is_file() else hub_revision(path)
                 content.append((member.name, revision))
     return content
 

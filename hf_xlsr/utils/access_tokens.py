@@ -25,9 +25,10 @@ def redact_tokens(text: str) -> str:
     """
     from huggingface_hub import get_token
 
-    known = {os.environ.get(name, "").strip() for name in VARIABLES} | {(get_token() or "").strip()}
-    for token in sorted(known, key=len, reverse=True):
-        text = text.replace(token, HIDDEN) if len(token) >= SHORTEST else text
+    tokens = {get_token() or "", *(os.environ.get(name, "") for name in VARIABLES)}
+    for token in sorted(map(str.strip, tokens), key=len, reverse=True):
+        if len(token) >= SHORTEST:
+            text = text.replace(token, HIDDEN)
     return TOKEN.sub(HIDDEN, text)
 
 
@@ -35,11 +36,13 @@ def check_no_token(value: Any, place: str) -> None:
     """Raises for nested values, such as a recipe, that hold an access token; `place` names the value."""
     for key, text in _strings(value):
         if redact_tokens(text) != text:
-            where = f"{place}, {redact_tokens(key)}" if key else place
-            raise XlsrError(f"{where} holds an access token. Remove it and set HF_TOKEN.")
+            if key:
+                place += f", {redact_tokens(key)}"
+            raise XlsrError(f"{place} holds an access token. Remove it and set HF_TOKEN.")
 
 
 def _strings(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
+    """The texts and the names of keys in a nested value, each with the key that it is under, in dots."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

@@ -32,27 +32,34 @@ def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str
     Autocast uses this precision; weights stay float32. By default, `cpu` is true without an accelerator.
     """
     require_choice("precision", precision, PRECISIONS)
-    cpu = not torch.accelerator.is_available() if cpu is None else cpu
+    if cpu is None:
+        cpu = not torch.accelerator.is_available()
     if precision == "float16" and cpu:
         raise XlsrError("precision 'float16' needs a GPU. Use auto, bfloat16 or float32.")
     if precision != "auto":
         return precision
-    cuda = torch.cuda.is_available()
-    fast = cpu_has_fast_bfloat16() if cpu else cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bfloat16" if fast else "float32"
+    if cpu:
+        is_fast = cpu_has_fast_bfloat16()
+    else:
+        is_fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if is_fast else "float32"
 
 
 @contextmanager
 def product_precision(name: str) -> Iterator[None]:
     """Sets the precision of float32 matrix products to `ieee` or `bf16` (CPU only), whatever the user's setting."""
     backends: Any = torch.backends
-    cpu, cuda = backends.mkldnn.matmul, backends.cuda.matmul
-    before = cpu.fp32_precision, cuda.fp32_precision
+    cpu = backends.mkldnn.matmul
+    cuda = backends.cuda.matmul
+    cpu_before = cpu.fp32_precision
+    cuda_before = cuda.fp32_precision
     try:
-        cpu.fp32_precision, cuda.fp32_precision = name, "ieee"
+        cpu.fp32_precision = name
+        cuda.fp32_precision = "ieee"
         yield
     finally:
-        cpu.fp32_precision, cuda.fp32_precision = before
+        cpu.fp32_precision = cpu_before
+        cuda.fp32_precision = cuda_before
 
 
 def resolve_device(device: str) -> torch.device:

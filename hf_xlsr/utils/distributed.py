@@ -12,12 +12,16 @@ from torch.autograd.function import once_differentiable
 
 def world_size() -> int:
     """Number of processes that train together; 1 without a process group."""
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return 1
 
 
 def process_index() -> int:
     """The rank of this process; 0 without a process group."""
-    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    if torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return 0
 
 
 def own_generator(device: torch.device) -> torch.Generator | None:
@@ -37,12 +41,13 @@ def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor, per_batch: torch.Ten
     `per_batch` is the mean number of elements of a micro-batch and process in an optimiser step: the result's average
     over both is then the mean over all elements of the step.
     """
-    here = count.to(mean.dtype)
+    own_count = count.to(mean.dtype)
     if per_batch is not None:
-        return mean * here / per_batch
+        return mean * own_count / per_batch
     if world_size() == 1:
         return mean
-    return mean * here * world_size() / gather_rows(here.unsqueeze(0)).sum().clamp_min(1)
+    total = gather_rows(own_count.unsqueeze(0)).sum().clamp_min(1)
+    return mean * own_count * world_size() / total
 
 
 @torch.no_grad()
@@ -50,9 +55,10 @@ def gather_rows(local: torch.Tensor) -> torch.Tensor:
     """Stacks the rows of all processes, `(batch, ...)` on each, in rank order, without gradient."""
     if world_size() == 1:
         return local
-    parts = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(world_size())]
-    torch.distributed.all_gather(parts, local.detach().contiguous())
-    return torch.cat(parts)
+    local = local.detach().contiguous()
+    gathered = [torch.empty_like(local) for _ in range(world_size())]
+    torch.distributed.all_gather(gathered, local)
+    return torch.cat(gathered)
 
 
 class _GatherRows(torch.autograd.Function):
@@ -85,6 +91,7 @@ def gather_ragged(local: torch.Tensor) -> torch.Tensor:
     if world_size() == 1:
         return local
     counts = gather_rows(torch.tensor([len(local)], device=local.device)).tolist()
-    padded = F.pad(local, (0, 0) * (local.dim() - 1) + (0, max(counts) - len(local)))
-    parts = gather_with_gradient(padded).unflatten(0, (world_size(), max(counts)))
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+    longest = max(counts)
+    padded = F.pad(local, (0, 0) * (local.dim() - 1) + (0, longest - len(local)))
+    gathered = gather_with_gradient(padded).unflatten(0, (world_size(), longest))
+    return torch.cat([rows[:count] for rows, count in zip(gathered, counts, strict=True)])

@@ -20,13 +20,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         'known are a, b.'
     """
     names = sorted(set(known))
-    # Dotted names are also compared by their last part.
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if not close:
-        leaves = {known_name.rsplit(".", 1)[-1]: known_name for known_name in names}
-        match = difflib.get_close_matches(name.rsplit(".", 1)[-1], list(leaves), n=1, cutoff=0.6)
-        close = [leaves[match[0]]] if match else []
-    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}."
+    closest = difflib.get_close_matches(name, names, n=1)
+    if not closest:
+        # Dotted names are also compared by their last word.
+        by_last_word = {known_name.rsplit(".", 1)[-1]: known_name for known_name in names}
+        closest = [
+            by_last_word[word] for word in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_last_word, n=1)
+        ]
+    if closest:
+        return f"did you mean '{closest[0]}'?"
+    return f"known are {', '.join(names)}."
 
 
 def error_line(error: object, longest: int | None = None) -> str:
@@ -35,12 +38,15 @@ def error_line(error: object, longest: int | None = None) -> str:
 
 
 def require_choice(name: str, value: object, known: Iterable[str]) -> None:
-    if value not in (names := tuple(known)):
+    """Raises for the value of an argument that is not one of the known ones."""
+    names = tuple(known)
+    if value not in names:
         raise XlsrError(
             f"`{name}` must be one of {', '.join(names)}, got '{value}'; {did_you_mean(str(value), names)}"
         )
 
 
 def require_positive(name: str, value: float | None) -> None:
+    """Raises for the value of an argument that is 0 or less; None passes."""
     if value is not None and value <= 0:
         raise XlsrError(f"`{name}` must be above 0, got {value}.")

@@ -34,11 +34,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     if is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
             # Some writers seek, or take the format from the name.
-            yield (partial := Path(folder) / Path(path).name)
+            partial = Path(folder) / Path(path).name
+            yield partial
             with partial.open("rb") as source, open(path, "wb") as stream:
                 shutil.copyfileobj(source, stream)
         return
-    file = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+    file = Path(os.path.realpath(path) if os.path.islink(path) else path)
     partial = file.with_name(file.name + ".partial")
     try:
         yield partial
@@ -58,17 +60,18 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
 
 def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
     """Raises if a file or folder cannot be written to a place, before hours of work; nothing is created."""
-    stream = not folder and is_stream(Path(path))
-    place = Path(path) if folder or stream else Path(path).parent
+    stream = not folder and is_stream(path)
+    target = Path(path) if folder or stream else Path(path).parent
     # The nearest existing parent: the rest is created. (`Path.exists` raises in a locked folder.)
-    while not os.path.exists(place) and place != place.parent:
-        place = place.parent
+    while not os.path.exists(target) and target != target.parent:
+        target = target.parent
+
     if not folder and os.path.isdir(path):
         problem = "it is a folder, not a file"
-    elif not stream and not os.path.isdir(place):
-        problem = f"{place} is a file"
-    elif not os.access(place, os.W_OK):
-        problem = f"{place} is not writable"
+    elif not stream and not os.path.isdir(target):
+        problem = f"{target} is a file"
+    elif not os.access(target, os.W_OK):
+        problem = f"{target} is not writable"
     else:
         return
     raise XlsrError(f"{option} '{path}' cannot be written: {problem}.")

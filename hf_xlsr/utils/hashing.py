@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ _BLOCK = 1 << 20
 
 
 def update_from_file(digest: Any, path: Path) -> None:
+    """Adds the content of a file to a digest of hashlib, in blocks."""
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        for block in iter(partial(file.read, _BLOCK), b""):
             digest.update(block)
 
 
@@ -50,9 +52,9 @@ def data_hash(texts: Iterable[str]) -> str:
 def array_hash(array: np.ndarray) -> str:
     """SHA-256 of the type, shape and values of an array; a memory-mapped one is read in blocks."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
-    rows = max(1, _BLOCK * len(array) // max(1, array.nbytes))
-    for start in range(0, len(array), rows):
-        digest.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
+    rows_per_block = max(1, _BLOCK * len(array) // max(1, array.nbytes))
+    for start in range(0, len(array), rows_per_block):
+        digest.update(array[start : start + rows_per_block].tobytes())
     return digest.hexdigest()
 
 
@@ -77,20 +79,21 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
-            partial = folder.with_name(f"{address}.partial")
-            partial.mkdir(exist_ok=True)
-            make(partial)
-            partial.rename(folder)
+            unfinished = folder.with_name(f"{address}.partial")
+            unfinished.mkdir(exist_ok=True)
+            make(unfinished)
+            unfinished.rename(folder)
     return folder
 
 
-def content_hash(file: Path) -> str:
+def remembered_sha256(file: Path) -> str:
     """`file_sha256`, remembered in the cache for as long as path, size and time of the file stay the same."""
     status = file.stat()
-    known = cache_folder() / "files" / address_of([file.resolve(), status.st_size, status.st_mtime_ns, status.st_ino])
-    if not known.is_file():
-        known.parent.mkdir(parents=True, exist_ok=True)
-        partial = known.with_name(f"{known.name}.{os.getpid()}")  # several processes may hash one file at once
-        partial.write_text(file_sha256(file), "utf-8")
-        partial.replace(known)
-    return known.read_text("utf-8")
+    address = address_of([file.resolve(), status.st_size, status.st_mtime_ns, status.st_ino])
+    cache_file = cache_folder() / "files" / address
+    if not cache_file.is_file():
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = cache_file.with_name(f"{address}.{os.getpid()}")  # several processes may hash one file at once
+        unfinished.write_text(file_sha256(file), "utf-8")
+        unfinished.replace(cache_file)
+    return cache_file.read_text("utf-8")

@@ -31,9 +31,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers
         |---|---:|
         | ours | **98.0** |
     """
-    marks = ["---" if place < numbers_from else "---:" for place in range(len(header))]
-    cells = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
-    return [cells[0], f"|{'|'.join(marks)}|", *cells[1:]]
+    marks = ["---"] * numbers_from + ["---:"] * (len(header) - numbers_from)
+    first, *others = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [first, f"|{'|'.join(marks[: len(header)])}|", *others]
 
 
 class _Loader(yaml.SafeLoader):
@@ -53,13 +53,18 @@ def front_matter(text: str) -> dict[str, str | list[str]]:
         {'license': 'mit', 'tags': ['a', 'b']}
     """
     header = re.match(r"---\s*\n(.*?)\n---\s*$", text[:LARGEST], re.DOTALL | re.MULTILINE)
+    if header is None:
+        return {}
     try:
-        found = yaml.load(header[1], _Loader) if header else None  # noqa: S506 - a SafeLoader
+        content = yaml.load(header[1], _Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
-    values = found.items() if isinstance(found, dict) else ()
-    return {
-        str(key): value
-        for key, value in values
-        if isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
-    }
+    if not isinstance(content, dict):
+        return {}
+
+    values: dict[str, str | list[str]] = {}
+    for key, value in content.items():
+        items = value if isinstance(value, list) else [value]
+        if all(isinstance(item, str) for item in items):
+            values[str(key)] = value
+    return values

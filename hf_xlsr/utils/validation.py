@@ -26,15 +26,17 @@ def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> 
         "unknown key 'card.licence'; did you mean 'license'?"
     """
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    where = ".".join([place, *path] if place else path)
-    if first["type"] == "extra_forbidden":
-        owner: Any = model
-        for part in path[:-1]:
-            owner = owner.model_fields[part].annotation if part in getattr(owner, "model_fields", {}) else owner
-        return f"unknown key '{where}'; {did_you_mean(path[-1], owner.model_fields).rstrip('.')}"
+    keys = [str(key) for key in first["loc"]]
+    where = ".".join([place, *keys] if place else keys)
     if first["type"] == "missing":
         return f"{where} is missing"
+    if first["type"] == "extra_forbidden":
+        section: Any = model
+        for key in keys[:-1]:
+            if key in getattr(section, "model_fields", {}):
+                section = section.model_fields[key].annotation
+        return f"unknown key '{where}'; {did_you_mean(keys[-1], section.model_fields).rstrip('.')}"
+
     message = str(first.get("ctx", {}).get("error") or first["msg"])
     if first["type"] == "value_error":
         return f"{where}: {message}".removeprefix(": ").rstrip(".")
