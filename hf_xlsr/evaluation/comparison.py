@@ -19,7 +19,19 @@ from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 ENDINGS = (".md", ".csv", ".tex", ".json")
 # What stands for a protocol where no metric is chosen: all of these that it has, under their directions.
-HEADLINES = "error precision@1 f1 accuracy spearman_all spearman max_ap bias ndcg@10 bleu main_score".split()
+HEADLINES = (
+    "error",
+    "precision@1",
+    "f1",
+    "accuracy",
+    "spearman_all",
+    "spearman",
+    "max_ap",
+    "bias",
+    "ndcg@10",
+    "bleu",
+    "main_score",
+)
 DIRECTIONS = ("source_to_target_", "target_to_source_")
 CHOOSING = ("train", "dev", "tune")  # splits that serve to choose; compared only where nothing was tested
 LEGEND = (
@@ -158,14 +170,14 @@ def _addresses(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
 
     addresses = {}
     for record in records:
-        name = record.name
-        column = record.languages
         languages = list(languages_of_datasets[record.protocol, record.split].values())
-        if len(languages) > 1 and all(len(of_dataset) == 1 for of_dataset in languages):
-            name = record.protocol
-            same_language = len(set().union(*languages)) == 1
-            column = record.dataset if same_language else f"{record.dataset} {record.languages}"
-        addresses[record.key] = f"{name}, {record.split}", column
+        if len(languages) == 1 or max(map(len, languages)) > 1:
+            addresses[record.key] = f"{record.name}, {record.split}", record.languages
+            continue
+        column = record.dataset
+        if len(set().union(*languages)) > 1:
+            column += f" {record.languages}"
+        addresses[record.key] = f"{record.protocol}, {record.split}", column
     return addresses
 
 
@@ -225,11 +237,11 @@ def _test_differences(table: ComparisonTable) -> None:
     for column in table.columns:
         cells = table.equal_cells(column)
         best = max(cells, key=lambda label: sign * cells[label].record.value)
-        highest_p = 0.0
-        for label in cells.keys() - {best}:
-            untested = table.p_values.get((label, best, column), 1.0)
-            highest_p = max(highest_p, table.p_values.get((best, label, column), untested))
-        cells[best].best = len(cells) > 1 and highest_p < 1 - LEVEL
+        significant = 0
+        for (*labels, tested_column), p in table.p_values.items():
+            if tested_column == column and best in labels and p < 1 - LEVEL:
+                significant += 1
+        cells[best].best = significant == len(cells) - 1 > 0
 
 
 def render_tables(tables: Sequence[ComparisonTable], ending: str = ".md") -> str:

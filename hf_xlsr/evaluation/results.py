@@ -24,7 +24,17 @@ from hf_xlsr.evaluation.outcomes import Outcomes, interval
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, write_text
 
-PACKAGES = "torch transformers sentence-transformers datasets numpy scipy scikit-learn faiss-cpu mteb".split()
+PACKAGES = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "datasets",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "faiss-cpu",
+    "mteb",
+)
 # Metrics that count what the others are measured on.
 COUNTS = ("gold", "pairs", "queries", "documents", "sentences", "rows")
 AVERAGE = re.compile(r"(?:mean|average)-of-\d+")
@@ -198,7 +208,14 @@ def save_results(
     `a.npz`, `a-1.0` and `a-1.0.npz`). A value that is not a finite number is refused.
     """
     records = [record._replace(value=_plain_number(record)) for record in results.records.values()]
-    statistics = {key: outcomes.statistic for key, outcomes in results.outcomes.items()}
+    statistics = {}
+    columns = {}
+    if predictions:
+        for key, outcomes in results.outcomes.items():
+            statistics[key] = outcomes.statistic
+            for number, column in enumerate(outcomes.columns):
+                columns[f"{key}/{number}"] = column
+
     content = {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": _versions(),
@@ -206,18 +223,14 @@ def save_results(
         "data_sha256": dict(data_hashes or {}),
         "metrics": {record.key: record.value for record in records},
         "records": {record.key: record._asdict() for record in records},
-        "statistics": statistics if predictions else {},
+        "statistics": statistics,
     }
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     if predictions:
-        arrays = {}
-        for key, outcomes in results.outcomes.items():
-            for number, column in enumerate(outcomes.columns):
-                arrays[f"{key}/{number}"] = column
         with atomic_write(_outcomes_file(path)) as partial, partial.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
+            np.savez_compressed(stream, allow_pickle=False, **columns)
     write_text(path, text)
 
 

@@ -173,10 +173,10 @@ class _Stack:
         self.groups = groups
         self.schedule = schedule
         self.slope = slope
-        self.random = [group.random or np.random.RandomState(seed) for group in groups]
         self.classifiers = len(groups[0].weight_decays)
         self.outputs = len(start)
 
+        self.random = [group.random or np.random.RandomState(seed) for group in groups]
         self.weights = start.repeat(len(groups), self.classifiers, 1)  # (groups, classifiers * outputs, padded width)
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]

@@ -166,16 +166,15 @@ class Table:
             if self.reader.of_sentences:
                 view = tuple(map(sentence_languages, view))
             for row in self._source(view, language, split):
-                tags = {}
+                row = dict(row)  # the one in the cache stays as it is
                 for column, default in zip(self.reader.language_columns, view, strict=True):
-                    tags[column] = self._language(column, row[column], default)
-                rows.append({**row, **tags})
+                    if row[column] == UNKNOWN:
+                        row[column] = self._default_language(column, default)
+                rows.append(row)
         return rows
 
-    def _language(self, column: str, tag: str, default: str) -> str:
-        """The language of one side of a row, by its tag or else by that of the whole source."""
-        if tag != UNKNOWN:
-            return tag
+    def _default_language(self, column: str, default: str) -> str:
+        """The language of one side of a row that has no tag of its own."""
         if default != UNKNOWN:
             return default
         if not self.reader.paired:
@@ -187,14 +186,13 @@ class Table:
         """The valid rows of one reading, with the tag that a row or the format gives its languages."""
         reader = self.reader
         options = {} if self.is_task else self._options(language)
-        if _format(self.files) == "tmx" and UNKNOWN in view:
+        is_tmx = _format(self.files) == "tmx"
+        if is_tmx and UNKNOWN in view:
             raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
 
         # Columns of pairs may be named like the languages.
         by_name = reader.paired and not options.get("columns") and UNKNOWN not in view
-        languages = (UNKNOWN,) * len(view)
-        if by_name or "corpus" in options or _format(self.files) == "tmx":
-            languages = view
+        languages = view if is_tmx or by_name or "corpus" in options else (UNKNOWN,) * len(view)
 
         key = self.files, str(options), split, languages, reader.required
         if key not in reader.cache:
@@ -249,13 +247,12 @@ class Table:
 
     def _with_languages(self, row: Row, languages: Sequence[str]) -> Row:
         """A row with its languages, which are those of the source where it has no column of them."""
-        tags = {}
+        row = dict(row)
         for column, language in zip(self.reader.language_columns, languages, strict=True):
-            tag = row.get(column, language)
+            tag = row.setdefault(column, language)
             if tag and self.reader.of_sentences:
-                tag = sentence_languages(str(tag))
-            tags[column] = tag
-        return {**row, **tags}
+                row[column] = sentence_languages(str(tag))
+        return row
 
     def _empty_column(self, row: Row) -> str | None:
         """The first column without a value that a row must have."""

@@ -66,7 +66,7 @@ def prune(
     after: Any = pruned[0]
     return pruned, {
         "tokens": [len(before.tokenizer), len(tokenizer)],
-        "layers": [len(_layers(module.model)[1]) for module in (before, after)],
+        "layers": [module.model.config.num_hidden_layers for module in (before, after)],
         "parameters": [module.model.num_parameters() for module in (before, after)],
         **_compare_tokens(before.tokenizer, tokenizer, [prompt + text for text in held_out]),
         "cosine": cosine,

@@ -68,8 +68,9 @@ class _AutoModuleFinder(MetaPathFinder):
 
 
 def _register(auto_module: ModuleType, architectures: Mapping[str, str]) -> None:
+    # `CONFIG_MAPPING.register` takes classes only: each would have to be imported.
     mapping = auto_module.CONFIG_MAPPING
-    mapping._extra_content = _LazyConfigs({**architectures, **mapping._extra_content})
+    mapping._extra_content = _LazyConfigs({**architectures, **mapping._extra_content})  # noqa: SLF001
 
 
 def register_architectures() -> None:

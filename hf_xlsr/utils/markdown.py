@@ -53,10 +53,8 @@ def front_matter(text: str) -> dict[str, str | list[str]]:
         {'license': 'mit', 'tags': ['a', 'b']}
     """
     header = re.match(r"---\s*\n(.*?)\n---\s*$", text[:LARGEST], re.DOTALL | re.MULTILINE)
-    if header is None:
-        return {}
     try:
-        content = yaml.load(header[1], _Loader)  # noqa: S506 - a SafeLoader
+        content = yaml.load(header[1] if header else "{}", _Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     if not isinstance(content, dict):

@@ -103,9 +103,8 @@ def plot_spaces(
     for axes, (source, target) in zip(grid[0], pairs, strict=True):
         axes.set_title(f"{source} and {target}", fontsize=10)
 
-    side_names = []
-    for languages in zip(*pairs, strict=True):
-        side_names.append(shorten(", ".join(dict.fromkeys(languages)), 2 * NAME_WIDTH))
+    languages_of_sides = [", ".join(dict.fromkeys(languages)) for languages in zip(*pairs, strict=True)]
+    side_names = [shorten(languages, 2 * NAME_WIDTH) for languages in languages_of_sides]
     handles = grid[0, 0].collections
     figure.legend(handles, side_names, loc="outside upper center", ncols=2, frameon=False, markerscale=2.5)
     return save_figure(figure, path)
