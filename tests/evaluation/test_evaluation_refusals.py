@@ -28,8 +28,8 @@ from hf_xlsr.evaluation import (
     xsim,
 )
 from hf_xlsr.evaluation.bleu import corpus_bleu
-from hf_xlsr.evaluation.protocol import PROTOCOLS, find_protocols
 from hf_xlsr.evaluation.comparison import compare_encoders
+from hf_xlsr.evaluation.protocol import PROTOCOLS, find_protocols
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.data.formats.reading import format_suffix
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.bitexts import BuccData, hidden_bitext, independent_pairs, read_bucc
