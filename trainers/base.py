@@ -51,7 +51,9 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
             json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
         except (OSError, ValueError):
             continue
-        states = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]
+        states = ["rng_state.pth"]
+        if processes > 1:
+            states = [f"rng_state_{rank}.pth" for rank in range(processes)]
         if all((path / name).is_file() for name in states):
             return path
     return None
@@ -221,8 +223,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
         run: Any = SequentialEvaluator(list(evaluator)) if isinstance(evaluator, list | tuple) else evaluator
 
         def measure(encoder: Any) -> Mapping[str, float]:
-            found = run(encoder, epoch=self.state.epoch or 0, steps=self.state.global_step)
-            return found if isinstance(found, Mapping) else {"evaluator": found}
+            result = run(encoder, epoch=self.state.epoch or 0, steps=self.state.global_step)
+            return result if isinstance(result, Mapping) else {"evaluator": result}
 
         return measure
 
@@ -255,13 +257,15 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def _choose_attention(self) -> None:
         model = base_model(self.accelerator.unwrap_model(self.model))
         length = getattr(self.data_collator, "max_length", PLAIN_ATTENTION_TOKENS)
-        now = model.config._attn_implementation
-        chosen = attention_for(now, self.args.device.type, self.autocast_dtype, length)
-        if chosen != now:
-            model.set_attn_implementation(chosen)
+        implementation = model.config._attn_implementation
+        fastest = attention_for(implementation, self.args.device.type, self.autocast_dtype, length)
+        if fastest != implementation:
+            model.set_attn_implementation(fastest)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        self._part_sums, self._part_count = {}, 0  # an earlier training may have stopped between two logs
+        # An earlier training may have stopped between two logs.
+        self._part_sums = {}
+        self._part_count = 0
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
@@ -301,14 +305,19 @@ class XlsrTrainer(DataFlow, SlimPushes):
             inputs = {**inputs, "masked_tokens": num_items_in_batch / parts_of_step}
         outputs = model(**inputs)
         if model.training:
-            parts = {f"loss/{name}": value for name, value in outputs.losses.items()}
-            for name, value in {**parts, **(outputs.get("statistics") or {})}.items():
-                value = value.detach().float()
-                if self.args.logging_nan_inf_filter:  # as Trainer does with the loss itself
-                    value = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
-                self._part_sums[name] = self._part_sums[name] + value if name in self._part_sums else value
-            self._part_count += 1
+            self._add_parts(outputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def _add_parts(self, outputs: Any) -> None:
+        """Adds the loss parts and statistics of a batch to those of the next log."""
+        values = {f"loss/{name}": loss for name, loss in outputs.losses.items()}
+        values |= outputs.get("statistics") or {}
+        for name, value in values.items():
+            value = value.detach().float()
+            if self.args.logging_nan_inf_filter:  # as Trainer does with the loss itself
+                value = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
+            self._part_sums[name] = self._part_sums.get(name, 0) + value
+        self._part_count += 1
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the loss parts to each training log."""
@@ -317,13 +326,16 @@ class XlsrTrainer(DataFlow, SlimPushes):
             means = torch.stack([self._part_sums[name] for name in names]) / self._part_count
             means = self.accelerator.gather(means.unsqueeze(0)).mean(0)
             logs.update(zip(names, means.tolist(), strict=True))
-            self._part_sums, self._part_count = {}, 0
+            self._part_sums = {}
+            self._part_count = 0
         super().log(logs, start_time)
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
         """Precision of the forward pass, if it is not that of the weights."""
-        return torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
+        if self.args.bf16:
+            return torch.bfloat16
+        return torch.float16 if self.args.fp16 else None
 
     def text_tokenizers(self) -> Any:
         """The tokenizer of the model, or one for each language."""

@@ -177,7 +177,7 @@ class CmlmTrainer(PairTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Splits the batch by task."""
         main = next(iter(self.features))
-        batch, others = inputs_by_task(inputs, [task for task in WEIGHTS if task != main])
+        batch, other_batches = inputs_by_task(inputs, [task for task in WEIGHTS if task != main])
         if main != TEXT and batch:
             batch = {main: batch}
-        return super().compute_loss(model, {**batch, **others}, *args, **kwargs)
+        return super().compute_loss(model, {**batch, **other_batches}, *args, **kwargs)

@@ -30,12 +30,14 @@ def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
 def inputs_by_task(inputs: Mapping[str, Any], others: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Splits a batch into the inputs of the main task and those of other tasks, whose names start with the task."""
-    parts: dict[str, Any] = {}
-    rest = dict(inputs)
+    of_tasks: dict[str, dict[str, Any]] = {}
+    of_main_task = dict(inputs)
     for task in others:
-        if own := {name.removeprefix(f"{task}_"): rest.pop(name) for name in inputs if name.startswith(f"{task}_")}:
-            parts[task] = own
-    return rest, parts
+        prefix = f"{task}_"
+        names = [name for name in inputs if name.startswith(prefix)]
+        if names:
+            of_tasks[task] = {name.removeprefix(prefix): of_main_task.pop(name) for name in names}
+    return of_main_task, of_tasks
 
 
 class DataFlow(Trainer):
@@ -117,12 +119,14 @@ class DataFlow(Trainer):
     @staticmethod
     def join_tasks(datasets: Mapping[str, Any], batches: Mapping[str, Any]) -> tuple[Any, Any]:
         """As `train_batches`, with a batch of every task; the first task sets the epoch."""
-        main, *others = batches
-        if not any(isinstance(one, FeatureBatches) for one in batches.values()):
-            rest = {task: batches[task] for task in others}
-            return MultiTaskDataset(datasets), MultiTaskBatchSampler(batches[main], rest)
-        streams = {
-            task: one if isinstance(one, FeatureBatches) else KeyedBatches(datasets[task], one, epochs=None)
-            for task, one in batches.items()
-        }
-        return MultiTaskBatches(streams[main], {task: streams[task] for task in others}, epochs=None), None
+        main, *other_tasks = batches
+        if not any(isinstance(task_batches, FeatureBatches) for task_batches in batches.values()):
+            other_batches = {task: batches[task] for task in other_tasks}
+            return MultiTaskDataset(datasets), MultiTaskBatchSampler(batches[main], other_batches)
+
+        streams: dict[str, FeatureBatches] = {}
+        for task, task_batches in batches.items():
+            if not isinstance(task_batches, FeatureBatches):
+                task_batches = KeyedBatches(datasets[task], task_batches, epochs=None)
+            streams[task] = task_batches
+        return MultiTaskBatches(streams[main], {task: streams[task] for task in other_tasks}, epochs=None), None

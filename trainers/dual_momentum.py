@@ -36,7 +36,8 @@ from hf_xlsr.trainers.step_keys import SoundStepCallback, StepCallback, StepKeys
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
-PAIRS, NLI = "pairs", "nli"
+PAIRS = "pairs"
+NLI = "nli"
 # State that a checkpoint of adapters lacks.
 EXTRA_STATE_FILE = "dual_momentum_state.safetensors"
 EXTRA_STATE = ("queues.", "heads.", "momentum_heads.", "nli_head.")
@@ -54,11 +55,12 @@ class MomentumCallback(StepCallback):
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        ours = base_model(model)
-        momentum = ours.config.momentum
-        pairs = ours.momentum_pairs() if ours.config.use_momentum and LARGE <= momentum < 1 else ()
-        if halved := {str(average.dtype) for _, average in pairs if average.dtype in (torch.bfloat16, torch.float16)}:
-            raise XlsrError(f"Momentum encoders must be float32, got {min(halved)}. Set precision to float32.")
+        trained = base_model(model)
+        if not trained.config.use_momentum or not LARGE <= trained.config.momentum < 1:
+            return
+        for _, average in trained.momentum_pairs():
+            if average.dtype in (torch.bfloat16, torch.float16):
+                raise XlsrError(f"Momentum encoders must be float32, got {average.dtype}. Set precision to float32.")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if not self.keys.dropped:
@@ -74,9 +76,8 @@ class MemoryQueueCallback(StepCallback):
     @torch.no_grad()
     def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if not self.keys.dropped:
-            ours = base_model(model)
-            for language, *parts in self.keys.waiting:
-                ours.enqueue(language, *(gather_rows(part) for part in parts))
+            for language, *tensors in self.keys.waiting:
+                base_model(model).enqueue(language, *map(gather_rows, tensors))
         self.keys.waiting = []
 
 
@@ -90,57 +91,71 @@ class QueuePrefillCallback(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        ours = base_model(model)
-        if any(queue.count for queue in ours.queues.values()):
+        trained = base_model(model)
+        if any(queue.count for queue in trained.queues.values()):
             return
         try:
-            with torch.no_grad(), evaluating(ours, self.trainer.autocast_dtype):
-                for number, language in enumerate(ours.queues):
-                    self._fill(ours, language, np.random.default_rng([self.trainer.args.seed_of_data, number, 2]))
+            with torch.no_grad(), evaluating(trained, self.trainer.autocast_dtype):
+                for number, language in enumerate(trained.queues):
+                    rng = np.random.default_rng([self.trainer.args.seed_of_data, number, 2])
+                    self._fill(trained, language, rng)
         except BaseException:
             # Partly filled queues, after Ctrl-C, would look like those of a resumed training.
-            for queue in ours.queues.values():
+            for queue in trained.queues.values():
                 queue.clear()
             raise
 
     def _fill(self, model: Any, language: str, rng: np.random.Generator) -> None:
         data = self.trainer.train_dataset
-        of_target, examples = (np.array(data.language_pairs) == language)[np.asarray(data.groups)].T.nonzero()
+        in_language = np.array(data.language_pairs) == language  # (language pairs, sides)
+        of_target, examples = in_language[np.asarray(data.groups)].T.nonzero()
         drawn = rng.permutation(len(examples))[: model.config.queue_size]
         block = BATCH_SIZE * BATCHES_AT_ONCE * world_size()
         hidden = self.trainer.args.disable_tqdm or process_index() > 0
         for start in tqdm(range(0, len(drawn), block), desc=f"filling the queue of {language}", disable=hidden):
-            some = drawn[start : start + block]
-            keys, texts = self._keys(model, language, examples[some], of_target[some])
-            model.enqueue(language, keys, texts, torch.from_numpy(examples[some]).to(keys.device))
+            rows = drawn[start : start + block]
+            keys, texts = self._keys(model, language, examples[rows], of_target[rows])
+            model.enqueue(language, keys, texts, torch.from_numpy(examples[rows]).to(keys.device))
 
     def _keys(
         self, model: Any, language: str, examples: np.ndarray, of_target: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and text hashes in the given order; each process encodes its share, in batches of similar length."""
-        trainer, processes, rank = self.trainer, world_size(), process_index()
+        trainer = self.trainer
+        processes = world_size()
         order = np.argsort(-np.asarray(trainer.train_dataset.lengths)[examples], kind="stable")
-        parts: list[tuple[torch.Tensor, ...]] = []
+        key_batches = []
+        text_batches = []
+        row_batches = []
         for start in range(0, len(order), BATCH_SIZE * processes):
-            batch = order[start : start + BATCH_SIZE * processes]
-            # Every process has as many rows: the last ones may be encoded twice, but are written once.
-            mine = np.resize(batch[rank::processes], -(-len(batch) // processes)) if rank < len(batch) else batch[:1]
-            features = trainer.train_dataset.__getitems__([(0, int(example)) for example in examples[mine]])
-            sides = ["target" if target else "source" for target in of_target[mine]]
-            rows = [
-                (feature[f"{side}_ids"], feature[f"{side}_text"])
-                for feature, side in zip(features, sides, strict=True)
+            rows = self._own_rows(order[start : start + BATCH_SIZE * processes])
+            features = trainer.train_dataset.__getitems__([(0, int(example)) for example in examples[rows]])
+            sides = ["target" if is_target else "source" for is_target in of_target[rows]]
+            ids = [
+                truncate_row(one[f"{side}_ids"], trainer.max_length) for one, side in zip(features, sides, strict=True)
             ]
-            ids = [truncate_row(tokens, trainer.max_length) for tokens, _ in rows]
+            texts = torch.tensor([one[f"{side}_text"] for one, side in zip(features, sides, strict=True)])
+
             padded = pad_rows(ids, trainer.tokenizers[language].pad_token_id)
             inputs = [torch.from_numpy(array).to(model.device) for array in padded]
             keys = model.encode_sentences(*inputs, language=language, keys=True).float()
-            numbers = (torch.tensor([text for _, text in rows]), torch.from_numpy(mine.astype(np.int64)))
-            parts.append((gather_rows(keys), *(gather_rows(some.to(keys.device)) for some in numbers)))
-        keys, texts, places = (torch.cat(part) for part in zip(*parts, strict=True))
-        found = torch.empty(len(order), dtype=torch.long, device=places.device)
-        found[places] = torch.arange(len(places), device=places.device)
-        return keys[found], texts[found]
+            key_batches.append(gather_rows(keys))
+            text_batches.append(gather_rows(texts.to(keys.device)))
+            row_batches.append(gather_rows(torch.from_numpy(rows.astype(np.int64)).to(keys.device)))
+
+        encoded_rows = torch.cat(row_batches)
+        position_of_row = torch.empty(len(order), dtype=torch.long, device=encoded_rows.device)
+        position_of_row[encoded_rows] = torch.arange(len(encoded_rows), device=encoded_rows.device)
+        return torch.cat(key_batches)[position_of_row], torch.cat(text_batches)[position_of_row]
+
+    @staticmethod
+    def _own_rows(batch: np.ndarray) -> np.ndarray:
+        """The rows of a batch that this process encodes, as many in every process: some may be encoded twice."""
+        rank = process_index()
+        processes = world_size()
+        if rank >= len(batch):
+            return batch[:1]
+        return np.resize(batch[rank::processes], -(-len(batch) // processes))
 
 
 class DualMomentumTrainer(XlsrTrainer):
@@ -214,17 +229,17 @@ class DualMomentumTrainer(XlsrTrainer):
             seed=self.args.seed,
             nli_labels=NLI_LABELS if NLI in rows else 0,
         )
-        ours = base_model(model)
-        check_classifier(ours.config, rows.get(NLI))
-        if ours.config.use_momentum:
-            list(ours.momentum_pairs())  # raises for adapters without a counterpart
-        if ours is not model:
-            ours.reset_momentum()  # each adapter was initialised at random
-            ours.freeze_momentum()
+        trained = base_model(model)
+        check_classifier(trained.config, rows.get(NLI))
+        if trained.config.use_momentum:
+            list(trained.momentum_pairs())  # raises for adapters without a counterpart
+        if trained is not model:
+            trained.reset_momentum()  # each adapter was initialised at random
+            trained.freeze_momentum()
         if self.args.ddp_find_unused_parameters is None:
             # A batch of one language pair leaves the encoders of the other languages without gradient.
-            unused_classifier = NLI not in rows and ours.config.nli_labels > 0
-            self.args.ddp_find_unused_parameters = len(ours.encoders) > 2 or unused_classifier
+            unused_classifier = NLI not in rows and trained.config.nli_labels > 0
+            self.args.ddp_find_unused_parameters = len(trained.encoders) > 2 or unused_classifier
         return model, tokenizers
 
     def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
@@ -269,8 +284,8 @@ class DualMomentumTrainer(XlsrTrainer):
         loss, outputs = super().compute_loss(model, {**batch, **nli}, True, *args, **kwargs)
         if model.training:
             for side in ("source", "target"):
-                parts = getattr(outputs, f"{side}_keys"), batch[f"{side}_texts"], batch["examples"]
-                self.step_keys.waiting.append((batch[f"{side}_lang"], *parts))
+                keys = getattr(outputs, f"{side}_keys")
+                self.step_keys.waiting.append((batch[f"{side}_lang"], keys, batch[f"{side}_texts"], batch["examples"]))
         return (loss, outputs) if return_outputs else loss
 
     def save_tokenizers(self, folder: Path) -> None:
@@ -290,25 +305,26 @@ class DualMomentumTrainer(XlsrTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict=state_dict)
         folder = Path(output_dir or self.args.output_dir)
+        if not self.args.should_save:
+            return
+        self.save_tokenizers(folder)
         model = self.accelerator.unwrap_model(self.model)
-        ours = base_model(model)
-        if self.args.should_save:
-            self.save_tokenizers(folder)
-        if ours is not model and self.args.should_save:
-            state = ours.state_dict()
+        trained = base_model(model)
+        if trained is not model:
+            state = trained.state_dict()
             extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
-            settings = {name: json.dumps(getattr(ours.config, name)) for name in KEPT_SETTINGS}
+            settings = {name: json.dumps(getattr(trained.config, name)) for name in KEPT_SETTINGS}
             save_file(extra, folder / EXTRA_STATE_FILE, metadata=settings)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
-        chosen = self.accelerator.unwrap_model(self.model if model is None else model)
-        ours = base_model(chosen)
-        if ours is not chosen:
-            self._load_extra_state(folder, ours)
+        resumed = self.accelerator.unwrap_model(self.model if model is None else model)
+        trained = base_model(resumed)
+        if trained is not resumed:
+            self._load_extra_state(folder, trained)
         else:
             stored = DualMomentumConfig.from_pretrained(folder)
-            check_same(str(folder), {name: getattr(stored, name) for name in KEPT_SETTINGS}, ours.config)
+            check_same(str(folder), {name: getattr(stored, name) for name in KEPT_SETTINGS}, trained.config)
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     @staticmethod

@@ -70,9 +70,10 @@ class LiveClassifier(LiveModel):
         batches = batches_by_length([row["input_ids"] for row in rows], self.batch_size)
         result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=self.model.device)
         with evaluating(self.model, self.autocast_dtype) as device:
-            for places in tqdm(batches, desc=data.name, disable=not self.progress, leave=False):
-                batch = {name: value.to(device) for name, value in collate([rows[p] for p in places]).items()}
-                result[places] = self.model(**batch).logits.float()
+            for numbers in tqdm(batches, desc=data.name, disable=not self.progress, leave=False):
+                batch = collate([rows[number] for number in numbers])
+                inputs = {name: value.to(device) for name, value in batch.items()}
+                result[numbers] = self.model(**inputs).logits.float()
         return result.cpu().numpy()
 
 

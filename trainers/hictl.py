@@ -15,7 +15,8 @@ from hf_xlsr.modeling.hictl import HictlForPreTraining
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import PairTrainer
 
-RECENT, STEPS = "RecentContrast", 100  # place in the trainer's state, and optimiser steps that are remembered
+RECENT = "RecentContrast"  # name in the trainer's state
+STEPS = 100  # optimiser steps that are remembered
 
 
 class HictlTrainer(PairTrainer):
@@ -68,21 +69,28 @@ class HictlTrainer(PairTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         """Adds the rows of the embedding table that are not words, and how easy the contrast of sentences was."""
-        given = {**inputs, "special_ids": self._special_ids.to(inputs["input_ids"].device)}
+        inputs = {**inputs, "special_ids": self._special_ids.to(inputs["input_ids"].device)}
         if not base_model(self.model).config.negative_interpolation:
-            return super().compute_loss(model, given, return_outputs, *args, **kwargs)
+            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+
         # The trainer's state is part of every checkpoint.
-        kept: Any = self.state.stateful_callbacks
-        recent = kept.setdefault(RECENT, {"args": {}, "attributes": {"probabilities": []}})
+        stored_states: Any = self.state.stateful_callbacks
+        recent = stored_states.setdefault(RECENT, {"args": {}, "attributes": {"probabilities": []}})
         probabilities = recent["attributes"]["probabilities"]
-        given["positive_probability"] = sum(probabilities) / max(len(probabilities), 1)
-        loss, outputs = super().compute_loss(model, given, True, *args, **kwargs)
+        inputs["positive_probability"] = sum(probabilities) / max(len(probabilities), 1)
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         if model.training and "sentence" in outputs.losses:
-            self._step_losses.append(outputs.losses["sentence"].item())
-            if len(self._step_losses) == self.current_gradient_accumulation_steps:
-                # Half of equation 4 is the mean over the sentences of both languages.
-                mean = sum(self._step_losses) / len(self._step_losses) / 2
-                probabilities += [math.exp(-mean)] if math.isfinite(mean) else []
-                del probabilities[:-STEPS]
-                self._step_losses.clear()
+            self._remember(outputs.losses["sentence"].item(), probabilities)
         return (loss, outputs) if return_outputs else loss
+
+    def _remember(self, sentence_loss: float, probabilities: list[float]) -> None:
+        """Adds the mean probability of the translation to those of the last steps, at the end of each step."""
+        self._step_losses.append(sentence_loss)
+        if len(self._step_losses) < self.current_gradient_accumulation_steps:
+            return
+        # Half of equation 4 is the mean over the sentences of both languages.
+        mean = sum(self._step_losses) / len(self._step_losses) / 2
+        if math.isfinite(mean):
+            probabilities.append(math.exp(-mean))
+        del probabilities[:-STEPS]
+        self._step_losses.clear()

@@ -83,9 +83,9 @@ class LightweightTrainer(PairTrainer):
         if self.args.optimization == "released" and self.lr_scheduler is None:
             updates = -(-len(self.get_train_dataloader()) // self.args.gradient_accumulation_steps)
             decay_step = updates * self.args.decay_epoch
-            chosen: Any = self.optimizer if optimizer is None else optimizer
+            scheduled: Any = self.optimizer if optimizer is None else optimizer
             rate = partial(released_learning_rate, beta2=self.args.adam_beta2, decay_step=decay_step)
-            self.lr_scheduler = LambdaLR(chosen, rate)
+            self.lr_scheduler = LambdaLR(scheduled, rate)
             self._created_lr_scheduler = True
             return self.lr_scheduler
         return super().create_scheduler(num_training_steps, optimizer)

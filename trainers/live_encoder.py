@@ -84,14 +84,16 @@ def evaluation_batches(
         rows = np.flatnonzero(groups == group)
         rows = rows[np.argsort(np.asarray(data.lengths)[rows], kind="stable")]
         for batch in np.array_split(rows, -(-len(rows) // (batch_size * processes))):
-            if share := len(batch) // processes:
+            share = len(batch) // processes
+            if share:
                 yield batch[rank::processes][:share].tolist()
 
 
 @torch.no_grad()
 def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
     """Mean loss of the rows. It draws no random numbers from those of training."""
-    args, model = trainer.args, trainer.model
+    args = trainer.args
+    model = trainer.model
     options = {"processes": args.world_size, "rank": args.process_index, "homogeneous": args.homogeneous_batches}
     total = torch.zeros(2, dtype=torch.float64)
     was_training = model.training
@@ -106,6 +108,7 @@ def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
                 loss = trainer.compute_loss(model, inputs)
             total += torch.tensor([float(loss) * len(rows), len(rows)], dtype=torch.float64)
     model.train(was_training)
+
     if args.world_size > 1:
         total = trainer.accelerator.reduce(total.to(args.device, torch.float32)).double().cpu()
     return float(total[0] / total[1])
@@ -118,10 +121,11 @@ def encode_ids(trainer: XlsrTrainer, ids: Sequence[Sequence[int]], language: str
     tokenizer, options = trainer.tokenizer_of(language)
     result = np.empty((len(ids), model.config.hidden_size), dtype=np.float32)
     with evaluating(model, trainer.autocast_dtype) as device:
-        for places in batches_by_length(ids, batch_size):
-            rows = [truncate_row(ids[place], trainer.max_length) for place in places]
+        for numbers in batches_by_length(ids, batch_size):
+            rows = [truncate_row(ids[number], trainer.max_length) for number in numbers]
             batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, tokenizer.pad_token_id)]
-            result[places] = normalize(model.encode_sentences(*batch, **options).float(), dim=-1).cpu().numpy()
+            embeddings = model.encode_sentences(*batch, **options).float()
+            result[numbers] = normalize(embeddings, dim=-1).cpu().numpy()
     return result
 
 
@@ -135,16 +139,17 @@ def translation_accuracy(trainer: XlsrTrainer, pairs: PreparedPairs) -> dict[str
     metrics: dict[str, float] = {}
     for group, languages in enumerate(pairs.language_pairs):
         rows = pairs.rows.select(np.flatnonzero(pairs.groups == group))
-        vectors, texts = [], []
-        for side, language in zip(("source", "target"), languages, strict=True):
-            vectors.append(encode_ids(trainer, rows[f"{side}_ids"][:], language))
-            texts.append(np.asarray(rows[f"{side}_text"][:]))
+        source_language, target_language = languages
+        source = encode_ids(trainer, rows["source_ids"][:], source_language)
+        target = encode_ids(trainer, rows["target_ids"][:], target_language)
+        source_texts = np.asarray(rows["source_text"][:])
+        target_texts = np.asarray(rows["target_text"][:])
+
+        forward = float(np.mean(target_texts[nearest_row(source, target)] == target_texts))
+        backward = float(np.mean(source_texts[nearest_row(target, source)] == source_texts))
         name = "-".join(languages)
-        forward, backward = (
-            float(np.mean(texts[1 - side][nearest_row(vectors[side], vectors[1 - side])] == texts[1 - side]))
-            for side in (0, 1)
-        )
-        metrics[f"{name}_src2trg_accuracy"], metrics[f"{name}_trg2src_accuracy"] = forward, backward
+        metrics[f"{name}_src2trg_accuracy"] = forward
+        metrics[f"{name}_trg2src_accuracy"] = backward
         metrics[f"{name}_mean_accuracy"] = (forward + backward) / 2
     means = [value for key, value in metrics.items() if key.endswith("_mean_accuracy")]
     return {"accuracy": float(np.mean(means)), **metrics}

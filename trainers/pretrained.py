@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,11 @@ def saved_model(model: Any, model_class: Any) -> tuple[Any, Any] | None:
     """A saved model of the trainer's own class with its tokenizers; None if a path names something else."""
     if not isinstance(model, str | Path):
         return None
-    place = find_model(model, trained=True)
-    if place.model_type != model_class.config_class.model_type:
+    location = find_model(model, trained=True)
+    if location.model_type != model_class.config_class.model_type:
         return None
-    loaded = model_class.from_pretrained(place.path)
-    return loaded, saved_tokenizers(place.path, loaded)
+    loaded = model_class.from_pretrained(location.path)
+    return loaded, saved_tokenizers(location.path, loaded)
 
 
 def model_and_tokenizer(
@@ -59,12 +60,14 @@ def model_and_tokenizer(
     """
     if is_own(model):
         return model, tokenizer or own_tokenizer(model)
-    if saved := saved_model(model, model_class):
-        return saved[0], tokenizer or saved[1]
+    saved = saved_model(model, model_class)
+    if saved is not None:
+        loaded, saved_tokenizer = saved
+        return loaded, tokenizer or saved_tokenizer
     read = read_encoder(model)
-    part = read.single()
+    encoder_tokenizer = read.single().tokenizer
     set_seed(seed)
-    return model_class.from_encoder(read, dropout=dropout, **options), tokenizer or part.tokenizer
+    return model_class.from_encoder(read, dropout=dropout, **options), tokenizer or encoder_tokenizer
 
 
 def dual_model_and_tokenizers(
@@ -81,24 +84,26 @@ def dual_model_and_tokenizers(
     of all languages, which come from `languages`. Encoders have any form that `read_encoder` takes.
     """
     if is_own(model):
-        ours = base_model(model)
         if tokenizers:
             return model, dict(tokenizers)
-        return model, by_language(
-            ours, {name: read_tokenizer(one.name_or_path, "tokenizers") for name, one in ours.encoders.items()}
-        )
-    if saved := saved_model(model, DualMomentumModel):
+        trained = base_model(model)
+        encoders = trained.encoders.items()
+        own_tokenizers = {name: read_tokenizer(encoder.name_or_path, "tokenizers") for name, encoder in encoders}
+        return model, by_language(trained, own_tokenizers)
+    saved = saved_model(model, DualMomentumModel)
+    if saved is not None:
         return saved[0], dict(tokenizers) if tokenizers else by_language(*saved)
+
     read = read_encoder(model)
-    shared = read.parts.get("")
-    if shared is not None:
+    if "" in read.parts:
+        shared = read.parts[""]
         tokenizer = shared.required_tokenizer() if tokenizers is None else shared.tokenizer
-        own_tokenizers = dict.fromkeys(languages(), tokenizer)
+        read_tokenizers = dict.fromkeys(languages(), tokenizer)
     else:
-        own_tokenizers = {language: part.tokenizer for language, part in read.parts.items()}
+        read_tokenizers = {language: part.tokenizer for language, part in read.parts.items()}
     set_seed(seed)
-    new_model = DualMomentumModel.from_encoders(read, languages=list(own_tokenizers), **options)
-    return new_model, {**own_tokenizers, **(tokenizers or {})}
+    new_model = DualMomentumModel.from_encoders(read, languages=list(read_tokenizers), **options)
+    return new_model, {**read_tokenizers, **(tokenizers or {})}
 
 
 def by_language(model: Any, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,18 +127,18 @@ class TextSettings:
         config = model.config
         encoder: SentenceEncoder = model.sentence_encoder(tokenizers)
         parts = encoder.parts
-        for name, part in parts.items():
-            set_pad_token(part.required_tokenizer(name), part.encoder)
-            place = f" of '{name}'" if name else ""
-            check_token_ids(part.tokenizer, vocab_size_of(part.encoder), of=place)
+        own_lengths = []
+        for route, part in parts.items():
+            set_pad_token(part.required_tokenizer(route), part.encoder)
+            check_token_ids(part.tokenizer, vocab_size_of(part.encoder), of=f" of '{route}'" if route else "")
+            own_lengths.append(part.options.get("max_seq_length") or part.tokenizer.model_max_length)
 
-        own = min(part.options.get("max_seq_length") or part.tokenizer.model_max_length for part in parts.values())
         encoders = [part.encoder for part in parts.values()]
-        self.max_length = usable_length(encoders, own, args.max_length, room=room)
+        self.max_length = usable_length(encoders, min(own_lengths), args.max_length, room=room)
         self.prompts = PromptTable.of(encoder.settings).given(args.prompts)
-        made = {name: text_tokenizer(part) for name, part in parts.items()}
-        self.tokenizers = made[""] if "" in made else made
-        self.prompt_lengths = {name: self._prompt_length(part, name) for name, part in parts.items()}
+        text_tokenizers = {route: text_tokenizer(part) for route, part in parts.items()}
+        self.tokenizers = text_tokenizers.get("", text_tokenizers)
+        self.prompt_lengths = {route: self._prompt_length(part, route) for route, part in parts.items()}
 
         settings = encoder.settings.to_dict()
         settings |= {"prompts": dict(self.prompts.texts), "default_prompt_name": self.prompts.default}
@@ -143,15 +148,15 @@ class TextSettings:
 
     def _prompt_length(self, part: Any, language: str) -> int:
         """Tokens of the prompt that the pooling leaves out; all rows of a batch must have as many."""
-        pooled = [module for module in part.head or () if hasattr(module, "include_prompt")]
-        if all(module.include_prompt for module in pooled) or isinstance(text_tokenizer(part), MessageTokenizer):
+        poolings = [module for module in part.head or () if hasattr(module, "include_prompt")]
+        if all(module.include_prompt for module in poolings) or isinstance(text_tokenizer(part), MessageTokenizer):
             return 0
         languages = [language] if language else [None, *filter(LANGUAGE.fullmatch, self.prompts.texts)]
-        texts = {
-            self.prompts.text(role=role, language=name) for role in ("source", "target", None) for name in languages
-        }
         transformer: Any = SentenceEncoder({"": part}).assemble()[0]
-        lengths = {transformer.preprocess(["a"], prompt=text).get("prompt_length", 0) for text in texts}
+        lengths = set()
+        for role, name in product(("source", "target", None), languages):
+            prompt = self.prompts.text(role=role, language=name)
+            lengths.add(transformer.preprocess(["a"], prompt=prompt).get("prompt_length", 0))
         if len(lengths) > 1:
             raise XlsrError(
                 f"Prompts must have equally many tokens for a pooling that leaves them out (include_prompt: false), got "

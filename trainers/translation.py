@@ -57,18 +57,18 @@ class LiveTranslator(LiveModel):
             evaluating(self.model, self.autocast_dtype) as device,
             tqdm(total=len(ids), desc="translating", disable=not self.progress) as bar,
         ):
-            for places in batches_by_length(ids, batch_size):
-                batch, mask = pad_rows([ids[place] for place in places], self.tokenizer.pad_token_id)
-                found = self.model.generate(
+            for numbers in batches_by_length(ids, batch_size):
+                batch, mask = pad_rows([ids[number] for number in numbers], self.tokenizer.pad_token_id)
+                generated = self.model.generate(
                     input_ids=torch.from_numpy(batch).to(device),
                     attention_mask=torch.from_numpy(mask).to(device),
                     max_length=self.max_length,
                     **options,
                 )
-                texts = self.tokenizer.batch_decode(found, skip_special_tokens=True)
-                for place, text in zip(places, texts, strict=True):
-                    result[place] = text.strip()
-                bar.update(len(places))
+                texts = self.tokenizer.batch_decode(generated, skip_special_tokens=True)
+                for number, text in zip(numbers, texts, strict=True):
+                    result[number] = text.strip()
+                bar.update(len(numbers))
         return result
 
 
@@ -140,9 +140,10 @@ class TranslationTrainer(XlsrTrainer):
 def _check_tokenizer(model: Any, tokenizer: Any) -> None:
     config = model.config.get_text_config()
     check_token_ids(tokenizer, config.vocab_size)
-    ends, known = sentence_ends(tokenizer), (config.bos_token_id, config.eos_token_id)
-    if ends != known:
+    ends = sentence_ends(tokenizer)
+    model_ends = (config.bos_token_id, config.eos_token_id)
+    if ends != model_ends:
         raise XlsrError(
-            f"The tokenizer's first and last special tokens must be {known}, as in the model, got {ends}. Give "
+            f"The tokenizer's first and last special tokens must be {model_ends}, as in the model, got {ends}. Give "
             "HictlForConditionalGeneration.from_encoder this tokenizer."
         )
