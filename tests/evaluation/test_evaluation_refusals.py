@@ -56,10 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
     unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
     (home / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
-    for name, splits in (("topics", "train validation test"), ("no-dev", "train test")):
-        rows = [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for tag in ("eng_Latn", "deu_Latn")
-                for split in splits.split() for n in range(3)]  # fmt: skip
-        write_tsv(home / f"{name}.tsv", ["lang\tsplit\ttext\tlabel", *rows])
+    write_tsv(home / "topics.tsv", topic_rows("train", "validation", "test"))
+    write_tsv(home / "no-dev.tsv", topic_rows("train", "test"))
     texts = [f"t{n}\t{n % 2}" for n in range(40)]
     write_tsv(home / "test.tsv", ["text\tlabel", *texts])
     write_tsv(home / "copy.tsv", ["text\tlabel", *texts[::-1]])
@@ -67,6 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
     bucc_files(home)
     return home
+
+
+def topic_rows(*splits: str) -> list[str]:
+    rows = ["lang\tsplit\ttext\tlabel"]
+    for tag in ("eng_Latn", "deu_Latn"):
+        for split in splits:
+            rows += [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for n in range(3)]
+    return rows
 
 
 # Protocol, files, options, and what the message must name.
@@ -89,20 +95,22 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("protocol", "files", "options", "key"), DATA)
 def test_data(protocol: str, files: str, options: dict[str, Any], key: str, folder: Path) -> None:
-    def place(name: str) -> str:
+    def path_of(name: str) -> str:
         task, equals, file = name.rpartition("=")
-        return task + equals + (str(folder / file) if (folder / file).exists() else file)
+        return f"{task}{equals}{folder / file}"
 
+    options = dict(options)
     if protocol == "bucc":
         options = {**bucc_files(folder), **options}
         options.pop("data")
-    options = {
-        name: tuple(map(place, value)) if name in ("train", "tune") else value for name, value in options.items()
-    }
-    options |= {name: place(options[name]) for name in ("gold", "tune_gold") if options.get(name)}
+    for name in ("train", "tune"):
+        if name in options:
+            options[name] = tuple(map(path_of, options[name]))
+
     with pytest.raises(XlsrError) as error:
-        read(protocol, *map(place, files.split()), **options)
-    assert key in str(error.value) and "\n" not in str(error.value)
+        read(protocol, *map(path_of, files.split()), **options)
+    assert key in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 GOOD = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
@@ -113,23 +121,23 @@ def labelled(**changes: Any) -> Any:
     return read_labelled(rows["train"], rows["dev"], rows["tests"], texts=["text"])
 
 
-SIDES = ["a", "b"], ["A", "B"]
 GERMAN: dict[str, Any] = {"languages": ("en", "de"), "name": "toy"}
 LINES = BuccData(["s1", "s2"], ["a", "b"], ["t1", "t2"], ["A", "B"], frozenset({("s1", "t1")}))
 
 
-def encoder(**vectors: list[float]) -> TableEncoder:
-    table = {text: [place + 1.0, 1.0] for place, text in enumerate("abcABC")}
-    return TableEncoder({**table, **vectors})
+def encoder(*zero: str) -> TableEncoder:
+    """An encoder of single letters; the vectors of some are zero."""
+    table = {text: [number + 1.0, 1.0] for number, text in enumerate("abcABC")}
+    return TableEncoder(table | dict.fromkeys(zero, [0.0, 0.0]))
 
 
-def both_ways(protocol: Callable[..., Any], *, zero: str = "", **options: Any) -> Any:
+def run_pairs(protocol: Callable[..., Any], *zero: str, **options: Any) -> Any:
     """Runs a protocol of parallel sentences on two pairs."""
-    return protocol(encoder(**({zero: [0.0, 0.0]} if zero else {})), *SIDES, **{**GERMAN, **options})
+    return protocol(encoder(*zero), ["a", "b"], ["A", "B"], **{**GERMAN, **options})
 
 
 def bias(texts: dict[str, list[str]], **options: Any) -> Any:
-    return language_bias(encoder(c=[0.0, 0.0]), texts, name="toy", **options)
+    return language_bias(encoder("c"), texts, name="toy", **options)
 
 
 def german_only() -> Any:
@@ -142,8 +150,10 @@ def skipped() -> Any:
 
 
 def untuned() -> Any:
-    rows = {tag: [{"sentence1": "a", "sentence2": "b", "label": n, "lang": tag} for n in (0, 1)] for tag in WIDE}
-    inputs = TunedInputs("w", "test", rows=rows["de"], tune=[*rows["en"], *rows["fr"]])
+    def rows(language: str) -> list[dict[str, Any]]:
+        return [{"sentence1": "a", "sentence2": "b", "label": label, "lang": language} for label in (0, 1)]
+
+    inputs = TunedInputs("w", "test", rows=rows("de"), tune=[*rows("en"), *rows("fr")])
     return PROTOCOLS["pair-classification"].run(encoder(), inputs, PROTOCOLS["pair-classification"].options())
 
 
@@ -174,11 +184,14 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: find_protocols("tatoba"), "tatoeba"),
     (lambda: find_protocols("tatoeba,sts"), "sts"),
     (lambda: PROTOCOLS["xsim"].options.of({"margin": "rato"}), "margin"),
-    *[(lambda protocol=protocol: both_ways(protocol, zero="B"), "'B'") for protocol in (tatoeba, xsim)],
+    (lambda: run_pairs(tatoeba, "B"), "'B'"),
+    (lambda: run_pairs(xsim, "B"), "'B'"),
     (lambda: tatoeba(encoder(), ["a", "b"], ["A"]), "targets"),
-    (lambda: both_ways(tatoeba_xtreme, languages=("de", "en")), "en"),
-    (lambda: both_ways(xsim, k=0), "k"),
-    *[(lambda share=share: both_ways(mining, hide_pairs=share), "--hide-pairs") for share in (20, 0, -1)],
+    (lambda: run_pairs(tatoeba_xtreme, languages=("de", "en")), "must start with en, got ('de', 'en')"),
+    (lambda: run_pairs(xsim, k=0), "`k` must be above 0, got 0"),
+    (lambda: run_pairs(mining, hide_pairs=20), "--hide-pairs) must be above 0 and at most 1, got 20"),
+    (lambda: run_pairs(mining, hide_pairs=0), "--hide-pairs) must be above 0 and at most 1, got 0"),
+    (lambda: run_pairs(mining, hide_pairs=-1), "--hide-pairs) must be above 0 and at most 1, got -1"),
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
@@ -201,20 +214,23 @@ INFERENCE = [{"premise": "a", "hypothesis": "b", "label": label} for label in (0
 
 
 def documents(**changes: Any) -> Callable[[], Any]:
-    given = {"train": DOCUMENTS, "dev": DOCUMENTS, "tests": {"fr": DOCUMENTS}, "train_language": "en", "name": "d"}
-    return lambda: zero_shot(ENCODER, **{**given, **changes})
+    rows = {"train": DOCUMENTS, "dev": DOCUMENTS, "tests": {"fr": DOCUMENTS}}
+    return lambda: zero_shot(ENCODER, train_language="en", name="d", **{**rows, **changes})
 
 
 def inference(**changes: Any) -> Callable[[], Any]:
-    given = {"train": INFERENCE, "dev": INFERENCE, "tests": {"fr": INFERENCE}, "train_language": "en", "name": "d"}
-    return lambda: nli(ENCODER, **{**given, **changes})
+    rows = {"train": INFERENCE, "dev": INFERENCE, "tests": {"fr": INFERENCE}}
+    return lambda: nli(ENCODER, train_language="en", name="d", **{**rows, **changes})
 
 
 def words(count: int = 12, *splits: str) -> list[dict[str, Any]]:
     """Rows for any of SentEval's tasks."""
-    row = {"text": "a b", "sentence1": "a", "sentence2": "b"}
-    named = splits or ("train", "dev", "test")
-    return [{**row, "label": n % 2, "score": 1 + n % 3, "split": named[n % len(named)]} for n in range(count)]
+    splits = splits or ("train", "dev", "test")
+    rows = []
+    for n in range(count):
+        row = {"text": "a b", "sentence1": "a", "sentence2": "b", "split": splits[n % len(splits)]}
+        rows.append({**row, "label": n % 2, "score": 1 + n % 3})
+    return rows
 
 
 def transfer(task: str = "MR", rows: Any = None, **changes: Any) -> Callable[[], Any]:

@@ -44,20 +44,26 @@ def encoded(model: Any, texts: list[str], subset: str, task: str = "Tatoeba", **
     return encoder.encode(batches, task_metadata=metadata, hf_split="test", hf_subset=subset, **call)
 
 
-def test_metadata(folder: Path, routed: SentenceTransformer):
+def test_metadata_of_a_folder(folder: Path):
     card = "---\nlanguage:\n- en\n- fr\n- multilingual\nlicense: apache-2.0\n---\n# Card\n"
     (folder / "README.md").write_text(card)
     encoder = as_mteb_encoder(folder)
     meta = encoder.mteb_model_meta
     weights = load_file(next(folder.rglob("model.safetensors")))
+
     assert isinstance(encoder, EncoderProtocol)
     assert (meta.name, meta.revision) == ("local/copy", content_hash(folder))
     assert meta.n_parameters == sum(weight.numel() for weight in weights.values())
     assert (meta.embed_dim, meta.max_tokens, meta.similarity_fn_name.value) == (16, 32, "cosine")
     assert (meta.languages, meta.license, meta.open_weights) == (["eng-Latn", "fra-Latn"], "apache-2.0", True)
+
+
+def test_metadata_of_a_model(routed: SentenceTransformer):
     meta = as_mteb_encoder(routed, name="me/routed", languages=["de", "zh-Hant"]).mteb_model_meta
     assert (meta.name, meta.languages) == ("me/routed", ["deu-Latn", "zho-Hant"])
-    # Each prompt has results of its own.
+
+
+def test_each_prompt_has_results_of_its_own(folder: Path):
     metas = [as_mteb_encoder(folder, prompt=prompt).mteb_model_meta for prompt in (None, "", "query: ", "query_ ")]
     assert len({meta.revision for meta in metas}) == 1
     assert len({meta.experiment_name for meta in metas}) == 4
@@ -67,11 +73,11 @@ def test_plain_model_encodes_as_itself(tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu")
     del model[2]  # without Normalize: vectors keep their lengths
     texts = ["one two", "three", "one two", "four five six", "seven"]
-    found = encoded(model, texts, "deu-eng", prompt="red ", batch_size=2)
+    vectors = encoded(model, texts, "deu-eng", prompt="red ", batch_size=2)
     expected = model.encode(["red " + text for text in texts], batch_size=2)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert found.dtype == np.float32
-    assert not np.allclose(np.linalg.norm(found, axis=1), 1)
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+    assert vectors.dtype == np.float32
+    assert not np.allclose(np.linalg.norm(vectors, axis=1), 1)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +93,16 @@ def test_plain_model_encodes_as_itself(tiny_export: str):
 def test_column_takes_the_route_of_its_language(
     texts: list[str], subset: str, task: str, route: str, routed: SentenceTransformer
 ):
-    found = encoded(routed, texts, subset, task)
-    np.testing.assert_allclose(found, embed(routed, texts, language=route, normalize=False), atol=1e-6)
-    other = routed.encode(texts, task={"en": "fr", "fr": "en"}[route])
-    assert not np.allclose(found, other, atol=1e-2)
+    vectors = encoded(routed, texts, subset, task)
+    np.testing.assert_allclose(vectors, embed(routed, texts, language=route, normalize=False), atol=1e-6)
+    wrong_route = {"en": "fr", "fr": "en"}[route]
+    assert not np.allclose(vectors, routed.encode(texts, task=wrong_route), atol=1e-2)
 
 
 def test_named_routes(tiny_export: str):
     model = routed_model(tiny_export, ("source", "target"))
-    found = encoded(model, FRENCH, "fra-eng", routes={"eng": "source", "fr": "target"})
-    np.testing.assert_allclose(found, model.encode(FRENCH, task="target"), atol=1e-6)
+    vectors = encoded(model, FRENCH, "fra-eng", routes={"eng": "source", "fr": "target"})
+    np.testing.assert_allclose(vectors, model.encode(FRENCH, task="target"), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +123,12 @@ def test_routes_are_never_guessed(
 def test_queries_and_documents_take_their_routes_and_prompts(tiny_export: str):
     model = routed_model(tiny_export, ("query", "document"))
     for prompts, default in (({}, None), ({"query": "red ", "document": "blue "}, "document")):
-        model.prompts, model.default_prompt_name = prompts, default
+        model.prompts = prompts
+        model.default_prompt_name = default
         for side in ("query", "document"):
-            found = encoded(model, ENGLISH, "default", prompt_type=PromptType(side))
+            vectors = encoded(model, ENGLISH, "default", prompt_type=PromptType(side))
             texts = [prompts.get(side, "") + text for text in ENGLISH]
-            np.testing.assert_allclose(found, model.encode(texts, task=side, prompt=""), atol=1e-6)
+            np.testing.assert_allclose(vectors, model.encode(texts, task=side, prompt=""), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +149,12 @@ def test_own_prompt_of_a_column(
 ):
     model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts, default_prompt_name=default)
     prompt_type = None if side is None else PromptType(side)
-    found = encoded(model, ENGLISH, "default", "STSBenchmark", name="me/x", prompt_type=prompt_type)
-    np.testing.assert_allclose(found, model.encode(ENGLISH, prompt=expected), atol=1e-6)
+    vectors = encoded(model, ENGLISH, "default", "STSBenchmark", name="me/x", prompt_type=prompt_type)
+    np.testing.assert_allclose(vectors, model.encode(ENGLISH, prompt=expected), atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("given", "side", "expected"),
+    ("prompt", "side", "expected"),
     [
         ("blue ", "query", "blue "),
         ("", "query", ""),
@@ -155,24 +162,24 @@ def test_own_prompt_of_a_column(
         ({"document": "blue "}, "query", "red "),
     ],
 )
-def test_given_prompts_replace_own_ones(given: Any, side: str, expected: str, tiny_export: str):
+def test_prompts_of_the_call_replace_those_of_the_model(prompt: Any, side: str, expected: str, tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red ", "document": "red "})
-    found = encoded(model, ENGLISH, "default", name="me/x", prompt=given, prompt_type=PromptType(side))
-    np.testing.assert_allclose(found, model.encode(ENGLISH, prompt=expected), atol=1e-6)
+    vectors = encoded(model, ENGLISH, "default", name="me/x", prompt=prompt, prompt_type=PromptType(side))
+    np.testing.assert_allclose(vectors, model.encode(ENGLISH, prompt=expected), atol=1e-6)
 
 
 def test_prompt_of_the_language_of_a_column(tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu", prompts={"fr": "rouge ", "en": "red "})
     for texts, prompt in ((ENGLISH, "red "), (FRENCH, "rouge ")):
-        found = encoded(model, texts, "fra-eng", name="me/x")
-        np.testing.assert_allclose(found, model.encode(texts, prompt=prompt), atol=1e-6)
+        vectors = encoded(model, texts, "fra-eng", name="me/x")
+        np.testing.assert_allclose(vectors, model.encode(texts, prompt=prompt), atol=1e-6)
 
 
 def test_prompt_outside_of_the_pooling(tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red blue "})
     model.set_pooling_include_prompt(False)
-    found = encoded(model, ENGLISH, "default", name="me/x", prompt_type=PromptType.query)
-    np.testing.assert_allclose(found, model.encode_query(ENGLISH), atol=1e-6)
+    vectors = encoded(model, ENGLISH, "default", name="me/x", prompt_type=PromptType.query)
+    np.testing.assert_allclose(vectors, model.encode_query(ENGLISH), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -193,10 +200,10 @@ def test_options_of_the_model(options: dict[str, Any], tiny_export: str):
     del model[2]
     encoder = as_mteb_encoder(model, name="me/x")
     call: dict[str, Any] = {"task_metadata": mteb.get_task("Tatoeba").metadata, "hf_split": "test"}
-    found = encoder.encode([{"text": [*ENGLISH, ENGLISH[0]]}], **call, hf_subset="deu-eng", **options)
+    vectors = encoder.encode([{"text": [*ENGLISH, ENGLISH[0]]}], **call, hf_subset="deu-eng", **options)
     expected = model.encode([*ENGLISH, ENGLISH[0]], **options)
     expected = np.stack([np.asarray(row, np.float32) for row in expected])
-    np.testing.assert_allclose(found, expected, atol=1 if "precision" in options else 1e-6)
+    np.testing.assert_allclose(vectors, expected, atol=1 if "precision" in options else 1e-6)
 
 
 @pytest.mark.parametrize("option", ["prompt", "prompt_name", "task"])

@@ -28,15 +28,15 @@ Pairs = list[dict[str, str]]
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The subset of each column that is encoded: what a cache saves."""
-    seen: list[str] = []
+    subsets: list[str] = []
     real = MtebEncoder.encode
 
     def encode(self: MtebEncoder, inputs: Any, **options: Any) -> Any:
-        seen.append(options["hf_subset"])
+        subsets.append(options["hf_subset"])
         return real(self, inputs, **options)
 
     monkeypatch.setattr(MtebEncoder, "encode", encode)
-    return seen
+    return subsets
 
 
 def tatoeba_task(french: list[str], english: list[str]) -> Any:
@@ -49,20 +49,22 @@ def tatoeba_task(french: list[str], english: list[str]) -> Any:
 def test_both_columns_take_their_routes(reverse: bool, tiny_export: str):
     # Vectors of a wrong route are far from right: identical sentences would no longer be found.
     model = routed_model(tiny_export)
-    step = -1 if reverse else 1
-    columns, languages = (FRENCH, ENGLISH)[::step], ("fr", "en")[::step]
-    found = evaluate_mteb(model, tatoeba_task(*columns))["Tatoeba-mteb/fr-en/test/f1"]
-    ours = tatoeba_mteb(model, *columns, languages=languages, name="t")
-    assert found == pytest.approx(ours[f"t-tatoeba-mteb/{'-'.join(languages)}/test/f1"])
-    wrong = tatoeba_mteb(model, *columns, languages=languages[::-1], name="t")
-    assert found != pytest.approx(wrong[f"t-tatoeba-mteb/{'-'.join(languages[::-1])}/test/f1"])
+    columns = (ENGLISH, FRENCH) if reverse else (FRENCH, ENGLISH)
+    languages = ("en", "fr") if reverse else ("fr", "en")
+    score = evaluate_mteb(model, tatoeba_task(*columns))["Tatoeba-mteb/fr-en/test/f1"]
+
+    right_routes = tatoeba_mteb(model, *columns, languages=languages, name="t")
+    wrong_routes = tatoeba_mteb(model, *columns, languages=languages[::-1], name="t")
+    assert score == pytest.approx(right_routes[f"t-tatoeba-mteb/{'-'.join(languages)}/test/f1"])
+    assert score != pytest.approx(wrong_routes[f"t-tatoeba-mteb/{'-'.join(languages[::-1])}/test/f1"])
 
 
 def test_cached_scores(
     tiny_export: str, pairs: Pairs, tmp_path: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "own"))
-    task = tatoeba_task(*sides(pairs[:70])[::-1])
+    english, french = sides(pairs[:70])
+    task = tatoeba_task(french, english)
     first = evaluate_mteb(tiny_export, task, cache=tmp_path)
     assert encoded == ["fra-eng", "fra-eng"]
     card = shutil.copytree(tiny_export, tmp_path / "tiny")
@@ -75,15 +77,18 @@ def test_cached_scores(
 
 @pytest.mark.parametrize("changed", ["weights", "prompt", "data"])
 def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_path: Path, encoded: list[str]):
-    model, task = SentenceTransformer(tiny_export, device="cpu"), tatoeba_task(*sides(pairs[:70])[::-1])
+    model = SentenceTransformer(tiny_export, device="cpu")
+    english, french = sides(pairs[:70])
+    task = tatoeba_task(french, english)
     evaluate_mteb(model, task, cache=tmp_path)
+
     options = {"prompt": "query: "} if changed == "prompt" else {}
     if changed == "weights":
         model = shaken(model, 1)
     if changed == "data":
-        other = task.metadata.model_copy(update={"dataset": {"path": "elsewhere", "revision": "another"}})
+        metadata = task.metadata.model_copy(update={"dataset": {"path": "elsewhere", "revision": "another"}})
         task = tatoeba_task(FRENCH, ENGLISH)
-        task.metadata = other
+        task.metadata = metadata
     cached = evaluate_mteb(model, task, cache=tmp_path, **options)
     assert len(encoded) == 4
     assert cached == evaluate_mteb(model, task, **options)
@@ -93,10 +98,11 @@ def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_pat
 def test_text_tasks(kind: str, tiny_export: str):
     module = importlib.import_module(f"mteb.mocks.mock_tasks.{kind}")
     classes = [getattr(module, name) for name in dir(module) if name.startswith("Mock")]
-    tasks = [found for found in classes if getattr(found, "metadata", None) and found.__module__ == module.__name__]
-    task = next(task for task in tasks if task.metadata.modalities == ["text"])
-    metrics = evaluate_mteb(tiny_export, task())
-    assert metrics and all(key.startswith(f"{task.metadata.name}-mteb/") for key in metrics)
+    tasks = [task for task in classes if getattr(task, "metadata", None) and task.__module__ == module.__name__]
+    text_task = next(task for task in tasks if task.metadata.modalities == ["text"])
+    metrics = evaluate_mteb(tiny_export, text_task())
+    assert metrics
+    assert all(key.startswith(f"{text_task.metadata.name}-mteb/") for key in metrics)
 
 
 def test_the_code_of_the_guide_runs(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
@@ -111,5 +117,6 @@ def test_the_code_of_the_guide_runs(tiny_export: str, tmp_path: Path, monkeypatc
         exec(compile(block, str(PAGE), "exec"), namespace)  # as a reader would run them, one after the other
     printed = capsys.readouterr().out
     assert len(blocks) == 3
-    assert "True\n" in printed and "ModelMeta(" in printed and "Tatoeba" in printed
+    for text in ("True\n", "ModelMeta(", "Tatoeba"):
+        assert text in printed
     assert (tmp_path / "mteb-results" / "results" / "me__my-model").is_dir()

@@ -37,7 +37,7 @@ from hf_xlsr.evaluation import (
 from hf_xlsr.evaluation import classifiers as classifiers_module
 from hf_xlsr.evaluation.classifiers import fine_tune
 from hf_xlsr.evaluation.protocols.senteval import senteval
-from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.evaluation.rows import LabelledTexts, both_sides
 from hf_xlsr.sentence_transformers import TatoebaEvaluator
 
 COUNT = 12
@@ -56,9 +56,10 @@ class Prompted:
         self.used: dict[str, set[str]] = {}
 
     def encode(self, texts: list[str], *, prompt: str | None = None, **options: Any) -> np.ndarray:
-        own = self.prompts[self.default_prompt_name] if self.default_prompt_name else ""
+        if prompt is None:
+            prompt = self.prompts[self.default_prompt_name] if self.default_prompt_name else ""
         for text in texts:
-            self.used.setdefault(text, set()).add(own if prompt is None else prompt)
+            self.used.setdefault(text, set()).add(prompt)
         return np.stack([self._vector(text) for text in texts])
 
     @staticmethod
@@ -71,7 +72,8 @@ class Prompted:
 
 
 def _bitext(start: int) -> BuccData:
-    sources, targets = ([f"{code} {number}" for number in range(start, start + 8)] for code in ("en", "de"))
+    sources = [f"en {number}" for number in range(start, start + 8)]
+    targets = [f"de {number}" for number in range(start, start + 8)]
     ids = [str(number) for number in range(8)]
     return BuccData(ids, sources, ids, targets, frozenset({("0", "0"), ("1", "1")}))
 
@@ -87,18 +89,19 @@ def _texts(language: str, **values: list[Any]) -> list[dict[str, Any]]:
 
 
 def _premises(language: str) -> list[dict[str, Any]]:
-    return [
-        {"premise": f"{language} {number}", "hypothesis": f"{language} b{number}", "label": number % 3}
-        for number in range(COUNT)
-    ]
+    rows = []
+    for number in range(COUNT):
+        sides = {"premise": f"{language} {number}", "hypothesis": f"{language} b{number}"}
+        rows.append({**sides, "label": number % 3})
+    return rows
 
 
 def _relatedness(language: str) -> list[dict[str, Any]]:
-    splits = [("train", "dev", "test")[number % 3] for number in range(COUNT)]
-    return [
-        {"sentence1": f"{language} {n}", "sentence2": f"{language} b{n}", "score": n % 6, "split": split}
-        for n, split in enumerate(splits)
-    ]
+    rows = []
+    for number in range(COUNT):
+        sides = {"sentence1": f"{language} {number}", "sentence2": f"{language} b{number}"}
+        rows.append({**sides, "score": number % 6, "split": ("train", "dev", "test")[number % 3]})
+    return rows
 
 
 Call = Callable[..., Any]
@@ -215,11 +218,11 @@ def test_roles_of_parallel_texts():
     assert all(used == {"Q: ", "P: "} for used in encoder.used.values())
 
 
-@pytest.mark.parametrize("given", [{"source": "S: ", "target": "T: "}, {"query": "S: ", "document": "T: "}])
+@pytest.mark.parametrize("prompt", [{"source": "S: ", "target": "T: "}, {"query": "S: ", "document": "T: "}])
 @pytest.mark.parametrize("name", OF_PAIRS)
-def test_given_prompts_by_side(name: str, given: dict[str, str]):
+def test_prompts_of_the_call_by_side(name: str, prompt: dict[str, str]):
     encoder = Prompted({})
-    OF_PAIRS[name](encoder, prompt=given)
+    OF_PAIRS[name](encoder, prompt=prompt)
     assert {language: encoder.prompts_of(language) for language in ("en", "de")} == SIDES
 
 
@@ -268,19 +271,18 @@ def _debiased(encoder: Any) -> DebiasedEncoder:
 def test_search_takes_vectors_of_both_roles(tiny_export: str):
     """The same as a search written out with `encode_query` and `encode_document`."""
     model = SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red red ", "document": "blue "})
-    pairs = make_pairs(20, seed=5)
-    texts = {"en": [pair["source"] for pair in pairs], "fr": [pair["target"] for pair in pairs]}
-    queries = {language: model.encode_query(rows) for language, rows in texts.items()}
-    pool = np.concatenate([model.encode_document(rows) for rows in texts.values()])
-    found = search(model, texts, name="x")
-    for side, (language, other) in enumerate((("en", "fr"), ("fr", "en"))):
-        scores = queries[language] @ pool.T
+    english, french = both_sides(make_pairs(20, seed=5))
+    metrics = search(model, {"en": english, "fr": french}, name="x")
+
+    pool = model.encode_document([*english, *french])
+    for texts, languages, first_translation in ((english, "en-fr", 20), (french, "fr-en", 0)):
+        scores = model.encode_query(texts) @ pool.T
         ranks = []
         for row in range(20):
-            translation = row + 20 * (1 - side)
-            others = [column for column in range(40) if column % 20 != row]
-            ranks.append(1 + (scores[row, others] > scores[row, translation] - 1e-9).sum())
-        assert found[f"x-search/{language}-{other}/test/mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
+            untranslated = [column for column in range(40) if column % 20 != row]
+            score = scores[row, first_translation + row]
+            ranks.append(1 + (scores[row, untranslated] > score - 1e-9).sum())
+        assert metrics[f"x-search/{languages}/test/mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
 
 
 @pytest.fixture
@@ -293,14 +295,16 @@ def without_prompts_in_the_pooling(tiny_export: str) -> SentenceTransformer:
 @pytest.mark.parametrize("prompt", [None, "stone tree ", {"fr": "bleu roi "}], ids=str)
 def test_pooling_without_prompts(without_prompts_in_the_pooling: SentenceTransformer, prompt: Any):
     model = without_prompts_in_the_pooling
-    pairs = make_pairs(30, seed=6)
-    sides = [pair["source"] for pair in pairs], [pair["target"] for pair in pairs]
-    own = model.prompts | (prompt if isinstance(prompt, dict) else {})
-    texts = [prompt, prompt] if isinstance(prompt, str) else [own["en"], own["fr"]]
-    u, v = (model.encode(side, prompt=text) for side, text in zip(sides, texts, strict=True))
+    english, french = both_sides(make_pairs(30, seed=6))
+    metrics = tatoeba(model, english, french, languages=("en", "fr"), prompt=prompt)
+
+    prompts = model.prompts | (prompt if isinstance(prompt, dict) else {})
+    if isinstance(prompt, str):
+        prompts = {"en": prompt, "fr": prompt}
+    u = model.encode(english, prompt=prompts["en"])
+    v = model.encode(french, prompt=prompts["fr"])
     expected = ((u @ v.T).argmax(1) == np.arange(30)).mean()
-    found = tatoeba(model, *sides, languages=("en", "fr"), prompt=prompt)
-    assert found["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(expected)
+    assert metrics["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(expected)
 
 
 def test_head_is_trained_with_the_prompt_of_its_language(
