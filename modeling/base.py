@@ -73,15 +73,15 @@ class XlsrPreTrainedModel(PreTrainedModel):
         return super().from_pretrained(path, *args, **options)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Selects the weights to start training from, of those of another model that have a name of this one."""
+        """The weights to start training from, of those of another model that have a name of this one."""
         return tensors
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        own: Any = getattr(module, "initialize", None)  # of modules of this package
-        if own is not None:
-            own()
+        initialize: Any = getattr(module, "initialize", None)  # of modules of this package
+        if initialize is not None:
+            initialize()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()
@@ -89,9 +89,14 @@ class XlsrPreTrainedModel(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.set_input_embeddings(value)
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
         """Resizes the embeddings and the biases of their tokens, whose new entries are 0."""
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         for module in self.modules():
             if isinstance(module, TokenBias):
                 module.bias = resized_bias(module.bias, embeddings.num_embeddings)
@@ -121,9 +126,12 @@ class SentenceEncoderModel(XlsrPreTrainedModel):
     def __init__(self, config: Any, given: EncoderPart | None = None) -> None:
         super().__init__(config)
         config.fill_in_head()
-        attention = {"attn_implementation": config._attn_implementation}
-        self.encoder = encoder_from_config(config.get_text_config(), **attention) if given is None else given.encoder
-        self.head = build_head(config.head) if given is None else adopted_head(config.head, given.head)
+        if given is None:
+            self.encoder = encoder_from_config(config.get_text_config(), attn_implementation=attention_of(config))
+            self.head = build_head(config.head)
+        else:
+            self.encoder = given.encoder
+            self.head = adopted_head(config.head, given.head)
         self.head.requires_grad_(config.train_head)
 
     @classmethod
@@ -138,9 +146,15 @@ class SentenceEncoderModel(XlsrPreTrainedModel):
         read = read_encoder(encoder, "encoder")
         part = read.single("encoder")
         part = replace(part, encoder=with_dropout(part.encoder, dropout))
+
+        values = {
+            **config_of_encoder(part.encoder),
+            "head": None if part.head is None else head_config(part.head),
+            "transformer_options": part.options,
+            "encoder_settings": read.settings.to_dict(),
+        }
         config_class: Any = cls.config_class
-        config = config_class(**{**config_of_encoder(part.encoder), **config_of_part(part, read), **options})
-        model = cls(config, part)
+        model = cls(config_class(**{**values, **options}), part)
         model.adopt(read)
         return model
 
@@ -162,9 +176,8 @@ class SentenceEncoderModel(XlsrPreTrainedModel):
         self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, normalize: bool = False
     ) -> torch.Tensor:
         """The head's embeddings of encoded sentences, `(batch, width)`, float32; see `run_head`."""
-        return run_head(
-            self.head, head_inputs(states, input_ids, attention_mask, self.prompt_length), normalize=normalize
-        )
+        features = head_inputs(states, input_ids, attention_mask, self.prompt_length)
+        return run_head(self.head, features, normalize=normalize)
 
     def sentence_encoder(self, tokenizer: Any) -> SentenceEncoder:
         """The encoder in training, its head and settings, which are not copied."""
@@ -187,31 +200,35 @@ class EncoderWithLmHead(SentenceEncoderModel):
     def make_lm_head(self) -> LmHead:
         """A new head with the encoder's width, vocabulary and activation."""
         text_config = self.config.get_text_config()
+        eps = getattr(text_config, "norm_eps", 1e-12)
         return LmHead(
             text_config.hidden_size,
             text_config.vocab_size,
             activation=getattr(text_config, "hidden_act", "gelu"),
-            eps=getattr(text_config, "layer_norm_eps", getattr(text_config, "norm_eps", 1e-12)),
+            eps=getattr(text_config, "layer_norm_eps", eps),
         )
 
     def adopt(self, read: SentenceEncoder) -> None:
         """Loads the masked-LM head of the encoder's place, if it has one; refuses encoders that cannot predict masks."""
-        part = read.single("encoder")
-        check_masked_lm(type(self).__name__, part.encoder, part.tokenizer)
-        if self.lm_head is None or not read.origin or self.lm_head.load_pretrained(read.origin):
+        model = type(self).__name__
+        kind = type(self.encoder).__name__
+        tokenizer = read.single("encoder").tokenizer
+        if is_causal(self.encoder):
+            raise XlsrError(
+                f"{model} needs an encoder that reads both sides of a masked token, got {kind}, which is causal."
+            )
+        if tokenizer is not None and tokenizer.mask_token_id is None:
+            raise XlsrError(f"{model} needs a tokenizer with a mask token, and that of this {kind} has none.")
+
+        if self.lm_head is None or not read.origin:
             return
-        logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", read.origin)
+        if not self.lm_head.load_pretrained(read.origin):
+            logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", read.origin)
 
 
-def check_masked_lm(model: str, encoder: Any, tokenizer: Any) -> None:
-    """Raises for an encoder or a tokenizer that masked language modelling cannot train."""
-    kind = type(encoder).__name__
-    if is_causal(encoder):
-        raise XlsrError(
-            f"{model} needs an encoder that reads both sides of a masked token, got {kind}, which is causal."
-        )
-    if tokenizer is not None and tokenizer.mask_token_id is None:
-        raise XlsrError(f"{model} needs a tokenizer with a mask token, and that of this {kind} has none.")
+def attention_of(config: Any) -> str | None:
+    """The attention implementation that a configuration names; transformers has no public name for it."""
+    return config._attn_implementation  # noqa: SLF001
 
 
 Dropout = float | Mapping[str, float] | None
@@ -231,8 +248,9 @@ def with_dropout(encoder: Any, dropout: Dropout) -> Any:
         set_dropout(config, dropout)
     if config.to_dict() == encoder.config.to_dict():
         return encoder
+
     with torch.random.fork_rng(devices=[]):
-        changed = encoder_from_config(config, attn_implementation=encoder.config._attn_implementation)
+        changed = encoder_from_config(config, attn_implementation=attention_of(encoder.config))
     changed.load_state_dict(encoder.state_dict())
     return changed
 
@@ -246,7 +264,14 @@ def head_inputs(
         "input_ids": input_ids,
         "attention_mask": attention_mask,
     }
-    return {**features, "prompt_length": prompt_length} if prompt_length else features
+    if prompt_length:
+        features["prompt_length"] = prompt_length
+    return features
+
+
+def zero_of(module: nn.Module) -> torch.Tensor | float:
+    """0, for a loss that does not use a module: DDP waits for a gradient of each of its parameters."""
+    return 0.0 * sum(parameter.sum() for parameter in module.parameters())
 
 
 def adopted_head(config: HeadConfig, given: list[nn.Module] | None) -> nn.ModuleList:
@@ -255,25 +280,17 @@ def adopted_head(config: HeadConfig, given: list[nn.Module] | None) -> nn.Module
     A configuration may have another pooling than the given head, or more or less at its end.
     """
     head = build_head(config)
-    weighted = [module for module in given or () if any(True for _ in module.parameters())]
+    waiting = [module for module in given or () if list(module.parameters())]
     for module in head:
-        if weighted and head_config([module]) == head_config(weighted[:1]):
-            module.load_state_dict(weighted.pop(0).state_dict())
-            inner: Any
-            for inner in module.modules():
-                inner._is_hf_initialized = True  # else `post_init` draws it anew
+        if not waiting or head_config([module]) != head_config(waiting[:1]):
+            continue
+        module.load_state_dict(waiting.pop(0).state_dict())
+        submodule: Any
+        for submodule in module.modules():
+            submodule._is_hf_initialized = True  # noqa: SLF001  # else `post_init` draws it anew
     return head
 
 
 def config_of_encoder(encoder: Any) -> dict[str, Any]:
     """Values of a configuration for a loaded encoder, whose attention a new configuration would reset."""
-    return {"text_config": encoder.config, "attn_implementation": encoder.config._attn_implementation}
-
-
-def config_of_part(part: EncoderPart, read: SentenceEncoder) -> dict[str, Any]:
-    """Values of a configuration that a given encoder decides: its head and the settings of sentence-transformers."""
-    return {
-        "head": None if part.head is None else head_config(part.head),
-        "transformer_options": part.options,
-        "encoder_settings": read.settings.to_dict(),
-    }
+    return {"text_config": encoder.config, "attn_implementation": attention_of(encoder.config)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,13 +11,15 @@ from hf_xlsr.losses.combination import encode_in_chunks
 from hf_xlsr.utils.distributed import gather_ragged, gather_rows, world_size
 
 Encode = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
-MOST = 4
-LEAST_ROWS = 32
+MAX_CHUNKS = 4
+MIN_CHUNK_ROWS = 32
 
 
 def full_mask(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """The attention mask, by default all ones."""
-    return torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    if attention_mask is None:
+        return torch.ones_like(input_ids)
+    return attention_mask
 
 
 class LengthChunk(NamedTuple):
@@ -28,7 +30,7 @@ class LengthChunk(NamedTuple):
 
     def __call__(self, *batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The chunk of `(batch, length)` tensors, without the padding that all its rows have."""
-        return tuple(part[self.rows, : self.length] for part in batch)
+        return tuple(tensor[self.rows, : self.length] for tensor in batch)
 
 
 def length_chunks(attention_mask: torch.Tensor, size: int | None = None) -> list[LengthChunk]:
@@ -37,27 +39,33 @@ def length_chunks(attention_mask: torch.Tensor, size: int | None = None) -> list
     By default there are at most four chunks of at least 32 rows each. Their number depends on the number of rows alone,
     so that all processes call the encoder equally often.
     """
-    places = torch.arange(1, attention_mask.shape[1] + 1, device=attention_mask.device)
-    lengths = (attention_mask * places).amax(dim=1)  # up to the last token
+    batch_size, width = attention_mask.shape
+    positions = torch.arange(1, width + 1, device=attention_mask.device)
+    lengths = (attention_mask * positions).amax(dim=1)  # up to the last token
+
+    size = size or max(MIN_CHUNK_ROWS, -(-batch_size // MAX_CHUNKS))
     order = lengths.argsort(stable=True)
-    size = size or max(LEAST_ROWS, -(-len(order) // MOST))
-    if len(order) <= size:
-        order = torch.arange(len(order), device=order.device)
+    if batch_size <= size:
+        order = torch.arange(batch_size, device=lengths.device)
+
     chunks = order.split(size)
-    step = 8 if attention_mask.is_cuda else 1  # for tensor cores
     longest = torch.stack([lengths[rows].max() for rows in chunks]).tolist()  # one synchronisation
-    return [LengthChunk(rows, -(-int(length) // step) * step) for rows, length in zip(chunks, longest, strict=True)]
+    multiple = 8 if attention_mask.is_cuda else 1  # for tensor cores
+    return [
+        LengthChunk(rows, -(-int(length) // multiple) * multiple) for rows, length in zip(chunks, longest, strict=True)
+    ]
 
 
 def without_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tokens and mask, `(batch, length)`, without the padding that all rows have."""
-    (whole,) = length_chunks(attention_mask, len(attention_mask))
-    return whole(input_ids, attention_mask)
+    (whole_batch,) = length_chunks(attention_mask, len(attention_mask))
+    return whole_batch(input_ids, attention_mask)
 
 
-def in_order(parts: list[torch.Tensor], chunks: list[LengthChunk]) -> torch.Tensor:
+def in_order(rows_of_chunks: Sequence[torch.Tensor], chunks: list[LengthChunk]) -> torch.Tensor:
     """The rows of all chunks in the order of the batch."""
-    return torch.cat(parts)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
+    row_numbers = torch.cat([chunk.rows for chunk in chunks])
+    return torch.cat(list(rows_of_chunks))[row_numbers.argsort()]
 
 
 def encode_by_length(encode: Encode, cache_batch_size: int | None) -> Encode:
@@ -73,18 +81,25 @@ def encode_by_length(encode: Encode, cache_batch_size: int | None) -> Encode:
 
 
 def encode_negatives(
-    encode: Encode, batch: tuple[torch.Tensor, torch.Tensor | None], *negatives: torch.Tensor | None
+    encode: Encode,
+    sentences: tuple[torch.Tensor, torch.Tensor | None],
+    negative_ids: torch.Tensor | None,
+    negative_mask: torch.Tensor | None,
 ) -> torch.Tensor | None:
     """Embeddings of the hard negatives of all processes, `(negatives, width)`; None if no process has any.
 
-    `batch` and `negatives` are `input_ids` and `attention_mask`. A process without negatives encodes a sentence of the
-    batch, since all processes must call the encoder equally often.
+    `sentences` are the `input_ids` and the `attention_mask` of the batch. A process without negatives encodes one of
+    them, since all processes must call the encoder equally often.
     """
-    (input_ids, attention_mask), (other_ids, other_mask) = negatives, batch
-    count = 0 if input_ids is None else len(input_ids)
-    total = count if world_size() == 1 else int(gather_rows(torch.tensor([count], device=other_ids.device)).sum())
-    if not total:
+    input_ids, attention_mask = sentences
+    count = 0 if negative_ids is None else len(negative_ids)
+    total = count
+    if world_size() > 1:
+        total = int(gather_rows(torch.tensor([count], device=input_ids.device)).sum())
+    if total == 0:
         return None
-    if input_ids is not None and count:
-        return gather_ragged(encode(input_ids, attention_mask))
-    return gather_ragged(encode(other_ids[:1], None if other_mask is None else other_mask[:1])[:0])
+
+    if negative_ids is not None and count:
+        return gather_ragged(encode(negative_ids, negative_mask))
+    first_mask = full_mask(input_ids, attention_mask)[:1]
+    return gather_ragged(encode(input_ids[:1], first_mask)[:0])

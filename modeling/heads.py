@@ -16,9 +16,11 @@ from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype, masked_lm_l
 from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.distributed import scaled_to_mean
 
-NLI_SIDES = ("premise", "hypothesis")
+NLI_LABELS = 3
+"""Classes of natural language inference: entailment, neutral and contradiction."""
+
 # Names of dense layer, normalisation and decoder bias, by architecture.
-_KNOWN_HEADS = (
+_HEAD_NAMES = (
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
@@ -84,17 +86,23 @@ class LmHead(TokenBias):
                 )
         except (OSError, ValueError):  # a folder with routes, or an architecture without masked LM
             return False
-        state: dict[str, Any] = model.state_dict()
-        for dense, norm, bias in _KNOWN_HEADS:
-            names = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")}
-            names |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")} | {"bias": bias}
-            # A missing bias is a bias of zeros.
-            absent = {own for own in ("dense.bias", "norm.bias") if names[own] not in state}
-            found = {own: state.get(name) for own, name in names.items() if own not in absent}
-            complete = all(value is not None for value in found.values())
-            if complete and not set(names.values()) & set(info["missing_keys"]):
-                zeros = {own: torch.zeros_like(self.get_parameter(own)) for own in absent}
-                self.load_state_dict({**found, **zeros}, strict=False)
+
+        stored = model.state_dict()
+        missing = set(info["missing_keys"])
+        for dense, norm, bias in _HEAD_NAMES:
+            names = {
+                "dense.weight": f"{dense}.weight",
+                "dense.bias": f"{dense}.bias",
+                "norm.weight": f"{norm}.weight",
+                "norm.bias": f"{norm}.bias",
+                "bias": bias,
+            }
+            # A layer without bias has a bias of zeros.
+            weights = dict.fromkeys(("dense.bias", "norm.bias"), torch.zeros(self.dense.out_features))
+            weights |= {name: stored[name_there] for name, name_there in names.items() if name_there in stored}
+
+            if weights.keys() == names.keys() and missing.isdisjoint(names.values()):
+                self.load_state_dict(weights)
                 return True
         return False
 
@@ -106,16 +114,20 @@ class NliHead(nn.Module):
     specify one (appendix B); its baselines use this one.
     """
 
-    def __init__(self, width: int, hidden_size: int = 256, labels: int = 3, dropout: float = 0.1) -> None:
+    def __init__(self, width: int, hidden_size: int = 256, labels: int = NLI_LABELS, dropout: float = 0.1) -> None:
         super().__init__()
         self.hidden = nn.Linear(4 * width, hidden_size) if hidden_size else None
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(hidden_size or 4 * width, labels)
 
     def forward(self, premise: torch.Tensor, hypothesis: torch.Tensor) -> torch.Tensor:
-        u, v = (side.to(self.output.weight.dtype) for side in (premise, hypothesis))
+        """Logits of the classes, `(batch, labels)`."""
+        u = premise.to(self.output.weight.dtype)
+        v = hypothesis.to(self.output.weight.dtype)
         features = torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
-        return self.output(features if self.hidden is None else self.dropout(F.relu(self.hidden(features))))
+        if self.hidden is not None:
+            features = self.dropout(F.relu(self.hidden(features)))
+        return self.output(features)
 
     def loss(
         self, encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: Mapping[str, Any]
@@ -124,7 +136,11 @@ class NliHead(nn.Module):
 
         The batch has `premise_input_ids`, `premise_attention_mask`, likewise for `hypothesis`, and `labels`.
         """
-        sides = (encode(batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"]) for side in NLI_SIDES)
-        logits, labels = self(*sides), batch["labels"]
+        premise = encode(batch["premise_input_ids"], batch["premise_attention_mask"])
+        hypothesis = encode(batch["hypothesis_input_ids"], batch["hypothesis_attention_mask"])
+        logits = self(premise, hypothesis)
         logits = logits.to(accumulation_dtype(logits))
-        return F.cross_entropy(logits, labels), (logits.argmax(1) == labels).float().mean()
+
+        labels = batch["labels"]
+        accuracy = (logits.argmax(1) == labels).float().mean()
+        return F.cross_entropy(logits, labels), accuracy

@@ -35,8 +35,9 @@ class MemoryQueue(nn.Module):
     def __init__(self, size: int, width: int, storage: str = "float32") -> None:
         super().__init__()
         self.size = size
+        scales = torch.zeros(size, dtype=torch.float32) if storage == "int8" else None
         self.register_buffer("values", torch.zeros(size, width, dtype=getattr(torch, storage)))
-        self.register_buffer("scales", torch.zeros(size, dtype=torch.float32) if storage == "int8" else None)
+        self.register_buffer("scales", scales)
         self.register_buffer("texts", torch.zeros(size, dtype=torch.long))
         self.register_buffer("examples", torch.full((size,), NO_TEXT))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
@@ -44,6 +45,7 @@ class MemoryQueue(nn.Module):
 
     @property
     def count(self) -> int:
+        """Number of valid rows."""
         return int(self.filled)
 
     def keys(self) -> torch.Tensor | QuantizedRows:
@@ -59,13 +61,17 @@ class MemoryQueue(nn.Module):
         count = len(keys)
         if count > self.size:
             raise XlsrError(f"`queue_size` must be at least the {count:,} keys of a step, got {self.size:,}.")
+
         rows = (self.pointer + torch.arange(count, device=keys.device)) % self.size
-        if self.scales is not None:
-            quantized = quantize_rows(keys)
-            self.values[rows], self.scales[rows] = quantized.values, quantized.scales.to(self.scales.dtype)
-        else:
+        if self.scales is None:
             self.values[rows] = keys.to(self.values.dtype)
-        self.texts[rows], self.examples[rows] = texts, examples
+        else:
+            quantized = quantize_rows(keys)
+            self.values[rows] = quantized.values
+            self.scales[rows] = quantized.scales.to(self.scales.dtype)
+        self.texts[rows] = texts
+        self.examples[rows] = examples
+
         self.pointer.copy_((self.pointer + count) % self.size)
         self.filled.copy_((self.filled + count).clamp(max=self.size))
 
@@ -76,5 +82,6 @@ class MemoryQueue(nn.Module):
             init.constant_(buffer, NO_TEXT if name == "examples" else 0)
 
     def clear(self) -> None:
+        """Makes all rows free."""
         self.pointer.zero_()
         self.filled.zero_()

@@ -21,7 +21,6 @@ from hf_xlsr.trainers.dual_momentum import MemoryQueueCallback
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepKeys
 from hf_xlsr.utils.errors import XlsrError
 
-MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
 STREAMED_TEXTS = 20_000  # first texts of all streams, whose mean embedding is the centre
 
 
@@ -51,7 +50,7 @@ class LightweightTrainer(PairTrainer):
         config = model.config
         return PairCollator(
             self.tokenizers,
-            masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
+            masking=config.masking,
             mlm_probability=config.mlm_probability,
             mask_punctuation=config.mask_punctuation,
             identities=config.alignment_mask_duplicates or getattr(config, "queue_size", 0) > 0,

@@ -17,10 +17,10 @@ from hf_xlsr.encoders.reading import find_model, read_encoder, read_tokenizer, s
 from hf_xlsr.encoders.stock import check_token_ids, set_pad_token, usable_length, vocab_size_of
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.dual_momentum import DualMomentumModel
+from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
 
-NLI_LABELS = 3
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_]\w+)?")  # names of prompts that may be those of languages
 
 

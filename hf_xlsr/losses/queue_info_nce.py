@@ -17,6 +17,7 @@ from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import require_positive
 
 STORAGES = ("float32", "bfloat16", "int8")
+TEMPERATURE = 0.04  # of the paper
 LARGEST = 127  # of an 8-bit number
 # Rows of a chunk and bytes of its logits, at most. Measured on a CPU at batches of 256 and 1,024: 1,024 to 4,096
 # rows are about as fast, fewer and more are slower. An accelerator would wait for the launches of small chunks.
@@ -230,7 +231,7 @@ def queue_info_nce(
     positive_keys: torch.Tensor,
     queue: Rows,
     *,
-    temperature: float = 0.04,
+    temperature: float = TEMPERATURE,
     other_keys: torch.Tensor | None = None,
     masked: Pairs | None = None,
     chunk_size: int | None = None,

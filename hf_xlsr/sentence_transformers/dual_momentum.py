@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_xlsr.losses.queue_info_nce import TEMPERATURE
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.contrast import direction_loss, momentum_pairs, update_averages
@@ -82,7 +83,7 @@ class DualMomentumLoss(nn.Module):
         model: SentenceTransformer,
         queue_size: int = 65_536,
         momentum: float = 0.999,
-        temperature: float = 0.04,
+        temperature: float = TEMPERATURE,
         *,
         queue_storage: str = "float32",
         in_batch_negatives: bool = False,

@@ -5,10 +5,9 @@ from typing import Literal
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
-from transformers.utils.type_validators import interval
 
 from hf_xlsr.losses.cross_entropy import LOGITS
-from hf_xlsr.modeling.configuration import SentenceEncoderConfig
+from hf_xlsr.modeling.configuration import SentenceEncoderConfig, above_zero, at_least_one, at_least_zero, proper_share
 
 
 @strict
@@ -51,20 +50,20 @@ class CmlmConfig(SentenceEncoderConfig):
     keys_to_ignore_at_inference = ["losses", "statistics", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
-    projections: int = interval(min=1)(default=15)
-    projection_layers: int = interval(min=1)(default=3)
+    projections: int = at_least_one(default=15)
+    projection_layers: int = at_least_one(default=3)
     projection_width: int | None = None
     conditioning: Literal["input", "skip", "none", "next_sentence"] = "input"
     sentence_vector: Literal["pooled", "projected"] = "pooled"
-    mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=80 / 256)
-    logits_chunk_size: int = interval(min=1)(default=LOGITS)
-    cmlm_weight: float | int = interval(min=0)(default=1.0)
-    retrieval_weight: float | int = interval(min=0)(default=0.2)
-    nli_weight: float | int = interval(min=0)(default=1.0)
-    retrieval_margin: float | int = interval(min=0)(default=0.3)
-    retrieval_scale: float | int = interval(min=0, exclude_min=True)(default=1.0)
+    mlm_probability: float = proper_share(default=80 / 256)
+    logits_chunk_size: int = at_least_one(default=LOGITS)
+    cmlm_weight: float | int = at_least_zero(default=1.0)
+    retrieval_weight: float | int = at_least_zero(default=0.2)
+    nli_weight: float | int = at_least_zero(default=1.0)
+    retrieval_margin: float | int = at_least_zero(default=0.3)
+    retrieval_scale: float | int = above_zero(default=1.0)
     retrieval_normalize: bool = False
-    nli_labels: int = interval(min=0)(default=0)
+    nli_labels: int = at_least_zero(default=0)
 
     @property
     def conditioned(self) -> bool:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,11 +56,15 @@ class SentenceProjections(nn.Module):
         self, width: int, count: int, std: float = 0.02, *, layers: int = 3, hidden: int | None = None
     ) -> None:
         super().__init__()
-        self.width, self.count, self.std = width, count, std
-        widths = (width, *[hidden or 2 * width] * (layers - 1), width)
-        shapes = list(zip(widths, widths[1:], strict=False)) if count > 1 else []
-        self.weights = nn.ParameterList(torch.empty(count - 1, before, after) for before, after in shapes)
-        self.biases = nn.ParameterList(torch.empty(count - 1, 1, after) for _, after in shapes)
+        self.count = count
+        self.std = std
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        if count > 1:
+            widths = (width, *[hidden or 2 * width] * (layers - 1), width)
+            for inputs, outputs in pairwise(widths):
+                self.weights.append(nn.Parameter(torch.empty(count - 1, inputs, outputs)))
+                self.biases.append(nn.Parameter(torch.empty(count - 1, 1, outputs)))
         self.initialize()
 
     def initialize(self) -> None:
@@ -69,13 +74,16 @@ class SentenceProjections(nn.Module):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """`(batch, width)` to `(batch, count, width)`, the sentence embeddings first."""
-        own = vectors.unsqueeze(1)
+        first = vectors.unsqueeze(1)
         if self.count == 1:
-            return own
+            return first
+
         states = vectors.to(self.biases[0].dtype).expand(self.count - 1, *vectors.shape)  # (count - 1, batch, width)
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            states = torch.baddbmm(bias, F.relu(states) if number else states, weight)
-        return torch.cat([own, states.transpose(0, 1).to(own.dtype)], 1)
+            if number:
+                states = F.relu(states)
+            states = torch.baddbmm(bias, states, weight)
+        return torch.cat([first, states.transpose(0, 1).to(vectors.dtype)], 1)
 
 
 class MeanOfProjections(nn.Module):
@@ -135,9 +143,12 @@ class CmlmModel(EncoderWithLmHead):
                 f"CmlmModel needs sentence embeddings of the encoder's width {width}, which precede its tokens, got a "
                 f"head of width {config.hidden_size}."
             )
+
         parameters = inspect.signature(self.encoder.forward).parameters
+        token_types = getattr(text_config, "type_vocab_size", None) or 0
         self._takes_positions = "position_ids" in parameters
-        self._takes_types = "token_type_ids" in parameters
+        self._takes_types = "token_type_ids" in parameters and token_types > 1
+
         std = getattr(text_config, "initializer_range", 0.02)
         self.projections = SentenceProjections(
             width, config.projections, std, layers=config.projection_layers, hidden=config.projection_width
@@ -151,7 +162,9 @@ class CmlmModel(EncoderWithLmHead):
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Sentence embeddings as of `sentence_vector`, `(batch, width)`, float32, not normalised."""
         vectors = self._pooled(input_ids, attention_mask)
-        return vectors if self.config.sentence_vector == "pooled" else self.projections(vectors).mean(1)
+        if self.config.sentence_vector == "pooled":
+            return vectors
+        return self.projections(vectors).mean(1)
 
     def _pooled(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         mask = full_mask(input_ids, attention_mask)
@@ -165,7 +178,8 @@ class CmlmModel(EncoderWithLmHead):
 
         `views` are these vectors, `(batch, projections, width)`.
         """
-        tokens, mask = self.get_input_embeddings()(input_ids), full_mask(input_ids, attention_mask)
+        tokens = self.get_input_embeddings()(input_ids)
+        mask = full_mask(input_ids, attention_mask)
         states = self.encoder(
             inputs_embeds=torch.cat([views.to(tokens.dtype), tokens], 1),
             attention_mask=torch.cat([mask.new_ones(views.shape[:2]), mask], 1),
@@ -200,79 +214,140 @@ class CmlmModel(EncoderWithLmHead):
                 optionally hard negatives, further candidates of all sentences.
             nli: See `NliHead.loss`.
         """
-        config, losses, statistics = self.config, {}, {}
-        source = target = None
-        encode = encode_by_length(self.encode_sentences, cache_batch_size)
-        if second_input_ids is not None and first_input_ids is not None and labels is not None:
+        config = self.config
+        losses: dict[str, torch.Tensor] = {}
+        statistics: dict[str, torch.Tensor] = {}
+        if first_input_ids is not None and second_input_ids is not None and labels is not None:
             first = first_input_ids, full_mask(first_input_ids, first_attention_mask)
             second = second_input_ids, full_mask(second_input_ids, second_attention_mask)
-            if self.next_sentence_head is not None:  # every other second sentence follows another row's first one
-                rows = torch.arange(len(first_input_ids), device=first_input_ids.device)
-                first = first[0][rows - rows % 2], first[1][rows - rows % 2]
-            chunks = length_chunks(second[1], cache_batch_size)
-            parts = [
-                (*chunk(labels, *second), *without_padding(*(part[chunk.rows] for part in first))) for chunk in chunks
-            ]
-            if self.next_sentence_head is not None:
-                joint = encode_in_chunks(self._joint_states, cache_batch_size)
-                found, begun = zip(*(joint(*part) for part in parts), strict=True)
-                starts = in_order(list(begun), chunks)
-                follows = 1 - torch.arange(len(starts), device=starts.device) % 2
-                logits = self.next_sentence_head(starts)
-                losses["next_sentence"] = F.cross_entropy(logits.to(accumulation_dtype(logits)), follows)
-                statistics["next_sentence_accuracy"] = (logits.argmax(1) == follows).float().mean()
-            else:
-                masked = encode_in_chunks(self._masked_states, cache_batch_size)
-                found = tuple(masked(*part) for part in parts)
-            table, size = self.get_input_embeddings().weight, config.logits_chunk_size
-            tokens = torch.cat([part[0][part[0] != IGNORE] for part in parts])
-            losses["cmlm"] = self.lm_head.loss(
-                torch.cat(found), tokens, table, chunk_size=size, masked_tokens=masked_tokens
-            )
+            losses, statistics = self._text_losses(first, second, labels, cache_batch_size, masked_tokens)
+
+        source = target = None
+        encode = encode_by_length(self.encode_sentences, cache_batch_size)
         if retrieval is not None:
             pairs = retrieval["input_ids"], retrieval["attention_mask"]
             source, target = encode(*pairs).chunk(2)
-            given = (retrieval.get(f"negative_{name}") for name in ("input_ids", "attention_mask"))
-            negatives = encode_negatives(encode, pairs, *given)
+            negatives = encode_negatives(
+                encode, pairs, retrieval.get("negative_input_ids"), retrieval.get("negative_attention_mask")
+            )
             loss = partial(
                 additive_margin_loss,
                 margin=config.retrieval_margin,
                 scale=config.retrieval_scale,
                 normalize=config.retrieval_normalize,
             )
-            embeddings = gather_with_gradient(source), gather_with_gradient(target), negatives
-            losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *embeddings)
+
+            sides = gather_with_gradient(source), gather_with_gradient(target)
+            losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *sides, negatives)
+
         if nli is not None:
             losses["nli"], statistics["nli_accuracy"] = self.nli_head.loss(encode, nli)
-        weights = {"cmlm": config.cmlm_weight, "next_sentence": config.cmlm_weight}
-        weights |= {"retrieval": config.retrieval_weight, "nli": config.nli_weight}
-        return PairOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
-    def _masked_states(self, labels: torch.Tensor, *sentences: torch.Tensor) -> torch.Tensor:
+        weights = {
+            "cmlm": config.cmlm_weight,
+            "next_sentence": config.cmlm_weight,
+            "retrieval": config.retrieval_weight,
+            "nli": config.nli_weight,
+        }
+        return PairOutput(
+            loss=weighted_sum(losses, weights),
+            losses=losses,
+            statistics=statistics,
+            source_embeds=source,
+            target_embeds=target,
+        )
+
+    def _text_losses(
+        self,
+        first: tuple[torch.Tensor, torch.Tensor],
+        second: tuple[torch.Tensor, torch.Tensor],
+        labels: torch.Tensor,
+        cache_batch_size: int | None,
+        masked_tokens: torch.Tensor | None,
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Losses and statistics of running text: tokens and masks of first and of masked second sentences."""
+        losses: dict[str, torch.Tensor] = {}
+        statistics: dict[str, torch.Tensor] = {}
+        first_ids, first_mask = first
+        if self.next_sentence_head is not None:
+            # Every other second sentence follows the first one of the row before.
+            rows = torch.arange(len(labels), device=labels.device)
+            first_ids = first_ids[rows - rows % 2]
+            first_mask = first_mask[rows - rows % 2]
+
+        chunks = length_chunks(second[1], cache_batch_size)
+        inputs: list[tuple[torch.Tensor, ...]] = []
+        for chunk in chunks:
+            first_chunk = without_padding(first_ids[chunk.rows], first_mask[chunk.rows])
+            inputs.append((*chunk(labels, *second), *first_chunk))
+
+        if self.next_sentence_head is None:
+            encode = encode_in_chunks(self._masked_states, cache_batch_size)
+            masked_states = [encode(*chunk_inputs) for chunk_inputs in inputs]
+        else:
+            encode = encode_in_chunks(self._joint_states, cache_batch_size)
+            masked_states, first_states = zip(*(encode(*chunk_inputs) for chunk_inputs in inputs), strict=True)
+
+            logits = self.next_sentence_head(in_order(first_states, chunks))
+            follows = 1 - torch.arange(len(logits), device=logits.device) % 2
+            losses["next_sentence"] = F.cross_entropy(logits.to(accumulation_dtype(logits)), follows)
+            statistics["next_sentence_accuracy"] = (logits.argmax(1) == follows).float().mean()
+
+        masked_labels = [chunk_labels[chunk_labels != IGNORE] for chunk_labels, *_ in inputs]
+        losses["cmlm"] = self.lm_head.loss(
+            torch.cat(masked_states),
+            torch.cat(masked_labels),
+            self.get_input_embeddings().weight,
+            chunk_size=self.config.logits_chunk_size,
+            masked_tokens=masked_tokens,
+        )
+        return losses, statistics
+
+    def _masked_states(
+        self,
+        labels: torch.Tensor,
+        second_ids: torch.Tensor,
+        second_mask: torch.Tensor,
+        first_ids: torch.Tensor,
+        first_mask: torch.Tensor,
+    ) -> torch.Tensor:
         """States of the masked tokens of the second sentences, conditioned on the first, `(tokens, width)`."""
-        second, second_mask, first, first_mask = sentences
-        chosen = labels != IGNORE
+        masked = labels != IGNORE
         if self.config.conditioning == "none":
-            return self.encoder(input_ids=second, attention_mask=second_mask).last_hidden_state[chosen]
-        views = self.projections(self._pooled(first, first_mask))
-        states = self.conditioned_states(views, second, second_mask)[chosen]
+            return self.encoder(input_ids=second_ids, attention_mask=second_mask).last_hidden_state[masked]
+
+        views = self.projections(self._pooled(first_ids, first_mask))
+        states = self.conditioned_states(views, second_ids, second_mask)[masked]
         if self.skip is None:
             return states
-        return self.skip(torch.cat([states, views.flatten(1).to(states.dtype)[chosen.nonzero()[:, 0]]], 1))
 
-    def _joint_states(self, labels: torch.Tensor, *sentences: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows_of_tokens = masked.nonzero()[:, 0]
+        views_of_tokens = views.flatten(1).to(states.dtype)[rows_of_tokens]
+        return self.skip(torch.cat([states, views_of_tokens], 1))
+
+    def _joint_states(
+        self,
+        labels: torch.Tensor,
+        second_ids: torch.Tensor,
+        second_mask: torch.Tensor,
+        first_ids: torch.Tensor,
+        first_mask: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Both sentences as one input: states of masked tokens, `(tokens, width)`; first states, `(batch, width)`."""
-        second, second_mask, first, first_mask = sentences
-        ids = torch.cat([first, second], 1)
-        mask, options = torch.cat([first_mask, second_mask], 1), dict[str, torch.Tensor]()
+        first_length = first_ids.shape[1]
+        input_ids = torch.cat([first_ids, second_ids], 1)
+        mask = torch.cat([first_mask, second_mask], 1)
+
+        options: dict[str, torch.Tensor] = {}
         if self._takes_positions:  # not counting the padding between both
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0) + first_position(self.encoder)
-        if self._takes_types and (getattr(self.config.get_text_config(), "type_vocab_size", None) or 1) > 1:
-            options["token_type_ids"] = (
-                (torch.arange(ids.shape[1], device=ids.device) >= first.shape[1]).long().expand_as(ids)
-            )
-        states = self.encoder(input_ids=ids, attention_mask=mask, **options).last_hidden_state
-        return states[:, first.shape[1] :][labels != IGNORE], states[:, 0]
+        if self._takes_types:
+            columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+            options["token_type_ids"] = (columns >= first_length).long().expand_as(input_ids)
+
+        states = self.encoder(input_ids=input_ids, attention_mask=mask, **options).last_hidden_state
+        second_states = states[:, first_length:]
+        return second_states[labels != IGNORE], states[:, 0]
 
     def sentence_encoder(self, tokenizer: Any) -> SentenceEncoder:
         """As the base; with `sentence_vector` `projected` the head has a module that sentence-transformers lacks."""
@@ -280,11 +355,12 @@ class CmlmModel(EncoderWithLmHead):
         if self.config.sentence_vector == "pooled":
             return encoder
         part = encoder.single()
-        head = part.head or []
-        last = [module for module in head[-1:] if isinstance(module, Normalize)]
-        inner = head[: len(head) - len(last)]
-        changed = replace(part, head=[*inner, MeanOfProjections(self.projections), *last])
-        return replace(encoder, parts={"": changed})
+        head = list(part.head or ())
+        position = len(head)
+        if head and isinstance(head[-1], Normalize):
+            position -= 1
+        head.insert(position, MeanOfProjections(self.projections))
+        return replace(encoder, parts={"": replace(part, head=head)})
 
     def to_sentence_transformer(self, tokenizer: Any) -> SentenceTransformer:
         """As the base, for `sentence_vector` `pooled`."""

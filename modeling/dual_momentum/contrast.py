@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from hf_xlsr.losses.combination import matryoshka_mean
-from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce, truncate_rows
+from hf_xlsr.losses.queue_info_nce import Pairs, matching_pairs, queue_info_nce, truncate_rows
 from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.utils.distributed import gather_rows, process_index
 from hf_xlsr.utils.errors import XlsrError
@@ -33,59 +34,105 @@ def direction_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
 
-    All vectors have length 1; `keys` and `negatives` have no gradient. Masks and their statistics need `texts`, hashes of
-    the keys' texts, and `examples`, numbers of the pairs. With `texts`, one of the hard negatives of all processes
-    that is a query's own translation does not count, as its hash in `negative_texts` tells. `gather` takes in-batch
-    negatives from all processes. Returns the mean loss, and the statistics of `DualMomentumOutput`.
+    Args:
+        config: Temperature and masks.
+        queries: Unit vectors, `(batch, width)`.
+        keys: Those of the translations, `(batch, width)`, without gradient.
+        queue: The queue of the translations' language.
+        texts: Hashes of the keys' texts, `(batch,)`; masks and statistics need them and `examples`.
+        examples: Numbers of the pairs, `(batch,)`.
+        negatives: Keys of the hard negatives of all processes, `(negatives, width)`, without gradient.
+        negative_texts: Hashes of their texts, `(negatives,)`. With `texts`, a query's own translation is no negative.
+        matryoshka_dims: Widths of truncated embeddings, see `matryoshka_mean`.
+        gather: Whether in-batch negatives come from all processes.
+
+    Returns:
+        The mean loss, and the statistics that `DualMomentumModel` describes.
     """
-    statistics: dict[str, torch.Tensor] = {}
-    rows = columns = torch.empty(0, dtype=torch.long, device=queries.device)
-    bank: Any = queries.new_empty(0, queries.shape[1])
-    queue_texts = queue_examples = rows
+    queue_keys: Any = queries.new_empty(0, queries.shape[1])
+    other_keys = keys[:0]
+    shares: dict[str, float] = {}
     if queue is not None:
-        bank, count = queue.keys(), queue.count
-        queue_texts, queue_examples = queue.texts[:count], queue.examples[:count]
-        statistics["queue/filled"] = queries.new_tensor(count / queue.size)
-    others, own_column = None, None
-    if config.in_batch_negatives:
-        others = gather_rows(keys) if gather else keys
-        first = len(bank) + (process_index() * len(keys) if gather else 0)
-        own_column = first + torch.arange(len(keys), device=keys.device)
+        queue_keys = queue.keys()
+        shares["queue/filled"] = len(queue_keys) / queue.size
+
+    # Queries and negatives that do not count for them, by the negatives' columns: queue, batch, hard negatives.
+    masked: list[Pairs] = []
     if texts is not None and examples is not None:
-        if others is not None:
-            queue_texts = torch.cat([queue_texts, gather_rows(texts) if gather else texts])
-            queue_examples = torch.cat([queue_examples, gather_rows(examples) if gather else examples])
-        rows, columns = matching_pairs(texts, queue_texts)
-        own = examples[rows] == queue_examples[columns]
-        for name, chosen in (("queue/stale", own), ("queue/duplicates", ~own)):
-            in_queue = rows[chosen & (columns < len(bank))]
-            statistics[name] = queries.new_tensor(in_queue.unique().numel() / len(queries))
-        kept = (own & config.mask_stale_keys) | (~own & config.mask_duplicates)
-        rows, columns = rows[kept], columns[kept]
+        equal_pairs, equal_shares = _equal_texts(config, queue, len(queue_keys), texts, examples, gather=gather)
+        masked.append(equal_pairs)
+        shares |= equal_shares
     elif config.mask_stale_keys or config.mask_duplicates:
         raise XlsrError("mask_stale_keys and mask_duplicates need `texts` and `examples`; use DualCollator.")
-    if own_column is not None:
-        rows = torch.cat([rows, torch.arange(len(queries), device=rows.device)])
-        columns = torch.cat([columns, own_column])
+
+    if config.in_batch_negatives:
+        other_keys = gather_rows(keys) if gather else keys
+        rank_offset = process_index() * len(keys) if gather else 0
+        rows = torch.arange(len(keys), device=keys.device)
+        masked.append((rows, len(queue_keys) + rank_offset + rows))
+
     if negatives is not None:
         if texts is not None and negative_texts is not None:
-            same, which = matching_pairs(texts, negative_texts)
-            first = len(bank) + (0 if others is None else len(others))
-            rows, columns = torch.cat([rows, same]), torch.cat([columns, first + which])
-        others = negatives if others is None else torch.cat([others, negatives])
+            rows, columns = matching_pairs(texts, negative_texts)
+            masked.append((rows, len(queue_keys) + len(other_keys) + columns))
+        other_keys = torch.cat([other_keys, negatives])
 
-    def info_nce(queries: torch.Tensor, keys: torch.Tensor, others: torch.Tensor | None) -> torch.Tensor:
-        queue_rows = bank
-        if matryoshka_dims:
-            queue_rows = truncate_rows(bank, queries.shape[1])
-            queries, keys = normalize(queries, dim=-1), normalize(keys, dim=-1)
-            others = None if others is None else normalize(others, dim=-1)
-        masked = (rows, columns) if len(rows) else None
-        return queue_info_nce(
-            queries, keys, queue_rows, temperature=config.temperature, other_keys=others, masked=masked
+    contrast = partial(queue_info_nce, temperature=config.temperature, masked=_joined(masked))
+
+    def info_nce(queries: torch.Tensor, keys: torch.Tensor, other_keys: torch.Tensor) -> torch.Tensor:
+        if not matryoshka_dims:
+            return contrast(queries, keys, queue_keys, other_keys=other_keys)
+        return contrast(
+            normalize(queries, dim=-1),
+            normalize(keys, dim=-1),
+            truncate_rows(queue_keys, queries.shape[1]),
+            other_keys=normalize(other_keys, dim=-1),
         )
 
-    return matryoshka_mean(info_nce, matryoshka_dims, queries, keys, others), statistics
+    loss = matryoshka_mean(info_nce, matryoshka_dims, queries, keys, other_keys)
+    return loss, {name: queries.new_tensor(share) for name, share in shares.items()}
+
+
+def _equal_texts(
+    config: DualMomentumConfig,
+    queue: MemoryQueue | None,
+    queue_rows: int,
+    texts: torch.Tensor,
+    examples: torch.Tensor,
+    *,
+    gather: bool,
+) -> tuple[Pairs, dict[str, float]]:
+    """Queries and keys with the text of their translation that the configuration masks; shares of such queries."""
+    key_texts = texts[:0]
+    key_examples = examples[:0]
+    if queue is not None:
+        key_texts = queue.texts[:queue_rows]
+        key_examples = queue.examples[:queue_rows]
+
+    if config.in_batch_negatives:
+        key_texts = torch.cat([key_texts, gather_rows(texts) if gather else texts])
+        key_examples = torch.cat([key_examples, gather_rows(examples) if gather else examples])
+
+    rows, columns = matching_pairs(texts, key_texts)
+    same_pair = examples[rows] == key_examples[columns]
+    in_queue = columns < queue_rows
+    stale_queries = rows[same_pair & in_queue].unique()
+    duplicate_queries = rows[~same_pair & in_queue].unique()
+    shares = {
+        "queue/stale": stale_queries.numel() / len(texts),
+        "queue/duplicates": duplicate_queries.numel() / len(texts),
+    }
+
+    masked = (same_pair & config.mask_stale_keys) | (~same_pair & config.mask_duplicates)
+    return (rows[masked], columns[masked]), shares
+
+
+def _joined(masked: list[Pairs]) -> Pairs | None:
+    """The rows and columns of all masked pairs; None without any."""
+    if not any(len(rows) for rows, _ in masked):
+        return None
+    rows, columns = zip(*masked, strict=True)
+    return torch.cat(rows), torch.cat(columns)
 
 
 def momentum_pairs(base: nn.Module, average: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
@@ -105,7 +152,10 @@ def momentum_pairs(base: nn.Module, average: nn.Module) -> Iterator[tuple[nn.Par
 @torch.no_grad()
 def update_averages(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], momentum: float) -> None:
     """Equation 1 in place: `momentum * average + (1 - momentum) * base` for each pair of base and average."""
-    pairs = list(pairs)
-    if pairs:
-        averages = [average for _, average in pairs]
-        torch._foreach_lerp_(averages, [base.detach().to(average) for base, average in pairs], 1 - momentum)
+    averages = []
+    bases = []
+    for base, average in pairs:
+        averages.append(average)
+        bases.append(base.detach().to(average))
+    if averages:
+        torch._foreach_lerp_(averages, bases, 1 - momentum)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,11 +14,18 @@ from torch.nn.functional import normalize
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
-from hf_xlsr.encoders.heads import build_head, head_config, run_head
+from hf_xlsr.encoders.heads import head_config, run_head
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.losses.combination import weighted_sum
-from hf_xlsr.modeling.base import PairOutput, XlsrPreTrainedModel, adopted_head, head_inputs, with_dropout
+from hf_xlsr.modeling.base import (
+    PairOutput,
+    XlsrPreTrainedModel,
+    adopted_head,
+    attention_of,
+    head_inputs,
+    with_dropout,
+)
 from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives, full_mask
 from hf_xlsr.modeling.heads import NliHead
 from hf_xlsr.modeling.memory_queue import MemoryQueue
@@ -80,28 +87,35 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def __init__(self, config: DualMomentumConfig, given: Mapping[str, EncoderPart] | None = None) -> None:
         super().__init__(config)
         config.fill_in_heads()
-        attention = {"attn_implementation": config._attn_implementation}
+
         self.encoders: Any = nn.ModuleDict()
         self.heads: Any = nn.ModuleDict()
-        for name, value in (config.encoder_configs or {}).items():
-            self.encoders[name] = encoder_from_config(value, **attention) if given is None else given[name].encoder
-        for name, head in (config.heads or {}).items():
-            self.heads[name] = build_head(head) if given is None else adopted_head(head, given[name].head)
+        for name, encoder_config in config.encoder_configs.items():
+            if given is None:
+                self.encoders[name] = encoder_from_config(encoder_config, attn_implementation=attention_of(config))
+            else:
+                self.encoders[name] = given[name].encoder
+        for name, head_values in (config.heads or {}).items():
+            self.heads[name] = adopted_head(head_values, given[name].head if given else None)
         self.heads.requires_grad_(config.train_head)
+
         self.nli_head: Any = None
         if config.nli_labels:
             self.nli_head = NliHead(config.hidden_size, config.nli_hidden_size, config.nli_labels, config.nli_dropout)
-        self.momentum_encoders, self.momentum_heads = nn.ModuleDict(), nn.ModuleDict()
+
+        self.momentum_encoders = nn.ModuleDict()
+        self.momentum_heads = nn.ModuleDict()
         if config.use_momentum:
             self.momentum_encoders = copy.deepcopy(self.encoders)
             self.momentum_heads = copy.deepcopy(self.heads)
-        self.queues = nn.ModuleDict()
+
+        self.queues: Any = nn.ModuleDict()
         if config.queue_size:
-            for language in config.languages or ():
+            for language in config.languages:
                 self.queues[language] = MemoryQueue(config.queue_size, config.hidden_size, config.queue_storage)
-        self.prompt_lengths: dict[
-            str, int
-        ] = {}  # by encoder; tokens that a head with `include_prompt: false` leaves out
+
+        # Tokens of the prompt by encoder, which a pooling with `include_prompt: false` leaves out.
+        self.prompt_lengths: dict[str, int] = {}
         self.post_init()
         self.reset_momentum()  # post_init initialised new heads and their copies differently
         self.freeze_momentum()
@@ -117,11 +131,14 @@ class DualMomentumModel(XlsrPreTrainedModel):
             **options: Values of `DualMomentumConfig`, such as `queue_size`; a shared encoder needs `languages`.
         """
         read = read_encoder(encoders, "encoders")
-        parts = {
-            name or SHARED: replace(part, encoder=with_dropout(part.encoder, dropout))
-            for name, part in read.parts.items()
-        }
-        heads = {name: head_config(part.head) for name, part in parts.items() if part.head is not None}
+        parts: dict[str, EncoderPart] = {}
+        heads: dict[str, Any] = {}
+        for route, part in read.parts.items():
+            name = route or SHARED
+            parts[name] = replace(part, encoder=with_dropout(part.encoder, dropout))
+            if part.head is not None:
+                heads[name] = head_config(part.head)
+
         values: dict[str, Any] = {
             "languages": list(parts),
             "encoder_configs": {name: part.encoder.config for name, part in parts.items()},
@@ -142,10 +159,13 @@ class DualMomentumModel(XlsrPreTrainedModel):
             if "mismatch" in str(error):  # of the sizes of tensors
                 check_queues(str(path), kwargs.get("config") or kwargs)
             raise
+
         model, info = loaded
-        if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
+        missing = set(info["missing_keys"])
+        queue_names = {f"queues.{name}" for name in model.queues.state_dict()}
+        if queue_names - missing:
             check_queues(str(path), model.config)  # a float32 queue would read int8 numbers as keys
-        if any(name.startswith(MOMENTUM) for name in info["missing_keys"]):
+        if any(name.startswith(MOMENTUM) for name in missing):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
         model.heads.requires_grad_(model.config.train_head)
@@ -162,17 +182,21 @@ class DualMomentumModel(XlsrPreTrainedModel):
         names = list(self.encoders)
         name = names[0] if len(names) == 1 else self.config.encoder_of(language)
         resized = self.encoders[name].resize_token_embeddings(new_num_tokens, *args, **kwargs)
+
         if self.config.use_momentum:
             average: Any = self.momentum_encoders[name]
-            before = average.get_input_embeddings().num_embeddings
+            old_size = average.get_input_embeddings().num_embeddings
             table = average.resize_token_embeddings(new_num_tokens, *args, **kwargs)
             with torch.no_grad():
-                table.weight[before:] = resized.weight[before:].to(table.weight)  # each was initialised at random
+                # New rows were drawn at random, for each table anew.
+                table.weight[old_size:] = resized.weight[old_size:].to(table.weight)
             self.freeze_momentum()
-        (self.config.encoder_configs or {})[name].vocab_size = resized.num_embeddings
+
+        self.config.encoder_configs[name].vocab_size = resized.num_embeddings
         return resized
 
     def freeze_momentum(self) -> None:
+        """Makes the optimiser leave the momentum encoders alone."""
         self.momentum_encoders.requires_grad_(False)
         self.momentum_heads.requires_grad_(False)
 
@@ -189,22 +213,24 @@ class DualMomentumModel(XlsrPreTrainedModel):
         yield from momentum_pairs(self.heads, self.momentum_heads)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Selects the weights of another model to start training from.
+        """The weights of another model to start training from.
 
         A queue of another size or storage is dropped as a whole. Encoders and heads also initialise missing momentum
         copies.
         """
-        own, chosen = self.state_dict(), dict(tensors)
-        forms = [{name: (value.shape, value.dtype) for name, value in part.items()} for part in (own, tensors)]
-        for language in self.queues:
-            names = [name for name in own if name.startswith(f"queues.{language}.")]
-            if any(forms[0][name] != forms[1].get(name) for name in names):
-                chosen = {name: value for name, value in chosen.items() if name not in names}
+        state = self.state_dict()
+        weights = dict(tensors)
         for name, value in tensors.items():
-            momentum_name = f"momentum_{name}"  # for encoders and heads
-            if momentum_name in own:
-                chosen.setdefault(momentum_name, value)
-        return chosen
+            momentum_name = f"momentum_{name}"  # of encoders and heads
+            if momentum_name in state:
+                weights.setdefault(momentum_name, value)
+
+        for language, queue in self.queues.items():
+            names = [f"queues.{language}.{name}" for name in queue.state_dict()]
+            if any(_form(state[name]) != _form(tensors.get(name)) for name in names):
+                for name in names:
+                    weights.pop(name, None)
+        return weights
 
     @torch.no_grad()
     def reset_momentum(self) -> None:
@@ -213,31 +239,34 @@ class DualMomentumModel(XlsrPreTrainedModel):
             self.momentum_encoders.load_state_dict(self.encoders.state_dict())
             self.momentum_heads.load_state_dict(self.heads.state_dict())
 
-    def momentum_update(self, momentum: float | None = None) -> None:
+    def momentum_update(self) -> None:
         """Equation 1: `momentum * average + (1 - momentum) * base` for each momentum parameter."""
         if self.config.use_momentum:
-            update_averages(self.momentum_pairs(), self.config.momentum if momentum is None else momentum)
+            update_averages(self.momentum_pairs(), self.config.momentum)
 
     def enqueue(self, language: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
         """Adds keys to the queue of a language; see `MemoryQueue.enqueue`."""
-        if (queue := self._queue(language)) is not None:
-            queue.enqueue(keys, texts, examples)
+        if language in self.queues:
+            self.queues[language].enqueue(keys, texts, examples)
 
     def _queue(self, language: str) -> MemoryQueue | None:
-        return cast(MemoryQueue, self.queues[language]) if language in self.queues else None
+        return dict(self.queues).get(language)
 
     def encode_sentences(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, *, language: str, keys: bool = False
     ) -> torch.Tensor:
         """Unit sentence embeddings `h`, `(batch, width)`, float32; with `keys` those of the momentum encoder."""
         name = self.config.encoder_of(language)
-        momentum = keys and self.config.use_momentum
-        encoders = self.momentum_encoders if momentum else self.encoders
-        heads: Any = self.momentum_heads if momentum else self.heads
+        encoder = self.encoders[name]
+        head = self.heads[name]
+        if keys and self.config.use_momentum:
+            encoder = self.momentum_encoders[name]
+            head = self.momentum_heads[name]
+
         mask = full_mask(input_ids, attention_mask)
-        states = encoders[name](input_ids=input_ids, attention_mask=mask).last_hidden_state
+        states = encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
         features = head_inputs(states, input_ids, mask, self.prompt_lengths.get(name, 0))
-        return normalize(run_head(heads[name], features), dim=-1)
+        return normalize(run_head(head, features), dim=-1)
 
     @can_return_tuple
     def forward(
@@ -285,33 +314,38 @@ class DualMomentumModel(XlsrPreTrainedModel):
             encode = partial(self.encode_sentences, language=language, keys=keys)
             return encode_by_length(encode, cache_batch_size) if cache_batch_size else encode
 
-        source, target = encode(source_lang)(*source_batch), encode(target_lang)(*target_batch)
+        source = encode(source_lang)(*source_batch)
+        target = encode(target_lang)(*target_batch)
         if not return_loss:
             return PairOutput(source_embeds=source, target_embeds=target)
-        source_keys, target_keys = source.detach(), target.detach()
-        if self.config.use_momentum:
-            with torch.no_grad():
+
+        source_keys = source.detach()
+        target_keys = target.detach()
+        with torch.no_grad():
+            if self.config.use_momentum:
                 source_keys = encode(source_lang, keys=True)(*source_batch)
                 target_keys = encode(target_lang, keys=True)(*target_batch)
-        with torch.no_grad():
-            negatives = encode_negatives(
-                encode(target_lang, keys=True), target_batch, negative_input_ids, negative_attention_mask
-            )
+            encode_keys = encode(target_lang, keys=True)
+            negatives = encode_negatives(encode_keys, target_batch, negative_input_ids, negative_attention_mask)
         if negatives is not None and target_texts is not None:
             negative_texts = gather_ragged(target_texts[:0] if negative_texts is None else negative_texts)
+
         direction = partial(direction_loss, self.config, matryoshka_dims=matryoshka_dims)
-        forward, onward = direction(
+        source_loss, source_statistics = direction(
             source, target_keys, self._queue(target_lang), target_texts, examples, negatives, negative_texts
         )
-        backward, back = direction(target, source_keys, self._queue(source_lang), source_texts, examples)
-        losses = {"source_to_target": forward, "target_to_source": backward}
-        weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
+        target_loss, target_statistics = direction(
+            target, source_keys, self._queue(source_lang), source_texts, examples
+        )
+        losses = {"source_to_target": source_loss, "target_to_source": target_loss}
         if nli is not None:
             losses["nli"], _ = self.nli_head.loss(encode(nli["lang"]), nli)
+
+        weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         return PairOutput(
             loss=weighted_sum(losses, weights),
             losses=losses,
-            statistics={name: (onward[name] + back[name]) / 2 for name in onward},
+            statistics={name: (value + target_statistics[name]) / 2 for name, value in source_statistics.items()},
             source_embeds=source,
             target_embeds=target,
             source_keys=source_keys,
@@ -324,19 +358,20 @@ class DualMomentumModel(XlsrPreTrainedModel):
         `tokenizers` are by language or by the name of the encoder, or one for a shared encoder.
         """
         config = self.config
-        given = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(config.languages or (), tokenizers)
-        built: dict[str, EncoderPart] = {}
-        parts: dict[str, EncoderPart] = {}
-        for language in config.languages or ():
+        stored_options = config.transformer_options or {}
+        routes: dict[str, EncoderPart] = {}
+        for language in config.languages:
             name = config.encoder_of(language)
-            tokenizer = given[language] if language in given else given.get(name)
-            if name not in built:
-                options = dict((config.transformer_options or {}).get(name) or {})
-                built[name] = EncoderPart(self.encoders[name], tokenizer, list(self.heads[name]), options)
-            parts[language] = replace(built[name], tokenizer=tokenizer)
-        if SHARED in built and len({id(part.tokenizer) for part in parts.values()}) == 1:
-            parts = {"": built[SHARED]}
-        return SentenceEncoder(parts, config.settings)
+            tokenizer = tokenizers
+            if isinstance(tokenizers, Mapping):
+                tokenizer = tokenizers[language] if language in tokenizers else tokenizers.get(name)
+            options = dict(stored_options.get(name) or {})
+            routes[language] = EncoderPart(self.encoders[name], tokenizer, list(self.heads[name]), options)
+
+        one_tokenizer = len({id(part.tokenizer) for part in routes.values()}) == 1
+        if SHARED in self.encoders and one_tokenizer:
+            routes = {"": next(iter(routes.values()))}
+        return SentenceEncoder(routes, config.settings)
 
     def to_sentence_transformer(self, tokenizers: Any) -> SentenceTransformer:
         """A copy of the encoders as a stock sentence-transformers model; for routes see `sentence_encoder`."""
@@ -345,5 +380,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
 def check_queues(path: str, expected: Any) -> None:
     """Checks that saved queues have the size, storage and width of a configuration."""
-    stored, names = DualMomentumConfig.from_pretrained(path), ("queue_size", "queue_storage", "projection_dim")
+    stored = DualMomentumConfig.from_pretrained(path)
+    names = ("queue_size", "queue_storage", "projection_dim")
     check_same(path, {name: getattr(stored, name) for name in names}, expected)
+
+
+def _form(tensor: torch.Tensor | None) -> tuple[torch.Size, torch.dtype] | None:
+    """Shape and type of a tensor; None for none."""
+    return None if tensor is None else (tensor.shape, tensor.dtype)

@@ -5,12 +5,18 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
-from transformers.utils.type_validators import interval
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.encoders.stock import ATTENTION_DROPOUTS, STATE_DROPOUTS, own_dropout
 from hf_xlsr.losses.cross_entropy import LOGITS
-from hf_xlsr.modeling.configuration import SentenceEncoderConfig
+from hf_xlsr.modeling.configuration import (
+    SentenceEncoderConfig,
+    above_zero,
+    at_least_one,
+    at_least_zero,
+    proper_share,
+    share,
+)
 
 POSITIONS = 512  # of the decoder, for encoders without a table of positions
 
@@ -54,19 +60,19 @@ class HictlConfig(SentenceEncoderConfig):
     keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
-    sentence_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
-    negative_interpolation: float | int = interval(min=0, max=1)(default=0.0)
-    word_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
-    sampling_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
-    negative_words: int = interval(min=1)(default=512)
+    sentence_temperature: float | int = above_zero(default=1.0)
+    negative_interpolation: float | int = share(default=0.0)
+    word_temperature: float | int = above_zero(default=1.0)
+    sampling_temperature: float | int = above_zero(default=1.0)
+    negative_words: int = at_least_one(default=512)
     word_query: Literal["plain", "masked"] = "plain"
-    lm_weight: float | int = interval(min=0)(default=1.0)
-    sentence_weight: float | int = interval(min=0)(default=1.0)
-    word_weight: float | int = interval(min=0)(default=1.0)
-    mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=0.15)
-    logits_chunk_size: int = interval(min=1)(default=LOGITS)
+    lm_weight: float | int = at_least_zero(default=1.0)
+    sentence_weight: float | int = at_least_zero(default=1.0)
+    word_weight: float | int = at_least_zero(default=1.0)
+    mlm_probability: float = proper_share(default=0.15)
+    logits_chunk_size: int = at_least_one(default=LOGITS)
     classifier_dropout: float | int | None = None
-    decoder_layers: int = interval(min=1)(default=4)
+    decoder_layers: int = at_least_one(default=4)
     word_similarity: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -75,6 +81,12 @@ class HictlConfig(SentenceEncoderConfig):
                 "xlm-roberta", vocab_size=250_002, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
             )
         super().__post_init__(**kwargs)
+
+    @property
+    def reads_masked_input(self) -> bool:
+        """Whether a loss needs the language model's input: its own, or the contrast of words with a masked query."""
+        masked_query = self.word_weight > 0 and self.word_query == "masked"
+        return self.lm_weight > 0 or masked_query
 
     def default_head(self) -> HeadConfig:
         """The paper's: a linear projection of the first state, of the same width."""
@@ -90,10 +102,13 @@ class HictlConfig(SentenceEncoderConfig):
     def decoder_config(self, positions: int = POSITIONS) -> PreTrainedConfig:
         """Stock configuration of the decoder: BERT layers with cross-attention, of the encoder's width."""
         encoder = self.get_text_config()
-        same = ("layer_norm_eps", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
+        names = ("layer_norm_eps", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
+        same = {name: getattr(encoder, name) for name in names if hasattr(encoder, name)}
+
         # An encoder with only one of the two kinds of dropout sets both.
         of_states = own_dropout(encoder, (*STATE_DROPOUTS, *ATTENTION_DROPOUTS), 0.0)
         of_attention = own_dropout(encoder, (*ATTENTION_DROPOUTS, *STATE_DROPOUTS), 0.0)
+
         return AutoConfig.for_model(
             "bert",
             vocab_size=encoder.vocab_size,
@@ -107,5 +122,5 @@ class HictlConfig(SentenceEncoderConfig):
             add_cross_attention=True,
             hidden_dropout_prob=of_states,
             attention_probs_dropout_prob=of_attention,
-            **{name: getattr(encoder, name) for name in same if hasattr(encoder, name)},
+            **same,
         )

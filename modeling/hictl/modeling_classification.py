@@ -52,13 +52,16 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.num_labels: int = config.num_labels or 1
-        self.encoder: Any = encoder if encoder is not None else encoder_from_config(text_config)
-        self.takes_token_types = (
-            "token_type_ids" in inspect.signature(self.encoder.forward).parameters
-            and (getattr(text_config, "type_vocab_size", None) or 0) > 1
-        )
+        self.encoder: Any = encoder_from_config(text_config) if encoder is None else encoder
+
+        parameters = inspect.signature(self.encoder.forward).parameters
+        token_types = getattr(text_config, "type_vocab_size", None) or 0
+        self.takes_token_types = "token_type_ids" in parameters and token_types > 1
+
         dropout = config.classifier_dropout
-        self.dropout = nn.Dropout(own_dropout(text_config, DROPOUTS, 0.0) if dropout is None else dropout)
+        if dropout is None:
+            dropout = own_dropout(text_config, DROPOUTS, 0.0)
+        self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(text_config.hidden_size, self.num_labels)
         self.post_init()
 
@@ -82,9 +85,12 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             **options: Values of `HictlConfig`, such as `classifier_dropout` or `id2label`.
         """
         started = start_encoder(encoder, place=place, dropout=dropout)
-        own = {**config_of_encoder(started), "num_labels": num_labels}
-        own["problem_type"] = "regression" if num_labels == 1 else "single_label_classification"
-        return cls(HictlConfig(**{**own, **options}), started)
+        values = {
+            **config_of_encoder(started),
+            "num_labels": num_labels,
+            "problem_type": "regression" if num_labels == 1 else "single_label_classification",
+        }
+        return cls(HictlConfig(**{**values, **options}), started)
 
     @can_return_tuple
     def forward(
@@ -104,27 +110,30 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`.
             **kwargs: `output_attentions` and `output_hidden_states`, as of any model.
         """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
         if self.takes_token_types:
-            inputs["token_type_ids"] = token_type_ids
-        outputs = self.encoder(**{name: value for name, value in inputs.items() if value is not None})
+            kwargs["token_type_ids"] = token_type_ids
+        outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state[:, 0]))
-        losses = None
+
+        loss = losses = None
         if labels is not None:
-            exact = logits.to(accumulation_dtype(logits))
-            if self.num_labels == 1:
-                losses = {"regression": F.mse_loss(exact.view(-1), labels.view(-1).to(exact.dtype))}
-            else:
-                # torch's mean is NaN if no row has a label.
-                total = F.cross_entropy(exact, labels.view(-1), ignore_index=IGNORE, reduction="sum")
-                losses = {"classification": total / (labels != IGNORE).sum().clamp(min=1)}
+            loss = self._loss(logits.to(accumulation_dtype(logits)), labels.view(-1))
+            losses = {"regression" if self.num_labels == 1 else "classification": loss}
+
         return HictlClassifierOutput(
-            loss=next(iter(losses.values())) if losses else None,
+            loss=loss,
             losses=losses,
             logits=logits,
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
         )
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.num_labels == 1:
+            return F.mse_loss(logits.view(-1), labels.to(logits.dtype))
+        # torch's mean is NaN if no row has a label.
+        total = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+        return total / (labels != IGNORE).sum().clamp(min=1)
 
 
 def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = None) -> Any:
@@ -133,19 +142,21 @@ def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = 
     `given` is anything that `hf_xlsr.encoders.reading.read_encoder` reads, or the place of any HICTL model. `place` is
     its name in error messages.
     """
-    found = find_model(given) if isinstance(given, str | Path) else None
-    if found is None or found.model_type != HictlConfig.model_type:
+    saved = find_model(given) if isinstance(given, str | Path) else None
+    if saved is None or saved.model_type != HictlConfig.model_type:
         encoder = read_encoder(given, place).single(place).encoder
         if is_causal(encoder):
             raise XlsrError(
                 f"{place} must read whole sentences in its first state, got a causal {type(encoder).__name__}."
             )
         return with_dropout(encoder, dropout)
+
     # The output layer is not used, so its size does not matter.
     loaded: Any = HictlForSequenceClassification.from_pretrained(
-        found.path, dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True
+        saved.path, dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True
     )
     model, info = loaded
-    if missing := sorted(name for name in info["missing_keys"] if name.startswith("encoder.")):
+    missing = sorted(name for name in info["missing_keys"] if name.startswith("encoder."))
+    if missing:
         raise XlsrError(f"{place} '{given}': missing weights ({missing[0]}, ...).")
     return with_dropout(model.encoder, dropout)

@@ -19,7 +19,7 @@ from hf_xlsr.encoders.reading import encoder_folder, read_encoder, read_tokenize
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
 from hf_xlsr.losses.cross_entropy import IGNORE, masked_lm_loss
 from hf_xlsr.losses.in_batch import row_lengths
-from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder
+from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, attention_of, config_of_encoder
 from hf_xlsr.modeling.heads import TokenBias
 from hf_xlsr.utils.errors import XlsrError
 
@@ -97,9 +97,11 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         super().__init__(config)
         text_config = config.get_text_config()
         self.encoder = encoder_from_config(text_config) if encoder is None else encoder
-        decoder = config.decoder_config(max_positions(self.encoder) or POSITIONS)
-        decoder.vocab_size, decoder.pad_token_id = 1, 0  # it uses the encoder's table
-        self.decoder = encoder_from_config(decoder, attn_implementation=config._attn_implementation)
+
+        decoder_config = config.decoder_config(max_positions(self.encoder) or POSITIONS)
+        decoder_config.vocab_size = 1  # it uses the encoder's table
+        decoder_config.pad_token_id = 0
+        self.decoder = encoder_from_config(decoder_config, attn_implementation=attention_of(config))
         self.decoder.set_input_embeddings(None)
         self.output_bias = OutputBias(text_config.vocab_size)
         self.post_init()
@@ -128,13 +130,18 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         started = start_encoder(encoder, dropout=dropout)
         if random_weights:
             started = encoder_from_config(started.config)
-        if tokenizer is None:
-            named = isinstance(encoder, str | Path)
-            tokenizer = read_tokenizer(encoder_folder(encoder)) if named else read_encoder(encoder).single().tokenizer
+
+        if tokenizer is None and isinstance(encoder, str | Path):
+            tokenizer = read_tokenizer(encoder_folder(encoder))
+        elif tokenizer is None:
+            tokenizer = read_encoder(encoder).single().tokenizer
+
         check_token_ids(tokenizer, started.config.vocab_size if tokens is None else len(tokens))
-        for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
-            setattr(started.config, name, token)
+        first_token, last_token = sentence_ends(tokenizer)
+        started.config.bos_token_id = first_token
+        started.config.eos_token_id = last_token
         started.config.pad_token_id = tokenizer.pad_token_id
+
         model = cls(HictlConfig(**{**config_of_encoder(started), **options}), started)
         if tokens is not None:
             model.keep_tokens(tokens)
@@ -155,12 +162,13 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
     @torch.no_grad()
     def keep_tokens(self, tokens: Sequence[int]) -> None:
         """Reduces the vocabulary to `tokens`, in that order, which `trim_vocabulary` returns."""
-        old, chosen = self.get_input_embeddings(), torch.as_tensor(tokens, device=self.device)
-        padding = None if old.padding_idx is None else list(tokens).index(old.padding_idx)
-        new = nn.Embedding(len(chosen), old.weight.shape[1], padding, _weight=old.weight[chosen])
-        self.set_input_embeddings(new)
-        self.output_bias.bias = nn.Parameter(self.output_bias.bias[chosen])
-        self.config.get_text_config().vocab_size = len(chosen)
+        embeddings = self.get_input_embeddings()
+        rows = torch.as_tensor(tokens, device=self.device)
+        table = embeddings.weight[rows]
+        padding = None if embeddings.padding_idx is None else list(tokens).index(embeddings.padding_idx)
+        self.set_input_embeddings(nn.Embedding(*table.shape, padding, _weight=table))
+        self.output_bias.bias = nn.Parameter(self.output_bias.bias[rows])
+        self.config.get_text_config().vocab_size = len(rows)
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         """The encoder as `generate` calls it; the stock one is `model.encoder`."""
@@ -174,15 +182,17 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         return HictlEncoderOutput(last_hidden_state=states, word_similarities=self._similarities(states))
 
     def _similarities(self, states: torch.Tensor) -> torch.Tensor | None:
-        table = self.get_input_embeddings().weight
-        return word_similarities(states[:, 0], table) if self.config.word_similarity else None
+        if not self.config.word_similarity:
+            return None
+        return word_similarities(states[:, 0], self.get_input_embeddings().weight)
 
     def shift_right(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder input that predicts `labels`: the start token and all labels but the last."""
         config = self.config.get_text_config()
-        before = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) == IGNORE, config.pad_token_id or 0)
-        before[:, 0] = config.bos_token_id
-        return before
+        shifted = labels.roll(1, dims=1)
+        shifted = shifted.masked_fill(shifted == IGNORE, config.pad_token_id or 0)
+        shifted[:, 0] = config.bos_token_id
+        return shifted
 
     @can_return_tuple
     def forward(
@@ -218,34 +228,47 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             encoder_outputs = self.encode(input_ids, attention_mask)
         elif not isinstance(encoder_outputs, dict):
             encoder_outputs = HictlEncoderOutput(*encoder_outputs)
+
         states = encoder_outputs["last_hidden_state"]
         similarities = encoder_outputs.get("word_similarities")
         if similarities is None:
             similarities = self._similarities(states)
+
         table = self.get_input_embeddings()
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.shift_right(labels)
+        if use_cache is None:
+            use_cache = labels is None and self.decoder.config.use_cache
         decoded = self.decoder(
             inputs_embeds=table(decoder_input_ids),
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=states,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
-            use_cache=labels is None and self.decoder.config.use_cache if use_cache is None else use_cache,
+            use_cache=use_cache,
             **{name: value for name, value in kwargs.items() if value is not None},
         )
-        hidden = decoded.last_hidden_state
+
         bias = self.output_bias(similarities)
-        logits = loss = mean = None
+        logits = loss = losses = None
         if labels is None:
-            logits = hidden @ table.weight.T + (bias if similarities is None else bias.unsqueeze(1))
+            logits = decoded.last_hidden_state @ table.weight.T + bias.unsqueeze(-2)
         else:
-            options: dict[str, Any] = {"label_smoothing": label_smoothing, "chunk_size": self.config.logits_chunk_size}
-            mean = masked_lm_loss(hidden, labels, table.weight, bias, **options)
-            loss = mean if num_items_in_batch is None else mean * (labels != IGNORE).sum() / num_items_in_batch
+            loss = masked_lm_loss(
+                decoded.last_hidden_state,
+                labels,
+                table.weight,
+                bias,
+                label_smoothing=label_smoothing,
+                chunk_size=self.config.logits_chunk_size,
+            )
+            losses = {"translation": loss}
+            if num_items_in_batch is not None:
+                loss = loss * (labels != IGNORE).sum() / num_items_in_batch
+
         return HictlTranslationOutput(
             loss=loss,
-            losses=None if mean is None else {"translation": mean},
+            losses=losses,
             logits=logits,
             past_key_values=decoded.past_key_values,
             decoder_hidden_states=decoded.hidden_states,

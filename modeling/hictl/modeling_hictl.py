@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from transformers.utils import can_return_tuple
@@ -14,7 +13,7 @@ from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weight
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
 from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
-from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput
+from hf_xlsr.modeling.base import EncoderWithLmHead, PairOutput, zero_of
 from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, full_mask, in_order, length_chunks
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
@@ -50,10 +49,10 @@ class HictlForPreTraining(EncoderWithLmHead):
         ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
         >>> model = HictlForPreTraining(HictlConfig(text_config=encoder, negative_words=4))
         >>> ids = torch.tensor([[2, 5, 3], [2, 6, 3], [2, 7, 3], [2, 8, 3]])  # two pairs: rows 0 and 2, rows 1 and 3
-        >>> both = torch.tensor([[2, 5, 3, 7, 3], [2, 6, 3, 8, 3]])
-        >>> masked, labels = both.clone(), torch.full_like(both, -100)
-        >>> masked[:, 1], labels[:, 1] = 4, both[:, 1]
-        >>> output = model(ids, lm_input_ids=masked, lm_labels=labels, joint_input_ids=both,
+        >>> joint = torch.tensor([[2, 5, 3, 7, 3], [2, 6, 3, 8, 3]])
+        >>> masked = torch.tensor([[2, 4, 3, 7, 3], [2, 4, 3, 8, 3]])
+        >>> labels = torch.where(masked == joint, -100, joint)
+        >>> output = model(ids, lm_input_ids=masked, lm_labels=labels, joint_input_ids=joint,
         ...                special_ids=torch.tensor([0, 2, 3, 4]))
         >>> sorted(output.losses)
         ['lm', 'sentence', 'word']
@@ -123,25 +122,25 @@ class HictlForPreTraining(EncoderWithLmHead):
             positive_probability: Mean probability that the contrast of sentences gave to translations in the last steps,
                 which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
         """
+        encode = encode_by_length(self.encode_sentences, cache_batch_size)
+        if not return_loss:
+            source, target = encode(input_ids, attention_mask).chunk(2)
+            return PairOutput(source_embeds=source, target_embeds=target)
+
         config = self.config
-        needed = {"joint_input_ids": joint_input_ids, "special_ids": special_ids} if config.word_weight else {}
-        if config.lm_weight or (config.word_weight and config.word_query == "masked"):
-            needed |= {"lm_input_ids": lm_input_ids, "lm_labels": lm_labels}
-        missing = [name for name, value in needed.items() if value is None]
-        if return_loss and missing:
-            raise XlsrError(f"Missing inputs: {', '.join(missing)}. Use HictlCollator.")
+        self._check_inputs(
+            lm_input_ids=lm_input_ids, lm_labels=lm_labels, joint_input_ids=joint_input_ids, special_ids=special_ids
+        )
+
         losses: dict[str, torch.Tensor] = {}
         statistics: dict[str, torch.Tensor] = {}
-        source = target = None
-        if config.sentence_weight or not return_loss:
-            encode_sentences = encode_by_length(self.encode_sentences, cache_batch_size)
-            source, target = encode_sentences(input_ids, attention_mask).chunk(2)
-        if not return_loss:
-            return PairOutput(source_embeds=source, target_embeds=target)
-        if source is not None and target is not None:
+        source = target = query = None
+
+        if config.sentence_weight:
+            source, target = encode(input_ids, attention_mask).chunk(2)
             chunked = encode_in_chunks(self.encode_sentences, cache_batch_size)
-            hard = negative_input_ids, negative_attention_mask
-            negatives = encode_negatives(chunked, (input_ids, attention_mask), *hard)
+            sentences = input_ids, attention_mask
+            negatives = encode_negatives(chunked, sentences, negative_input_ids, negative_attention_mask)
             contrast = partial(
                 sentence_contrast_loss,
                 temperature=config.sentence_temperature,
@@ -149,40 +148,87 @@ class HictlForPreTraining(EncoderWithLmHead):
             )
             pairs = gather_with_gradient(source), gather_with_gradient(target)
             losses["sentence"] = matryoshka_mean(contrast, matryoshka_dims, *pairs, negatives)
-        query = None
-        if lm_input_ids is not None and lm_labels is not None and "lm_labels" in needed:
-            encode = encode_in_chunks(self._masked_states, cache_batch_size)
-            mask = full_mask(lm_input_ids, lm_attention_mask)
-            chunks = length_chunks(mask, cache_batch_size)
-            parts = [chunk(lm_labels, lm_input_ids, mask) for chunk in chunks]
-            queries, states = zip(*(encode(*part) for part in parts), strict=True)
-            query = in_order(list(queries), chunks)
-            if self.lm_head is not None:
-                labels = torch.cat([labels[labels != IGNORE] for labels, _, _ in parts])
-                table, size = self.get_input_embeddings().weight, config.logits_chunk_size
-                losses["lm"] = self.lm_head.loss(
-                    torch.cat(states), labels, table, chunk_size=size, masked_tokens=masked_tokens
-                )
+
+        if config.reads_masked_input and lm_input_ids is not None and lm_labels is not None:
+            masked_input = lm_input_ids, full_mask(lm_input_ids, lm_attention_mask)
+            query, lm_loss = self._masked_input_loss(masked_input, lm_labels, cache_batch_size, masked_tokens)
+            if lm_loss is not None:
+                losses["lm"] = lm_loss
+
         if config.word_weight and joint_input_ids is not None and special_ids is not None:
+            joint = joint_input_ids, full_mask(joint_input_ids, joint_attention_mask)
             if config.word_query == "plain":
-                query = encode_in_chunks(self.first_states, cache_batch_size)(joint_input_ids, joint_attention_mask)
+                query = encode_in_chunks(self.first_states, cache_batch_size)(*joint)
             if query is not None:
-                joint = joint_input_ids, full_mask(joint_input_ids, joint_attention_mask)
                 losses["word"], statistics["hard_words"] = self._word_loss(query, *joint, special_ids)
+
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
-            # DDP waits for the gradient of every parameter, including the unused head.
-            loss = loss + 0.0 * sum(parameter.sum() for parameter in self.head.parameters())
+            loss = loss + zero_of(self.head)
         return PairOutput(loss=loss, losses=losses, statistics=statistics, source_embeds=source, target_embeds=target)
+
+    def _check_inputs(self, **inputs: torch.Tensor | None) -> None:
+        """Checks that the batch has what the losses with a weight need."""
+        needed: list[str] = []
+        if self.config.word_weight:
+            needed += ["joint_input_ids", "special_ids"]
+        if self.config.reads_masked_input:
+            needed += ["lm_input_ids", "lm_labels"]
+
+        missing = [name for name in needed if inputs[name] is None]
+        if missing:
+            raise XlsrError(f"Missing inputs: {', '.join(missing)}. Use HictlCollator.")
+
+    def _masked_input_loss(
+        self,
+        masked_input: tuple[torch.Tensor, torch.Tensor],
+        labels: torch.Tensor,
+        cache_batch_size: int | None,
+        masked_tokens: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """First states of the masked input, `(batch, width)`, and the loss of the language model, if it is trained."""
+        encode = encode_in_chunks(self._masked_states, cache_batch_size)
+        chunks = length_chunks(masked_input[1], cache_batch_size)
+
+        first_states = []
+        masked_states = []
+        masked_labels = []
+        for chunk in chunks:
+            chunk_labels, *chunk_input = chunk(labels, *masked_input)
+            chunk_first_states, chunk_masked_states = encode(chunk_labels, *chunk_input)
+            first_states.append(chunk_first_states)
+            masked_states.append(chunk_masked_states)
+            masked_labels.append(chunk_labels[chunk_labels != IGNORE])
+
+        query = in_order(first_states, chunks)
+        if self.lm_head is None:
+            return query, None
+
+        loss = self.lm_head.loss(
+            torch.cat(masked_states),
+            torch.cat(masked_labels),
+            self.get_input_embeddings().weight,
+            chunk_size=self.config.logits_chunk_size,
+            masked_tokens=masked_tokens,
+        )
+        return query, loss
 
     def _word_loss(
         self, query: torch.Tensor, joint_ids: torch.Tensor, mask: torch.Tensor, special_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The word-level loss, and the share of hard negatives among the drawn words of some pairs."""
-        config, table = self.config, self.get_input_embeddings().weight
+        table = self.get_input_embeddings().weight
         bags = bags_of_words(joint_ids, mask, special_ids)
-        options: dict[str, Any] = {"count": config.negative_words, "temperature": config.sampling_temperature}
-        negatives = draw_negative_words(query, table, bags, special_ids=special_ids, **options)
-        loss = word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
+
+        negatives = draw_negative_words(
+            query,
+            table,
+            bags,
+            special_ids=special_ids,
+            count=self.config.negative_words,
+            temperature=self.config.sampling_temperature,
+        )
+
+        loss = word_contrast_loss(query, table, bags, negatives, temperature=self.config.word_temperature)
         return loss, hard_word_share(query[:WATCHED_PAIRS], table, negatives[:WATCHED_PAIRS])

@@ -1,6 +1,6 @@
 """Configurations of the lightweight dual transformer, and of a student with its losses."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
@@ -8,7 +8,25 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
 from hf_xlsr.losses.cross_entropy import LOGITS
-from hf_xlsr.modeling.configuration import SentenceEncoderConfig
+from hf_xlsr.modeling.configuration import SentenceEncoderConfig, above_zero, at_least_one, at_least_zero, proper_share
+
+GenerativeTask = Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"]
+
+
+class TaskInputs(NamedTuple):
+    """How the tokens of a generative task are masked, see `PairCollator`, and the inputs of `forward` that it needs."""
+
+    masking: Literal["none", "single", "mlm"]
+    labels: tuple[str, ...]
+
+
+TASK_INPUTS: dict[str, TaskInputs] = {
+    "ugt": TaskInputs("single", ("masked_ids", "original_ids")),
+    "smlm": TaskInputs("single", ("masked_ids",)),
+    "xtr": TaskInputs("none", ()),
+    "mlm": TaskInputs("mlm", ("mlm_labels",)),
+    "mlm+xtr": TaskInputs("mlm", ("mlm_labels", "original_ids")),
+}
 
 
 def paper_encoder_config(**overrides: Any) -> PreTrainedConfig:
@@ -75,24 +93,29 @@ class LightweightConfig(SentenceEncoderConfig):
     keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
-    generative_task: Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"] = "ugt"
+    generative_task: GenerativeTask = "ugt"
     generative_head: Literal["linear", "released"] = "linear"
     label_mode: Literal["accumulate", "set"] = "accumulate"
     mask_punctuation: bool = False
-    mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=0.15)
-    alignment_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
+    mlm_probability: float = proper_share(default=0.15)
+    alignment_temperature: float | int = above_zero(default=1.0)
     alignment_normalize: bool = False
     alignment_mask_duplicates: bool = False
-    similarity_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
+    similarity_temperature: float | int = above_zero(default=1.0)
     similarity_normalize: bool = False
     similarity_reduction: Literal["batchmean", "sum"] = "batchmean"
     # Near 1 the cosine is 0 in float32, and the loss is not a number.
     similarity_epsilon: float = interval(min=1e-6, max=1, exclude_max=True)(default=1e-4)
-    generative_weight: float | int = interval(min=0)(default=1.0)
-    alignment_weight: float | int = interval(min=0)(default=2.0)
-    similarity_weight: float | int = interval(min=0)(default=2.0)
+    generative_weight: float | int = at_least_zero(default=1.0)
+    alignment_weight: float | int = at_least_zero(default=2.0)
+    similarity_weight: float | int = at_least_zero(default=2.0)
     initialization: Literal["bert", "released"] = "bert"
-    logits_chunk_size: int = interval(min=1)(default=LOGITS)
+    logits_chunk_size: int = at_least_one(default=LOGITS)
+
+    @property
+    def masking(self) -> str:
+        """How `PairCollator` masks tokens for the generative task: `none`, `single` or `mlm`."""
+        return TASK_INPUTS[self.generative_task].masking if self.generative_weight else "none"
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.text_config is None:
@@ -129,16 +152,16 @@ class DistillationConfig(LightweightConfig):
 
     teacher_dim: int | None = None
     teacher_loss: Literal["cosine", "mse"] = "cosine"
-    teacher_weight: float | int = interval(min=0)(default=1.0)
-    matching_weight: float | int = interval(min=0)(default=0.0)
-    matching_temperature: float | int = interval(min=0, exclude_min=True)(default=0.05)
-    queue_size: int = interval(min=0)(default=0)
-    queue_weight: float | int = interval(min=0)(default=1.0)
-    queue_temperature: float | int = interval(min=0, exclude_min=True)(default=0.05)
-    generative_task: Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"] = "xtr"
+    teacher_weight: float | int = at_least_zero(default=1.0)
+    matching_weight: float | int = at_least_zero(default=0.0)
+    matching_temperature: float | int = above_zero(default=0.05)
+    queue_size: int = at_least_zero(default=0)
+    queue_weight: float | int = at_least_zero(default=1.0)
+    queue_temperature: float | int = above_zero(default=0.05)
+    generative_task: GenerativeTask = "xtr"
     alignment_normalize: bool = True
     alignment_mask_duplicates: bool = True
-    alignment_temperature: float | int = interval(min=0, exclude_min=True)(default=0.05)
-    generative_weight: float | int = interval(min=0)(default=0.0)
-    alignment_weight: float | int = interval(min=0)(default=1.0)
-    similarity_weight: float | int = interval(min=0)(default=0.0)
+    alignment_temperature: float | int = above_zero(default=0.05)
+    generative_weight: float | int = at_least_zero(default=0.0)
+    alignment_weight: float | int = at_least_zero(default=1.0)
+    similarity_weight: float | int = at_least_zero(default=0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -21,23 +20,15 @@ from hf_xlsr.losses.distillation import matching_loss, teacher_loss
 from hf_xlsr.losses.generative import generative_loss
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
 from hf_xlsr.losses.similarity import similarity_loss
-from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel
+from hf_xlsr.modeling.base import PairOutput, SentenceEncoderModel, zero_of
 from hf_xlsr.modeling.encoding import encode_negatives, full_mask
 from hf_xlsr.modeling.heads import LmHead
 from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
 
-from .configuration_lightweight import DistillationConfig, LightweightConfig
+from .configuration_lightweight import TASK_INPUTS, DistillationConfig, LightweightConfig
 from .labels import generative_labels
-
-LABELS_OF_TASK: dict[str, tuple[str, ...]] = {
-    "ugt": ("masked_ids", "original_ids"),
-    "smlm": ("masked_ids",),
-    "xtr": (),
-    "mlm": ("mlm_labels",),
-    "mlm+xtr": ("mlm_labels", "original_ids"),
-}
 
 
 class LightweightDualTransformer(SentenceEncoderModel):
@@ -62,6 +53,8 @@ class LightweightDualTransformer(SentenceEncoderModel):
 
     config: LightweightConfig
     config_class = LightweightConfig  # postponed annotations hide the type from the line above
+    loss_names: tuple[str, ...] = ("generative", "alignment", "similarity")
+    """Losses that may be trained; the configuration has the weight of each."""
 
     def __init__(self, config: LightweightConfig, given: EncoderPart | None = None) -> None:
         super().__init__(config, given)
@@ -71,6 +64,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 f"The generative task needs sentence embeddings of the encoder's width {text_config.hidden_size}, got a "
                 f"head of width {config.hidden_size}. Set generative_weight to 0."
             )
+
         released = config.generative_head == "released"
         self.lm_head = LmHead(
             text_config.hidden_size,
@@ -96,9 +90,11 @@ class LightweightDualTransformer(SentenceEncoderModel):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.LayerNorm, nn.Embedding)):
                 module.reset_parameters()
-        layers = list(getattr(getattr(self.encoder, "encoder", None), "layer", []))
+
+        transformer = getattr(self.encoder, "encoder", None)
+        layers = list(getattr(transformer, "layer", []))
         for layer in layers[1:]:
-            layer.load_state_dict(copy.deepcopy(layers[0].state_dict()))
+            layer.load_state_dict(layers[0].state_dict())
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Sentence embeddings, `(batch, width)`, before the fully connected layer and not normalised."""
@@ -128,7 +124,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
         masked_tokens: torch.Tensor | None = None,
         identities: torch.Tensor | None = None,
         return_loss: bool = True,
-        **more: Any,
+        **extra_inputs: Any,
     ) -> PairOutput:
         """Encodes the stacked pairs and computes equation 7; for inputs that are not listed see `XlsrPreTrainedModel`.
 
@@ -144,87 +140,134 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 `mlm+xtr`.
             mask_token_id: Id of `<mask>`, for label mode `set`.
             identities: Equal numbers for equal texts, `(2, batch)`, for `alignment_mask_duplicates`.
-            **more: Inputs of `extra_losses`.
+            **extra_inputs: Inputs of `extra_losses`.
         """
         encode = encode_in_chunks(self._encode, cache_batch_size)
-        pooled, states = encode(input_ids, attention_mask, mlm_labels)
-        source, target = pooled.chunk(2)
+        embeddings, masked_states = encode(input_ids, attention_mask, mlm_labels)
+        source, target = embeddings.chunk(2)
         if not return_loss:
             return PairOutput(source_embeds=source, target_embeds=target)
-        config, losses = self.config, {}
-        if config.generative_weight:
-            given = {"masked_ids": masked_ids, "mlm_labels": mlm_labels, "original_ids": original_ids}
-            if missing := [name for name in LABELS_OF_TASK[config.generative_task] if given[name] is None]:
-                needed = " and ".join(missing)
-                raise XlsrError(f"generative_task '{config.generative_task}' needs {needed}. Use PairCollator.")
-            parts = []
-            if mlm_labels is not None and config.generative_task.startswith("mlm"):
-                tokens, table = mlm_labels[mlm_labels != IGNORE], self.get_input_embeddings().weight
-                options: dict[str, Any] = {"chunk_size": config.logits_chunk_size, "masked_tokens": masked_tokens}
-                parts.append(self.lm_head.loss(states, tokens, table, **options))
-            if config.generative_task != "mlm":
+
+        losses: dict[str, torch.Tensor] = {}
+        if self.config.generative_weight:
+            task = self.config.generative_task
+            self._check_labels(masked_ids=masked_ids, mlm_labels=mlm_labels, original_ids=original_ids)
+            generative_losses = []
+            if mlm_labels is not None and task.startswith("mlm"):
+                generative_losses.append(self._token_loss(masked_states, mlm_labels, masked_tokens))
+            if task != "mlm":
                 ids = input_ids if original_ids is None else original_ids
-                parts.append(self._generative(pooled, ids, attention_mask, masked_ids, mask_token_id))
-            losses["generative"] = torch.stack(parts).mean()
-        pairs = source, target
-        if any(self.loss_weights.get(name) for name in ("alignment", "similarity", "matching")):
-            pairs = gather_with_gradient(source), gather_with_gradient(target)  # equally many rows in all processes
-        if config.alignment_weight:
+                sentence_loss = self._sentence_loss(embeddings, ids, attention_mask, masked_ids, mask_token_id)
+                generative_losses.append(sentence_loss)
+            losses["generative"] = torch.stack(generative_losses).mean()
+
+        pairs = gather_with_gradient(source), gather_with_gradient(target)  # equally many rows in all processes
+        if self.config.alignment_weight:
             chunked = encode_in_chunks(self.encode_sentences, cache_batch_size)
-            hard = negative_input_ids, negative_attention_mask
-            negatives = encode_negatives(chunked, (input_ids, attention_mask), *hard)
-            known = identities if config.alignment_mask_duplicates else None
-            alignment = partial(
-                alignment_loss,
-                temperature=config.alignment_temperature,
-                normalize=config.alignment_normalize,
-                identities=None if known is None else gather_rows(known.T).T,
-            )
-            losses["alignment"] = matryoshka_mean(alignment, matryoshka_dims, *pairs, negatives)
-        if config.similarity_weight:
-            similarity = partial(
-                similarity_loss,
-                temperature=config.similarity_temperature,
-                normalize=config.similarity_normalize,
-                reduction=config.similarity_reduction,
-                epsilon=config.similarity_epsilon,
-            )
-            losses["similarity"] = matryoshka_mean(similarity, matryoshka_dims, *pairs)
-        losses |= self.extra_losses(torch.cat([source, target]), pairs, matryoshka_dims, identities=identities, **more)
+            sentences = input_ids, attention_mask
+            negatives = encode_negatives(chunked, sentences, negative_input_ids, negative_attention_mask)
+            losses["alignment"] = self._alignment_loss(pairs, negatives, identities, matryoshka_dims)
+        if self.config.similarity_weight:
+            losses["similarity"] = self._similarity_loss(pairs, matryoshka_dims)
+
+        both_sides = torch.cat([source, target])
+        losses |= self.extra_losses(both_sides, pairs, matryoshka_dims, identities=identities, **extra_inputs)
+
         loss = weighted_sum(losses, self.loss_weights)
-        if not config.generative_weight:
-            # DDP waits for the gradient of every parameter, including the unused head.
-            loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.lm_head.parameters()]).sum()
+        if not self.config.generative_weight:
+            loss = loss + zero_of(self.lm_head)
         return PairOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
 
     @property
     def loss_weights(self) -> dict[str, float]:
         """The weight of each loss, by its name."""
-        return {name: getattr(self.config, f"{name}_weight") for name in ("generative", "alignment", "similarity")}
+        return {name: getattr(self.config, f"{name}_weight") for name in self.loss_names}
 
     def extra_losses(
-        self, embeds: torch.Tensor, pairs: tuple[torch.Tensor, ...], matryoshka_dims: Sequence[int] | None, **more: Any
+        self,
+        embeds: torch.Tensor,
+        pairs: tuple[torch.Tensor, ...],
+        matryoshka_dims: Sequence[int] | None,
+        **inputs: Any,
     ) -> dict[str, torch.Tensor]:
-        """Losses that a subclass adds, by name, with their weights in `loss_weights`.
+        """Losses that a subclass adds, by name, with their names in `loss_names`.
 
         `embeds` are the embeddings of this process, sources over targets, `pairs` the two sides of all processes.
         """
         return {}
 
-    def _generative(
+    def _check_labels(self, **labels: torch.Tensor | None) -> None:
+        """Checks that the batch has the labels of the generative task."""
+        task = self.config.generative_task
+        missing = [name for name in TASK_INPUTS[task].labels if labels[name] is None]
+        if missing:
+            raise XlsrError(f"generative_task '{task}' needs {' and '.join(missing)}. Use PairCollator.")
+
+    def _token_loss(
+        self, masked_states: torch.Tensor, mlm_labels: torch.Tensor, masked_tokens: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Masked language modelling from the states of the masked tokens."""
+        return self.lm_head.loss(
+            masked_states,
+            mlm_labels[mlm_labels != IGNORE],
+            self.get_input_embeddings().weight,
+            chunk_size=self.config.logits_chunk_size,
+            masked_tokens=masked_tokens,
+        )
+
+    def _sentence_loss(
         self,
-        pooled: torch.Tensor,
+        embeddings: torch.Tensor,
         ids: torch.Tensor,
         attention_mask: torch.Tensor,
         masked_ids: torch.Tensor | None,
         mask_token_id: int | None,
     ) -> torch.Tensor:
         """The sentence-level task, which reads the sentence embedding (figure 1)."""
-        task, table = self.config.generative_task, self.get_input_embeddings().weight
-        options = {"task": "xtr" if task == "mlm+xtr" else task, "label_mode": self.config.label_mode}
-        labels = generative_labels(ids, attention_mask, masked_ids, mask_token_id=mask_token_id, **options)
-        states, size = self.lm_head(pooled.to(table.dtype)), self.config.logits_chunk_size
-        return generative_loss(states, table, self.lm_head.bias, *labels, chunk_size=size)
+        task = self.config.generative_task
+        labels = generative_labels(
+            ids,
+            attention_mask,
+            masked_ids,
+            task="xtr" if task == "mlm+xtr" else task,
+            label_mode=self.config.label_mode,
+            mask_token_id=mask_token_id,
+        )
+
+        table = self.get_input_embeddings().weight
+        states = self.lm_head(embeddings.to(table.dtype))
+        return generative_loss(states, table, self.lm_head.bias, *labels, chunk_size=self.config.logits_chunk_size)
+
+    def _alignment_loss(
+        self,
+        pairs: tuple[torch.Tensor, ...],
+        negatives: torch.Tensor | None,
+        identities: torch.Tensor | None,
+        matryoshka_dims: Sequence[int] | None,
+    ) -> torch.Tensor:
+        """Equation 5, with hard negatives as further candidates."""
+        all_identities = None
+        if identities is not None and self.config.alignment_mask_duplicates:
+            all_identities = gather_rows(identities.T).T
+
+        loss = partial(
+            alignment_loss,
+            temperature=self.config.alignment_temperature,
+            normalize=self.config.alignment_normalize,
+            identities=all_identities,
+        )
+        return matryoshka_mean(loss, matryoshka_dims, *pairs, negatives)
+
+    def _similarity_loss(self, pairs: tuple[torch.Tensor, ...], matryoshka_dims: Sequence[int] | None) -> torch.Tensor:
+        """Equation 6."""
+        loss = partial(
+            similarity_loss,
+            temperature=self.config.similarity_temperature,
+            normalize=self.config.similarity_normalize,
+            reduction=self.config.similarity_reduction,
+            epsilon=self.config.similarity_epsilon,
+        )
+        return matryoshka_mean(loss, matryoshka_dims, *pairs)
 
 
 class DistillationModel(LightweightDualTransformer):
@@ -247,19 +290,17 @@ class DistillationModel(LightweightDualTransformer):
 
     config: DistillationConfig
     config_class = DistillationConfig
+    loss_names = (*LightweightDualTransformer.loss_names, "teacher", "matching", "queue")
 
     def __init__(self, config: DistillationConfig, given: EncoderPart | None = None) -> None:
         super().__init__(config, given)
         width = config.hidden_size
-        other = config.teacher_dim not in (None, width)
-        self.teacher_projection = nn.Linear(width, config.teacher_dim or width) if other else nn.Identity()
-        self.queue = MemoryQueue(config.queue_size, config.teacher_dim or width) if config.queue_size else None
+        teacher_width = config.teacher_dim or width
+        self.teacher_projection: nn.Module = nn.Identity()
+        if teacher_width != width:
+            self.teacher_projection = nn.Linear(width, teacher_width)
+        self.queue = MemoryQueue(config.queue_size, teacher_width) if config.queue_size else None
         self.post_init()
-
-    @property
-    def loss_weights(self) -> dict[str, float]:
-        names = ("teacher", "matching", "queue")
-        return {**super().loss_weights, **{name: getattr(self.config, f"{name}_weight") for name in names}}
 
     def extra_losses(  # type: ignore[override]  # with inputs of its own
         self,
@@ -273,29 +314,30 @@ class DistillationModel(LightweightDualTransformer):
 
         Truncation concerns `matching` alone; the others compare whole embeddings with the teacher's.
         """
-        config, losses = self.config, {}
-        taught = self.teacher_projection(embeds.to(self.lm_head.dense.weight.dtype))
-        losses["teacher"] = teacher_loss(taught, teacher_embeds.repeat(2, 1), kind=config.teacher_loss)
-        if config.matching_weight:
-            loss = partial(matching_loss, teacher=gather_rows(teacher_embeds), temperature=config.matching_temperature)
+        student = self.teacher_projection(embeds.to(self.lm_head.dense.weight.dtype))
+        losses = {"teacher": teacher_loss(student, teacher_embeds.repeat(2, 1), kind=self.config.teacher_loss)}
+        if self.config.matching_weight:
+            teacher = gather_rows(teacher_embeds)
+            loss = partial(matching_loss, teacher=teacher, temperature=self.config.matching_temperature)
             losses["matching"] = matryoshka_mean(loss, matryoshka_dims, *pairs)
         if self.queue is not None:
-            losses["queue"] = self._queue_loss(self.queue, taught, teacher_embeds, identities)
+            losses["queue"] = self._queue_loss(self.queue, student, teacher_embeds, identities)
         return losses
 
     def _queue_loss(
-        self, queue: MemoryQueue, taught: torch.Tensor, teacher_embeds: torch.Tensor, identities: Any
+        self, queue: MemoryQueue, student: torch.Tensor, teacher_embeds: torch.Tensor, identities: Any
     ) -> torch.Tensor:
         """InfoNCE of both sides with the teacher's embedding of the source; equal sources are no negatives."""
-        keys, texts = normalize(teacher_embeds.float(), dim=-1), identities[0]
-        known = torch.cat([queue.texts[: queue.count], gather_rows(texts)])
+        keys = normalize(teacher_embeds.float(), dim=-1)
+        texts = identities[0]
+        candidate_texts = torch.cat([queue.texts[: queue.count], gather_rows(texts)])
         return queue_info_nce(
-            normalize(taught, dim=-1),
+            normalize(student, dim=-1),
             keys.repeat(2, 1),
             queue.keys(),
             temperature=self.config.queue_temperature,
             other_keys=gather_rows(keys),
-            masked=matching_pairs(texts.repeat(2), known),
+            masked=matching_pairs(texts.repeat(2), candidate_texts),
         )
 
     def enqueue(self, side: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:

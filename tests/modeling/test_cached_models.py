@@ -52,5 +52,5 @@ def test_same_losses_and_gradients(name: str, size: int) -> None:
 def test_losses_do_not_depend_on_chunks(name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(CASES[name], options={**CASES[name].options, **options})
     whole = step(case)
-    monkeypatch.setattr(encoding, "LEAST_ROWS", 1)
+    monkeypatch.setattr(encoding, "MIN_CHUNK_ROWS", 1)
     torch.testing.assert_close(step(case), whole, rtol=1e-5, atol=1e-6)

@@ -15,10 +15,10 @@ from hf_xlsr.data.sources import Source, parse_sources
 from hf_xlsr.data.training_rows import clean_inference, clean_running_text
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
+from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import (
     ENCODER,
-    NLI_LABELS,
     PAIR_COLUMNS,
     FramedTokenizerSection,
     NliSection,

@@ -16,8 +16,9 @@ from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
-from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceEncoderMethod, SentenceEncoderRecipe
+from hf_xlsr.runs.methods.sentence_encoder import NliSection, SentenceEncoderMethod, SentenceEncoderRecipe
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer

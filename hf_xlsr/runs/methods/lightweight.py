@@ -25,7 +25,7 @@ from hf_xlsr.runs.methods.base import TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
-from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, DistillationTrainer, LightweightTrainer
+from hf_xlsr.trainers.lightweight import DistillationTrainer, LightweightTrainer
 from hf_xlsr.utils.validation import Section
 
 
@@ -49,7 +49,7 @@ class LightweightMethod(OneEncoderMethod):
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
         super().check(arguments, sets)
-        if self.config.generative_weight and MASKING_OF_TASK[self.config.generative_task] != "none":
+        if self.config.masking != "none":
             self.check_tokenizer(MaskDrawer)
 
     def new_config(self, model_type: str, **values: Any) -> PreTrainedConfig:

@@ -41,7 +41,6 @@ from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
 
-NLI_LABELS = 3
 # Each side of a pair with the column of its language.
 PAIR_COLUMNS = [(side, f"{side}_lang") for side in PAIRS.texts]
 
