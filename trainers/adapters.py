@@ -27,12 +27,16 @@ SENTENCE_HEADS = ("head", "heads", "momentum_heads")
 
 def base_model(model: Any) -> Any:
     """Our model inside a PEFT wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model
 
 
 def merged(model: Any) -> Any:
     """The model with its adapters merged into its weights; the model itself without adapters."""
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    if hasattr(model, "merge_and_unload"):
+        return model.merge_and_unload()
+    return model
 
 
 def add_adapters(
@@ -59,11 +63,20 @@ def add_adapters(
     require_package("peft")
     from peft import LoraConfig, get_peft_model
 
-    modules = [modules] if isinstance(modules, str) else list(modules or attention_layers(model))
-    pattern = rf"(?:{'|'.join(ENCODERS)})\..*\.(?:{'|'.join(map(re.escape, modules))})"
-    options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}
-    lora = LoraConfig(target_modules=pattern, modules_to_save=_heads(model) or None, **options)
+    if isinstance(modules, str):
+        modules = [modules]
+    encoders = "|".join(ENCODERS)
+    layers = "|".join(map(re.escape, modules or attention_layers(model)))
+    lora = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        bias="none",
+        target_modules=rf"(?:{encoders})\..*\.(?:{layers})",
+        modules_to_save=_trained_heads(model) or None,
+    )
     adapted = get_peft_model(model, lora)
+
     if hasattr(model, "momentum_encoders"):
         model.reset_momentum()
         model.freeze_momentum()
@@ -72,31 +85,34 @@ def add_adapters(
 
 def attention_layers(model: Any) -> list[str]:
     """The names of the layers of `ATTENTION_INPUTS` that the encoders of a model have."""
-    layers = {
-        name.rpartition(".")[2]: type(module).__name__
-        for name, module in model.named_modules()
-        if name.split(".")[0] in ENCODERS and isinstance(module, nn.Linear | Conv1D)
-    }
-    known = [name for name in ATTENTION_INPUTS if name in layers]
-    if not known:
+    layers = set()
+    for path, module in model.named_modules():
+        names = path.split(".")
+        if names[0] in ENCODERS and isinstance(module, nn.Linear | Conv1D):
+            layers.add(names[-1])
+    attention = [name for name in ATTENTION_INPUTS if name in layers]
+    if not attention:
         raise XlsrError(
             f"Name the layers that get adapters in `modules`; the encoder has {', '.join(sorted(layers))}."
         )
-    return known
+    return attention
 
 
-def _heads(model: Any) -> list[str]:
+def _trained_heads(model: Any) -> list[str]:
     """Names of the trained parts that are not encoders, and of their copies; peft matches the ends of names."""
-    heads = []
-    for name, part in model.named_children():
+    names = []
+    for name, child in model.named_children():
         frozen = name in SENTENCE_HEADS and not getattr(model.config, "train_head", True)
         if name not in ENCODERS and not frozen:
-            heads += _weighted(name, part)
-    return heads
+            names += _weighted_modules(name, child)
+    return names
 
 
-def _weighted(name: str, part: nn.Module) -> list[str]:
-    """The names of the modules with weights in a part; peft does not take containers."""
-    if isinstance(part, nn.ModuleDict | nn.ModuleList):
-        return [inner for key, module in part.named_children() for inner in _weighted(f"{name}.{key}", module)]
-    return [name] if list(part.parameters()) else []
+def _weighted_modules(name: str, module: nn.Module) -> list[str]:
+    """The names of the modules with weights in a part of a model; peft does not take containers."""
+    if not isinstance(module, nn.ModuleDict | nn.ModuleList):
+        return [name] if list(module.parameters()) else []
+    names = []
+    for key, child in module.named_children():
+        names += _weighted_modules(f"{name}.{key}", child)
+    return names

@@ -8,6 +8,7 @@ import torch
 from langcodes import tag_is_valid
 from transformers import TrainingArguments
 
+from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES
 from hf_xlsr.data.sampling import MIXINGS
 from hf_xlsr.utils.devices import PRECISIONS, choose_precision
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
@@ -95,24 +96,12 @@ class XlsrTrainingArguments(TrainingArguments):
         return min(super().n_gpu, 1)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if value is not None and value not in (choices := item.metadata.get("choices") or [value]):
-                raise XlsrError(f"Invalid {item.name} '{value}'; {did_you_mean(str(value), choices)}")
-            if item.name in REFUSED and value != item.default:
-                raise XlsrError(f"`{item.name}` is not supported: {REFUSED[item.name]}.")
+        self._check_values()
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.precision != "auto" or not (self.bf16 or self.fp16):
-            chosen = choose_precision(self.precision, cpu=self.use_cpu)
-            self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
-        effective = dict.fromkeys(("matryoshka_dims", "cache_batch_size", "prompts"), self.trains_embeddings)
-        effective["label_smoothing_factor"] = self.smooths_labels
-        for name, has_effect in effective.items():
-            if getattr(self, name) and not has_effect:
-                raise XlsrError(f"{name} has no effect on this loss. Remove it.")
-        for name in self.prompts if isinstance(self.prompts, dict) else ():
-            if name not in ("source", "target", "query", "document", "default") and not tag_is_valid(name):
-                raise XlsrError(f"prompts: '{name}' must be source, target, query, document, default or a language.")
+            dtype = choose_precision(self.precision, cpu=self.use_cpu)
+            self.bf16 = dtype == "bfloat16"
+            self.fp16 = dtype == "float16"
         if self.early_stopping_patience:
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.
@@ -121,16 +110,40 @@ class XlsrTrainingArguments(TrainingArguments):
         if getattr(self.accelerator_config, "split_batches", False):
             raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")
 
+    def _check_values(self) -> None:
+        """Checks that values are valid and supported, and have an effect on the loss."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            choices = item.metadata.get("choices")
+            if choices and value is not None and value not in choices:
+                raise XlsrError(f"Invalid {item.name} '{value}'; {did_you_mean(str(value), choices)}")
+            if item.name in REFUSED and value != item.default:
+                raise XlsrError(f"`{item.name}` is not supported: {REFUSED[item.name]}.")
+
+        without_effect = [] if self.trains_embeddings else ["matryoshka_dims", "cache_batch_size", "prompts"]
+        if not self.smooths_labels:
+            without_effect.append("label_smoothing_factor")
+        for name in without_effect:
+            if getattr(self, name):
+                raise XlsrError(f"{name} has no effect on this loss. Remove it.")
+
+        if isinstance(self.prompts, dict):
+            known_names = (*SIDES, *ROLES, DEFAULT)
+            for name in self.prompts:
+                if name not in known_names and not tag_is_valid(name):
+                    raise XlsrError(f"prompts: '{name}' must be {', '.join(known_names)} or a language.")
+
 
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
     """Examples of a task in each micro-batch of each process."""
-    parts = args.world_size * args.gradient_accumulation_steps
-    if size % parts or size < 2 * parts:
+    steps = args.gradient_accumulation_steps
+    shares = args.world_size * steps
+    if size % shares or size < 2 * shares:
         raise XlsrError(
-            f"`{name}` must be a multiple of {parts} ({args.world_size} process(es) x {args.gradient_accumulation_steps} "
-            f"micro-batch(es)) and at least {2 * parts}, got {size}."
+            f"`{name}` must be a multiple of {shares} ({args.world_size} process(es) x {steps} micro-batch(es)) and at "
+            f"least {2 * shares}, got {size}."
         )
-    return size // parts
+    return size // shares
 
 
 @dataclass

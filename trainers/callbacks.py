@@ -19,7 +19,9 @@ from transformers import TrainerCallback
 from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.files import write_json
 
-PART_OF_EPOCH = 1e-6  # less than any step's
+EPOCH_TOLERANCE = 1e-6  # less than the part of an epoch that a step is
+STANDARD_ERROR = 2
+STOP_MESSAGE = b"\nFinishing the step and saving a checkpoint. Repeat to stop at once, without a checkpoint.\n"
 
 
 class SamplerEpochCallback(TrainerCallback):
@@ -31,6 +33,7 @@ class SamplerEpochCallback(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
         if train_dataloader.batch_size is None and train_dataloader.batch_sampler is None:
             return
+
         updates = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         train_dataloader.batch_sampler.set_epoch(state.global_step // max(updates, 1))
 
@@ -56,12 +59,13 @@ class GracefulStopCallback(TrainerCallback):
         if process_index() == 0:
             # print is not reentrant in a signal handler. The terminal may be closed.
             with contextlib.suppress(OSError):
-                os.write(
-                    2, b"\nFinishing the step and saving a checkpoint. Repeat to stop at once, without a checkpoint.\n"
-                )
+                os.write(STANDARD_ERROR, STOP_MESSAGE)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.stopped = self._signalled = self._stepping = False
+        self.stopped = False
+        self._signalled = False
+        self._stepping = False
+
         # Python allows handlers in the main thread only. When Trainer restarts with a smaller batch size, handlers are
         # still installed.
         if threading.current_thread() is threading.main_thread() and not self._previous:
@@ -77,17 +81,21 @@ class GracefulStopCallback(TrainerCallback):
             flag = torch.tensor(float(self._signalled), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
             self.stopped = bool(flag)
+
         if self.stopped:
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         # Trainer ends the epoch also after a signal: an extra evaluation there would count for early stopping. A regular
         # one must be part of the checkpoint.
-        if self.stopped and abs(state.epoch - round(state.epoch)) > PART_OF_EPOCH:
-            control.should_evaluate = False
-        elif self.stopped:
-            control.should_save = True
+        if self.stopped:
+            within_epoch = abs(state.epoch - round(state.epoch)) > EPOCH_TOLERANCE
+            if within_epoch:
+                control.should_evaluate = False
+            else:
+                control.should_save = True
         return control
 
     def restore(self) -> None:
@@ -110,10 +118,13 @@ class TrainingClockCallback(TrainerCallback):
     def read(cls, folder: str | Path) -> float:
         """Total seconds; 0 for a new run."""
         file = Path(folder) / cls.FILE
-        return float(json.loads(file.read_text("utf-8"))) if file.is_file() else 0.0
+        if not file.is_file():
+            return 0.0
+        return float(json.loads(file.read_text("utf-8")))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._before, self._started = self.read(str(args.output_dir)), time.monotonic()
+        self._before = self.read(str(args.output_dir))
+        self._started = time.monotonic()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:

@@ -6,6 +6,7 @@ import copy
 import logging
 import tempfile
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers.utils import PushInProgress
 from hf_xlsr.export.card import code, part_card, python_text
 from hf_xlsr.export.hub import CARD, TAG, WEIGHTS, hub_errors
 from hf_xlsr.export.sentence_transformer import save_export
-from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
@@ -63,13 +64,16 @@ class SlimPushes(Trainer):
         self._check_whole_weights()
         if not self.is_world_process_zero():
             return None
+
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         self._finish_current_push()
-        folder = tempfile.TemporaryDirectory()
+
         repo = str(self.hub_model_id)
+        folder = tempfile.TemporaryDirectory()
         card = export_trainer(self, Path(folder.name), repo)
         check_no_token(card, CARD)
         (Path(folder.name) / CARD).write_text(card, "utf-8")
+
         with hub_errors(repo):
             job = HfApi(token=token or self.args.hub_token).upload_folder(
                 repo_id=repo,
@@ -79,10 +83,13 @@ class SlimPushes(Trainer):
                 delete_patterns=list(WEIGHTS),
                 run_as_future=True,
             )
-            job.add_done_callback(lambda done: _ended(done, folder, "" if blocking else repo))
+            job.add_done_callback(lambda _: folder.cleanup())
             jobs: Any = [job]
             self.push_in_progress = PushInProgress(jobs)
-            return job.result() if blocking else job
+            if blocking:
+                return job.result()
+        job.add_done_callback(partial(_log_error, repo))
+        return job
 
     def to_sentence_transformer(self) -> SentenceTransformer:
         """A copy of the live model in stock modules of sentence-transformers; adapters are merged."""
@@ -100,7 +107,8 @@ class SlimPushes(Trainer):
             raise XlsrError("Sharded weights cannot be exported during training. Use hf-xlsr export or push after it.")
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        token, self.args.hub_token = self.args.hub_token, None  # the arguments are saved with the weights
+        token = self.args.hub_token
+        self.args.hub_token = None  # the arguments are saved with the weights
         try:
             super()._save(output_dir, state_dict=state_dict)
         finally:
@@ -117,39 +125,46 @@ class SlimPushes(Trainer):
 def merged_copy(trainer: Any) -> Any:
     """The live model; a copy with merged adapters if it has some, which training needs."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return copy.deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    if base_model(model) is model:
+        return model
+    return merged(copy.deepcopy(model))
 
 
 def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     """Exports the live model of a trainer into an empty folder, and returns the card for the repository."""
     model = base_model(trainer.accelerator.unwrap_model(trainer.model))
-    encodes = hasattr(model, "to_sentence_transformer")
-    if encodes:
+    name = type(model).__name__
+
+    if hasattr(model, "to_sentence_transformer"):
         save_export(trainer.to_sentence_transformer(), folder)
-        use = f"model = SentenceTransformer({python_text(repo)})"
-        lines = ["from sentence_transformers import SentenceTransformer", "", use]
+        library = "sentence-transformers"
+        import_line = "from sentence_transformers import SentenceTransformer"
+        load_line = f"model = SentenceTransformer({python_text(repo)})"
     else:
-        model = merged_copy(trainer)
-        model.save_pretrained(folder)
+        merged_copy(trainer).save_pretrained(folder)
         trainer.processing_class.save_pretrained(str(folder))
-        name = type(model).__name__
-        lines = [f"from hf_xlsr import {name}", "", f"model = {name}.from_pretrained({python_text(repo)})"]
+        library = "transformers"
+        import_line = f"from hf_xlsr import {name}"
+        load_line = f"model = {name}.from_pretrained({python_text(repo)})"
+
     data = ModelCardData(
         language=getattr(model.config, "languages", None),
-        library_name="sentence-transformers" if encodes else "transformers",
+        library_name=library,
         tags=[TAG, model.config.model_type],
     )
-    step, last = trainer.state.global_step, trainer.state.max_steps
-    paragraph = f"{code(type(model).__name__)} of hf-xlsr, after {step:,} of {max(step, last):,} steps of training."
-    return part_card(data, title=repo, paragraphs=[paragraph], example="\n".join(lines))
+
+    step = trainer.state.global_step
+    steps = max(step, trainer.state.max_steps)
+    paragraph = f"{code(name)} of hf-xlsr, after {step:,} of {steps:,} steps of training."
+    return part_card(data, title=repo, paragraphs=[paragraph], example=f"{import_line}\n\n{load_line}")
 
 
-def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:
-    """Logs the error of a push in the background, if nobody waits for it in `repo`, and removes its folder."""
-    folder.cleanup()
-    if repo and not job.cancelled():
-        try:
-            with hub_errors(repo):
-                job.result()
-        except Exception as told:
-            logger.warning("%s", redact_tokens(str(told)))
+def _log_error(repo: str, job: Future) -> None:
+    """Logs the error of a push in the background, for which nobody waits."""
+    if job.cancelled():
+        return
+    try:
+        with hub_errors(repo):
+            job.result()
+    except Exception as error:
+        logger.warning("%s", redact_tokens(str(error)))

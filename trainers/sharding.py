@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from accelerate import PartialState
@@ -19,41 +19,51 @@ WHOLE_WEIGHTS = "FULL_STATE_DICT"
 
 def check_sharding(args: Any, *, refusal: str = "", adapters: bool = False) -> None:
     """Checks that weights are sharded in a supported way, or not at all; `refusal` says why a trainer supports none."""
-    deepspeed, fsdp = (parse_flag_from_env(f"ACCELERATE_USE_{name}") for name in ("DEEPSPEED", "FSDP"))
-    zero3 = deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
-    given: Mapping[str, Any] = args.fsdp_config if isinstance(args.fsdp_config, dict) else {}
-    version = given.get("version", 2) if args.fsdp else os.environ.get("FSDP_VERSION", "1")
-    reason = ""
-    if is_deepspeed_zero3_enabled() or zero3:
-        reason = f"{refusal or 'Evaluation and export need whole weights.'} Use DeepSpeed ZeRO stage 2 or less."
-    elif args.fsdp or fsdp:
-        if refusal or adapters:
-            reason = f"{refusal or 'Adapters are not trained under FSDP.'} Launch without FSDP."
-        elif str(version) != "2":
-            reason = "FSDP of version 1 is not supported. Launch with --fsdp_version 2."
-        elif PartialState().distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):
-            reason = "accelerate supports no FSDP on a CPU or in a single process. Launch without FSDP."
-    if reason:
-        raise XlsrError(reason)
+    zero3 = (
+        parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
+    )
+    if zero3 or is_deepspeed_zero3_enabled():
+        reason = refusal or "Evaluation and export need whole weights."
+        raise XlsrError(f"{reason} Use DeepSpeed ZeRO stage 2 or less.")
+    if not args.fsdp and not parse_flag_from_env("ACCELERATE_USE_FSDP"):
+        return
+
+    if refusal or adapters:
+        raise XlsrError(f"{refusal or 'Adapters are not trained under FSDP.'} Launch without FSDP.")
+    version = os.environ.get("FSDP_VERSION", "1")
+    if args.fsdp:
+        options = args.fsdp_config if isinstance(args.fsdp_config, dict) else {}
+        version = options.get("version", 2)
+
+    if str(version) != "2":
+        raise XlsrError("FSDP of version 1 is not supported. Launch with --fsdp_version 2.")
+    if PartialState().distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):
+        raise XlsrError("accelerate supports no FSDP on a CPU or in a single process. Launch without FSDP.")
 
 
 def set_up_sharding(trainer: Any) -> None:
     """Sets how weights are sharded (by layers of the encoder) and saved (whole), unless the launch does."""
-    plugin, model = trainer.accelerator.state.fsdp_plugin, trainer.model
-    plugin.state_dict_config = plugin.optim_state_dict_config = None  # else those of another type would remain
+    plugin = trainer.accelerator.state.fsdp_plugin
+    # Else those of another type would remain.
+    plugin.state_dict_config = None
+    plugin.optim_state_dict_config = None
     plugin.set_state_dict_type(WHOLE_WEIGHTS)
     if plugin.transformer_cls_names_to_wrap is None:
-        plugin.transformer_cls_names_to_wrap = layer_classes(model)
+        plugin.transformer_cls_names_to_wrap = layer_classes(trainer.model)
 
 
 def layer_classes(model: nn.Module) -> list[str]:
     """Names of the classes that must not be split, except those that contain embeddings."""
-    named = set(getattr(model, "_no_split_modules", None) or ())
-    layers = [module for module in model.modules() if type(module).__name__ in named]
-    tables = {
-        type(module).__name__ for module in layers for part in module.modules() if isinstance(part, nn.Embedding)
-    }
-    return sorted({type(module).__name__ for module in layers} - tables)
+    unsplit = set(getattr(model, "_no_split_modules", None) or ())
+    layers = set()
+    layers_with_table = set()
+    for module in model.modules():
+        name = type(module).__name__
+        if name in unsplit:
+            layers.add(name)
+            if any(isinstance(submodule, nn.Embedding) for submodule in module.modules()):
+                layers_with_table.add(name)
+    return sorted(layers - layers_with_table)
 
 
 def fit_sharded(model: nn.Module, layers: Sequence[str]) -> None:
@@ -64,15 +74,18 @@ def fit_sharded(model: nn.Module, layers: Sequence[str]) -> None:
     """
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
-    # fully_shard prepends FSDP to the name of a class.
-    kept = [
-        module
-        for module in model.modules()
-        if module is not model and isinstance(module, FSDPModule) and type(module).__name__[4:] not in layers
-    ]
-    for module in kept:
-        module.set_reshard_after_forward(False, recurse=False)
-    model.register_forward_pre_hook(lambda *_: [module.unshard() for module in kept] and None)
+    whole_modules = []
+    for module in model.modules():
+        name = type(module).__name__.removeprefix("FSDP")  # which fully_shard prepends
+        if isinstance(module, FSDPModule) and module is not model and name not in layers:
+            module.set_reshard_after_forward(False, recurse=False)
+            whole_modules.append(module)
+
+    def gather_weights(*_: Any) -> None:
+        for module in whole_modules:
+            module.unshard()
+
+    model.register_forward_pre_hook(gather_weights)
     if hasattr(model, "encode_sentences"):  # runs layers too
         register_fsdp_forward_method(model, "encode_sentences")
 

@@ -39,7 +39,8 @@ class SoundStepCallback(StepCallback):
     """
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.keys.waiting, self.keys.dropped = [], False
+        self.keys.waiting = []
+        self.keys.dropped = False
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
@@ -47,16 +48,19 @@ class SoundStepCallback(StepCallback):
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         if not gradients:
             return
-        norm = torch.nn.utils.get_total_norm(gradients)
+
         # Gradients are averaged already, so all processes agree.
+        norm = torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(norm):
             self.keys.dropped = True
             self.keys.dropped_steps += 1
-            scaled = getattr(optimizer, "scaler", None) is not None
-            if not scaled:
+            level = logging.INFO
+            if getattr(optimizer, "scaler", None) is None:
+                level = logging.WARNING
                 model.zero_grad(set_to_none=True)  # optimisers ignore weights without gradient
+
             logger.log(
-                logging.INFO if scaled else logging.WARNING,
+                level,
                 "Skipped step %d: its gradient is not finite (%s). Skipped so far: %d. Lower the learning rate if this "
                 "happens often.",
                 state.global_step + 1,
