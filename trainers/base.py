@@ -28,6 +28,7 @@ from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import evaluating, evaluation_loss, translation_accuracy
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
+from hf_xlsr.utils.devices import autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[Any], Mapping[str, float]]
@@ -333,9 +334,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
     @property
     def autocast_dtype(self) -> torch.dtype | None:
         """Precision of the forward pass, if it is not that of the weights."""
-        if self.args.bf16:
-            return torch.bfloat16
-        return torch.float16 if self.args.fp16 else None
+        return autocast_dtype_of(self.args)
 
     def text_tokenizers(self) -> Any:
         """The tokenizer of the model, or one for each language."""

@@ -33,6 +33,7 @@ from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.sharding import gather_model
+from hf_xlsr.utils.devices import autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_json, write_text
@@ -208,7 +209,9 @@ def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | N
 
 
 def precision_of(arguments: Any) -> str:
-    return "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32"
+    """The name of the precision in which training arguments compute."""
+    dtype = autocast_dtype_of(arguments) or torch.float32
+    return str(dtype).removeprefix("torch.")
 
 
 def _finish(

@@ -21,6 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_xlsr.data.prompts import SIDES
+from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.losses.queue_info_nce import TEMPERATURE
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
@@ -28,13 +30,14 @@ from hf_xlsr.modeling.dual_momentum.contrast import direction_loss, momentum_pai
 from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.sentence_transformers.losses import Features
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepKeys
+from hf_xlsr.utils.devices import autocast_dtype_of
 from hf_xlsr.utils.distributed import gather_ragged, gather_with_gradient, world_size
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
 HASH_FACTOR = 6364136223846793005  # Knuth's, modulo 2^64
-SIDES = ("source", "target")
-HALF_PRECISION = (torch.bfloat16, torch.float16)
+
+
 FLAT_BORDERS = "cu_seq_lens_q"  # in the features of FlashAttention: where each text of the one row begins, and the end
 
 
@@ -108,7 +111,9 @@ class DualMomentumLoss(nn.Module):
 
         self.model = model
         first_weight = next(model.parameters())
-        self.half_dtype = first_weight.dtype if first_weight.dtype in HALF_PRECISION else None
+        self.half_dtype: torch.dtype | None = None
+        if first_weight.dtype in (torch.bfloat16, torch.float16):
+            self.half_dtype = first_weight.dtype
 
         # Not named `model`, which the trainer replaces by the wrapped one.
         model_card: Any = {id(model.model_card_data): None}  # not copied, since it refers to the trainer
@@ -160,7 +165,9 @@ class DualMomentumLoss(nn.Module):
         """Features of texts, as the trainer's collator makes them."""
         features = self.momentum_model.preprocess(list(texts), prompt=prompt, task=task)
         features = batch_to_device(features, self.momentum_model.device)
-        return features if task is None else {**features, "task": task}
+        if task is not None:
+            features["task"] = task
+        return features
 
     def _keys(self, features: Mapping[str, Any]) -> torch.Tensor:
         """Keys of the texts, in the precision of the trained model, `(batch, width)`."""
@@ -192,28 +199,23 @@ class DualMomentumLoss(nn.Module):
         """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step."""
         columns = list(sentence_features)
         keys = self._pair_keys(*columns[:2])
-        negatives = self._hard_negatives(columns[2:]) if columns[2:] else (None, None)
+        negatives: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        if columns[2:]:
+            negatives = self._hard_negatives(columns[2:])
 
         source = _unit(self.model(columns[0])["sentence_embedding"])
         target = _unit(self.model(columns[1])["sentence_embedding"])
 
-        source_queue = self.queues["source"] if self.queues else None
-        target_queue = self.queues["target"] if self.queues else None
+        source_queue = target_queue = None
+        if self.queues:
+            source_queue = self.queues["source"]
+            target_queue = self.queues["target"]
         options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "gather": self.gather_across_devices}
+        onward_keys = (keys.target_keys, target_queue, keys.target_texts, keys.pairs, *negatives)
+        back_keys = (keys.source_keys, source_queue, keys.source_texts, keys.pairs)
         with self._autocast(self.autocast_dtype):
-            onward, _ = direction_loss(
-                self.config,
-                source,
-                keys.target_keys,
-                target_queue,
-                keys.target_texts,
-                keys.pairs,
-                *negatives,
-                **options,
-            )
-            back, _ = direction_loss(
-                self.config, target, keys.source_keys, source_queue, keys.source_texts, keys.pairs, **options
-            )
+            onward, _ = direction_loss(self.config, source, *onward_keys, **options)
+            back, _ = direction_loss(self.config, target, *back_keys, **options)
 
         if self.model.training and torch.is_grad_enabled():
             # Gradients that are gone show that nobody has ended the last step.
@@ -251,7 +253,7 @@ class DualMomentumLoss(nn.Module):
         *,
         prompts: tuple[str | None, str | None] = (None, None),
         tasks: tuple[str | None, str | None] = (None, None),
-        batch_size: int = 64,
+        batch_size: int = BATCH_SIZE,
     ) -> None:
         """Fills the queues with translations, before training.
 
@@ -323,7 +325,7 @@ class DualMomentumCallback(SoundStepCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for loss in self.losses.values():
             loss.steps_end = True
-            loss.autocast_dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+            loss.autocast_dtype = autocast_dtype_of(args)
             if world_size() > 1:  # as DDP copies the weights of the model
                 for weight in loss.momentum_model.parameters():
                     torch.distributed.broadcast(weight.data, 0)

@@ -16,7 +16,7 @@ from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation import BuccData, bucc, language_bias, tatoeba, xsim
 
 COUNTS = ("pairs", "gold", "queries")
-SIDES = ("source", "target")
+UNNAMED_LANGUAGES = ("source", "target")
 
 
 class ProtocolEvaluator(SentenceEvaluator):
@@ -32,10 +32,12 @@ class ProtocolEvaluator(SentenceEvaluator):
     settings: Mapping[str, Any] = MappingProxyType({})  # of the protocol, for the model card
 
     def __init__(self, name: str = "", *, write_csv: bool = True, **encoding: Unpack[EncodingOptions]) -> None:
-        higher = self.greater_is_better
         super().__init__()
-        self.greater_is_better, self.primary_metric = higher, "_".join(filter(None, (name, self.primary)))
-        self.name, self.write_csv, self.encoding = name, write_csv, encoding
+        self.greater_is_better = type(self).greater_is_better  # `super` has set it
+        self.name = name
+        self.write_csv = write_csv
+        self.encoding = encoding
+        self.primary_metric = f"{name}_{self.primary}" if name else self.primary
         self.csv_file = "_".join(filter(None, (self.protocol, "evaluation", name, "results.csv")))
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
@@ -45,20 +47,25 @@ class ProtocolEvaluator(SentenceEvaluator):
     def __call__(  # type: ignore[override]  # as the evaluators of that library
         self, model: SentenceTransformer, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        measured = {name: value for name, value in self.measure(model).items() if name.split("_")[-1] not in COUNTS}
+        measured = {name: value for name, value in self.measure(model).items() if not name.endswith(COUNTS)}
         if output_path is not None and self.write_csv:
-            path = Path(output_path) / self.csv_file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                if not file.tell():
-                    writer.writerow(["epoch", "steps", *measured])
-                writer.writerow([epoch, steps, *measured.values()])
+            self._append_row(Path(output_path), {"epoch": epoch, "steps": steps, **measured})
+
         metrics: dict[str, float] = self.prefix_name_to_metrics(measured, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
 
+    def _append_row(self, folder: Path, row: Mapping[str, float]) -> None:
+        """Adds a line to the CSV file, which is created with a line of names."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / self.csv_file).open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(row)
+
     def get_config_dict(self) -> dict[str, Any]:
+        """The protocol's settings and the options of encoding, for the model card."""
         return {**self.settings, **self.encoding}
 
 
@@ -78,7 +85,9 @@ class TatoebaEvaluator(ProtocolEvaluator):
         1.0
     """
 
-    protocol, primary, greater_is_better = "tatoeba", "accuracy", True
+    protocol = "tatoeba"
+    primary = "accuracy"
+    greater_is_better = True
     run: Callable[..., Mapping[str, float]] = staticmethod(tatoeba)
 
     def __init__(
@@ -87,15 +96,18 @@ class TatoebaEvaluator(ProtocolEvaluator):
         targets: Sequence[str],
         name: str = "",
         *,
-        languages: tuple[str, str] = SIDES,
+        languages: tuple[str, str] = UNNAMED_LANGUAGES,
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
-        self.sources, self.targets, self.languages = sources, targets, languages
+        self.sources = sources
+        self.targets = targets
+        self.languages = languages
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
         options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
-        return last_parts(self.run(model, self.sources, self.targets, name="pairs", **options))
+        metrics = self.run(model, self.sources, self.targets, name="pairs", **options)
+        return {last_part(key): value for key, value in metrics.items()}
 
 
 class XsimEvaluator(TatoebaEvaluator):
@@ -105,7 +117,9 @@ class XsimEvaluator(TatoebaEvaluator):
     `TatoebaEvaluator`.
     """
 
-    protocol, primary, greater_is_better = "xsim", "error", False
+    protocol = "xsim"
+    primary = "error"
+    greater_is_better = False
     run = staticmethod(xsim)
 
     def __init__(
@@ -129,7 +143,9 @@ class BuccEvaluator(ProtocolEvaluator):
     or `absolute`; `options` are those of `ProtocolEvaluator`.
     """
 
-    protocol, primary, greater_is_better = "bucc", "f1", True
+    protocol = "bucc"
+    primary = "f1"
+    greater_is_better = True
 
     def __init__(
         self,
@@ -137,20 +153,23 @@ class BuccEvaluator(ProtocolEvaluator):
         test: BuccData,
         name: str = "",
         *,
-        languages: tuple[str, str] = SIDES,
+        languages: tuple[str, str] = UNNAMED_LANGUAGES,
         k: int = 4,
         margin: str = "ratio",
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
-        self.tune, self.test, self.languages = tune, test, languages
+        self.tune = tune
+        self.test = test
+        self.languages = languages
         self.settings = {"k": k, "margin": margin}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
         options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
         metrics = bucc(model, self.tune, self.test, name="pairs", **options)
-        tuned = {f"tune_{key.rpartition('/')[2]}": value for key, value in metrics.items() if "/train/" in key}
-        return last_parts({key: value for key, value in metrics.items() if "/test/" in key}) | tuned
+        on_test = {last_part(key): value for key, value in metrics.items() if "/test/" in key}
+        on_tuning_data = {f"tune_{last_part(key)}": value for key, value in metrics.items() if "/train/" in key}
+        return on_test | on_tuning_data
 
 
 class LanguageBiasEvaluator(ProtocolEvaluator):
@@ -164,21 +183,30 @@ class LanguageBiasEvaluator(ProtocolEvaluator):
         k: Sentences retrieved for each query; by default the number of languages.
     """
 
-    protocol, primary, greater_is_better = "language_bias", "bias", False
+    protocol = "language_bias"
+    primary = "bias"
+    greater_is_better = False
 
     def __init__(
         self, texts: Mapping[str, Sequence[str]], name: str = "", *, k: int | None = None, **options: Any
     ) -> None:
         super().__init__(name, **options)
-        self.texts, self.settings = texts, {"k": k or len(texts)}
+        self.texts = texts
+        self.settings = {"k": k or len(texts)}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
+        means: dict[str, float] = {}
+        by_language: dict[str, float] = {}
         metrics = language_bias(model, self.texts, name="texts", **self.settings, **self.encoding)
-        parts = {tuple(key.split("/")[1::2]): value for key, value in metrics.items() if key.endswith("bias")}
-        means = {metric: value for (group, metric), value in parts.items() if group.startswith("mean-of")}
-        return means | {f"{group}_{metric}": value for (group, metric), value in parts.items() if group in self.texts}
+        for key, value in metrics.items():
+            _, group, *_, metric = key.split("/")
+            if metric.endswith("bias") and group.startswith("mean-of"):
+                means[metric] = value
+            elif metric.endswith("bias") and group in self.texts:
+                by_language[f"{group}_{metric}"] = value
+        return means | by_language
 
 
-def last_parts(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by the last part of their keys: `accuracy` of `tatoeba/en-fr/test/accuracy`."""
-    return {key.rpartition("/")[2]: value for key, value in metrics.items()}
+def last_part(key: str) -> str:
+    """The metric in a key: `accuracy` of `tatoeba/en-fr/test/accuracy`."""
+    return key.rpartition("/")[2]

@@ -17,7 +17,7 @@ Features = Iterable[dict[str, Any]]
 
 
 class LossParts(dict[str, torch.Tensor]):
-    """Parts of a loss by name, which losses around it scale and add like a scalar."""
+    """A loss as its terms by name, which losses around it scale and add like a scalar."""
 
     def __rmul__(self, factor: float) -> LossParts:
         return LossParts({name: factor * value for name, value in self.items()})
@@ -28,7 +28,9 @@ class LossParts(dict[str, torch.Tensor]):
         return self * (1 / divisor)
 
     def __add__(self, other: Any) -> LossParts:
-        return LossParts({name: value + (other[name] if other else 0.0) for name, value in self.items()})
+        if not other:  # `sum` begins with 0
+            return self
+        return LossParts({name: value + other[name] for name, value in self.items()})
 
     __radd__ = __add__
 
@@ -53,6 +55,7 @@ class PairLoss(nn.Module):
         return source, target, torch.cat(negatives) if negatives else None
 
     def get_config_dict(self) -> dict[str, Any]:
+        """The arguments of the loss, for the model card."""
         return {"gather_across_devices": self.gather_across_devices, **self.settings}
 
 
@@ -151,15 +154,15 @@ class AlignmentSimilarityLoss(PairLoss):
         """The weighted parts by name, whose sum is the loss."""
         source, target, negatives = self.embed(sentence_features)
         normalize = self.settings["normalize"]
-        parts = LossParts()
+        losses = LossParts()
 
         if self.settings["alignment_weight"]:
             temperature = self.settings["alignment_temperature"]
             loss = alignment_loss(source, target, negatives, temperature=temperature, normalize=normalize)
-            parts["alignment"] = self.settings["alignment_weight"] * loss
+            losses["alignment"] = self.settings["alignment_weight"] * loss
 
         if self.settings["similarity_weight"]:
             temperature = self.settings["similarity_temperature"]
             loss = similarity_loss(source, target, temperature=temperature, normalize=normalize)
-            parts["similarity"] = self.settings["similarity_weight"] * loss
-        return parts
+            losses["similarity"] = self.settings["similarity_weight"] * loss
+        return losses

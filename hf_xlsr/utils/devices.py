@@ -45,6 +45,13 @@ def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str
     return "bfloat16" if is_fast else "float32"
 
 
+def autocast_dtype_of(arguments: Any) -> torch.dtype | None:
+    """The precision of autocast that training arguments of transformers ask for; None without autocast."""
+    if arguments.bf16:
+        return torch.bfloat16
+    return torch.float16 if arguments.fp16 else None
+
+
 @contextmanager
 def product_precision(name: str) -> Iterator[None]:
     """Sets the precision of float32 matrix products to `ieee` or `bf16` (CPU only), whatever the user's setting."""
