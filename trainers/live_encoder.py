@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from hf_xlsr.data.collators import pad_rows, truncate_row
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
+from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.evaluation.pairs import nearest_row
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
 
 
 @torch.no_grad()
-def encode_ids(trainer: XlsrTrainer, ids: Sequence[Sequence[int]], language: str, batch_size: int = 64) -> np.ndarray:
+def encode_ids(
+    trainer: XlsrTrainer, ids: Sequence[Sequence[int]], language: str, batch_size: int = BATCH_SIZE
+) -> np.ndarray:
     """Unit sentence embeddings of token ids by the model in training, `(sentences, width)`, float32."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer, options = trainer.tokenizer_of(language)

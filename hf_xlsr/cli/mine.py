@@ -25,6 +25,7 @@ from hf_xlsr.cli.options import (
     read_vectors,
     shared,
 )
+from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ COMMON = [
     keyword("work", str | None, None, "Folder to resume from; by default OUTPUT.work.", metavar="FOLDER"),
     keyword("json", bool, False, "Print the summary as JSON."),
     keyword("vectors", str | None, None, "Embeddings that other commands share; filled as well.", metavar="FOLDER"),
-    *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64),
+    *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=BATCH_SIZE),
     keyword("k", int | None, None, "Size of the neighbourhoods (default 4).", **SEARCH),
     keyword("margin", str | None, None, "ratio, distance or absolute (default ratio).", **SEARCH),
     keyword("method", str | None, None, "exact, ivf or auto, which depends on the size (default auto).", **SEARCH),

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
 from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES, Prompts
+from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
         {**ENCODING, "metavar": "[NAME=]TEXT"},
     ),
     "routes": (str | None, None, "Language=route of a model with several encoders: en=source,de=target.", ENCODING),
-    "batch_size": (int | None, 128, "Sentences encoded at a time.", {}),
+    "batch_size": (int | None, RUN_BATCH_SIZE, "Sentences encoded at a time.", {}),
     "device": (str | None, None, "cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING),
     "dtype": (str | None, None, "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest.", ENCODING),
     "seed": (int | None, None, "Seed of everything random.", {"min": 0, "show_default": False}),

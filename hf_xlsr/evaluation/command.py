@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
-from hf_xlsr.encoders.encoding import EncodingOptions
+from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.parallel_texts import SELF
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, check_options, find_protocols
@@ -39,7 +39,7 @@ class EncoderOptions(BaseModel, extra="forbid"):
 
     prompt: str | dict[str, str] | None = None
     routes: dict[str, str] = Field(default_factory=dict)
-    batch_size: int = 128
+    batch_size: int = RUN_BATCH_SIZE
     device: str | None = None
     dtype: str | None = None
 

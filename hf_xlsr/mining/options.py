@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_xlsr.data.prompts import Prompts
-from hf_xlsr.encoders.encoding import EncodingOptions
+from hf_xlsr.encoders.encoding import BATCH_SIZE, EncodingOptions
 from hf_xlsr.encoders.loading import DTYPES
 from hf_xlsr.mining.search.extraction import MARGINS, RETRIEVALS
 from hf_xlsr.mining.search.neighbours import METHODS
@@ -52,7 +52,7 @@ class MiningOptions:
     languages: Sequence[str] | None = None
     routes: Mapping[str, str] | None = None
     prompt: Prompts = None
-    batch_size: int = 64
+    batch_size: int = BATCH_SIZE
     dtype: str | None = None
     vectors: str | None = None
     device: str | None = None

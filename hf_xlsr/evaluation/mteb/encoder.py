@@ -25,7 +25,7 @@ from mteb.types import Licenses, PromptType
 from transformers import PreTrainedModel
 
 from hf_xlsr.data.prompts import Prompts, PromptTable
-from hf_xlsr.encoders.encoding import call_encode, route_of, routes_of
+from hf_xlsr.encoders.encoding import BATCH_SIZE, call_encode, route_of, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.evaluation.languages import metric_languages
@@ -239,7 +239,7 @@ def evaluate_mteb(
     tasks: str | AbsTask | Iterable[str | AbsTask],
     *,
     cache: str | os.PathLike[str] | None = None,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     show_progress_bar: bool = False,
     **options: Any,
 ) -> Results:

@@ -21,7 +21,7 @@ from hf_xlsr.data.sources import expand, parse_sources
 from hf_xlsr.data.tokenization import load_tokenizer, trained_tokenizer
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, embed
 from hf_xlsr.encoders.reading import encoder_folder, read_encoder, weights_folder
 from hf_xlsr.encoders.stock import check_token_ids, set_dropout
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
@@ -59,7 +59,7 @@ class RetrievalSection(Section):
         "`sentence2` and `score` (mapped by `columns`)",
     )
     pool: Sources = Field(None, description="further candidates for `xsr` on the test set")
-    batch_size: int = Field(128, ge=1, description="sentences encoded together")
+    batch_size: int = Field(RUN_BATCH_SIZE, ge=1, description="sentences encoded together")
     plot_pairs: int = Field(15, ge=0, description="test pairs to plot")
 
 
