@@ -16,8 +16,10 @@ evaluate = pytest.importorskip("evaluate")
 @pytest.mark.parametrize("name", METRICS)
 def test_classes(name: str) -> None:
     metric = load_metric(name)
-    assert isinstance(metric, evaluate.Metric) and metric.name == name
-    assert "load_metric" in metric.compute.__doc__ and not os.path.exists(metric.data_dir)
+    assert isinstance(metric, evaluate.Metric)
+    assert metric.name == name
+    assert "load_metric" in metric.compute.__doc__
+    assert not os.path.exists(metric.data_dir)
 
 
 def test_retrieval_accuracy_equals_the_protocol() -> None:
@@ -30,10 +32,13 @@ def test_retrieval_accuracy_equals_the_protocol() -> None:
 
 def test_mining_f1_equals_scikit_learn_and_counts_batches_together() -> None:
     rng = np.random.default_rng(0)
-    gold, mined = ({(int(s), int(t)) for s, t in rng.integers(0, 12, size=(count, 2))} for count in (60, 50))
-    every = sorted(gold | mined)
-    truth, found = [pair in gold for pair in every], [pair in mined for pair in every]
-    expected = precision_recall_fscore_support(truth, found, average="binary")[:3]
+    gold = set(map(tuple, rng.integers(0, 12, size=(60, 2)).tolist()))
+    mined = set(map(tuple, rng.integers(0, 12, size=(50, 2)).tolist()))
+    pairs = sorted(gold | mined)
+    is_gold = [pair in gold for pair in pairs]
+    is_mined = [pair in mined for pair in pairs]
+    expected = precision_recall_fscore_support(is_gold, is_mined, average="binary")[:3]
+
     metric = load_metric("mining_f1")
     metric.add_batch(predictions=sorted(mined), references=sorted(gold)[:20])
     metric.add_batch(predictions=sorted(mined)[:5], references=sorted(gold)[20:])  # five once more

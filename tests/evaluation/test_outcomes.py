@@ -8,8 +8,10 @@ from sklearn.metrics import average_precision_score, f1_score
 from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, interval, p_value
 
 RNG = np.random.default_rng(1)
-X, Y = RNG.normal(size=60).round(1), RNG.normal(size=60).round(1)
-LABELS, PREDICTED = RNG.random(60) < 0.4, RNG.random(60) < 0.5
+X = RNG.normal(size=60).round(1)
+Y = RNG.normal(size=60).round(1)
+LABELS = RNG.random(60) < 0.4
+PREDICTED = RNG.random(60) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -23,11 +25,15 @@ LABELS, PREDICTED = RNG.random(60) < 0.4, RNG.random(60) < 0.5
     ],
 )
 def test_statistic(name: str, columns: tuple[np.ndarray, ...], expected: float) -> None:
-    assert Outcomes(name, columns).value() == pytest.approx(expected, abs=1e-12)
-    stacked = STATISTICS[name](*(np.stack([column, np.roll(column, 1)]) for column in columns))
-    assert stacked == pytest.approx([expected, expected], abs=1e-12)
-    low, high = interval(Outcomes(name, columns))
-    assert low < expected < high and interval(Outcomes(name, columns)) == (low, high)
+    outcomes = Outcomes(name, columns)
+    assert outcomes.value() == pytest.approx(expected, abs=1e-12)
+
+    stacked = [np.stack([column, np.roll(column, 1)]) for column in columns]
+    assert STATISTICS[name](*stacked) == pytest.approx([expected, expected], abs=1e-12)
+
+    low, high = interval(outcomes)
+    assert low < expected < high
+    assert interval(outcomes) == (low, high)
 
 
 @pytest.mark.parametrize(("name", "truth"), [("mean", 0.8), ("spearman", None), ("f1", None)])
@@ -40,12 +46,17 @@ def test_coverage(name: str, truth: float | None) -> None:
             return Outcomes(name, (rng.random(count) < 0.8,))
         x = rng.normal(size=count)
         y = x + rng.normal(size=count)
-        return Outcomes(name, (x, y) if name == "spearman" else (x > 0, y > 0))
+        if name == "f1":
+            return Outcomes(name, (x > 0, y > 0))
+        return Outcomes(name, (x, y))
 
-    expected = draw(400_000).value() if truth is None else truth
-    found = [interval(draw(150), seed=seed, resamples=300) for seed in range(400)]
-    covered = np.mean([low <= expected <= high for low, high in found])
-    assert 0.91 <= covered <= 0.98  # the percentile method is a little short; four standard errors are 0.044
+    if truth is None:
+        truth = draw(400_000).value()
+    covered = 0
+    for seed in range(400):
+        low, high = interval(draw(150), seed=seed, resamples=300)
+        covered += low <= truth <= high
+    assert 0.91 <= covered / 400 <= 0.98  # the percentile method is a little short; four standard errors are 0.044
 
 
 def test_p_values() -> None:
@@ -58,7 +69,15 @@ def test_p_values() -> None:
 
     equal = [p_value(cosines(1.0, row), cosines(1.0, row), resamples=300) for row in range(200)]
     better = [p_value(cosines(0.3, row), cosines(1.5, row), resamples=300) for row in range(50)]
-    assert np.mean(np.array(equal) < 0.05) < 0.11 and np.mean(np.array(better) < 0.05) > 0.95
-    shares = Outcomes("mean", (LABELS,)), Outcomes("mean", (PREDICTED,))
-    wins, losses = int((LABELS & ~PREDICTED).sum()), int((PREDICTED & ~LABELS).sum())
-    assert p_value(*shares) == pytest.approx(stats.binomtest(wins, wins + losses).pvalue) == p_value(*shares[::-1])
+    assert np.mean(np.array(equal) < 0.05) < 0.11
+    assert np.mean(np.array(better) < 0.05) > 0.95
+
+
+def test_shares_are_compared_by_the_exact_test() -> None:
+    first = Outcomes("mean", (LABELS,))
+    second = Outcomes("mean", (PREDICTED,))
+    wins = int((LABELS & ~PREDICTED).sum())
+    losses = int((PREDICTED & ~LABELS).sum())
+    expected = pytest.approx(stats.binomtest(wins, wins + losses).pvalue)
+    assert p_value(first, second) == expected
+    assert p_value(second, first) == expected

@@ -21,8 +21,8 @@ def assert_a_picture(path: Path) -> None:
     pixels = imread(path)[:, :, :3]
     height, width = pixels.shape[:2]
     assert 200 < height < 3500 and 700 < width < 3500
-    drawn = (pixels < 0.95).any(axis=2).mean()
-    assert 0.01 < drawn < 0.85  # neither blank nor covered
+    covered = (pixels < 0.95).any(axis=2).mean()
+    assert 0.01 < covered < 0.85  # neither blank nor full
 
 
 def bitext(count: int) -> dict[str, Any]:
@@ -36,20 +36,22 @@ def bitext(count: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("drawn", [30, 2])
-def test_tsne(tmp_path: Path, figures: list[Figure], drawn: int):
+@pytest.mark.parametrize("count", [30, 2])
+def test_tsne(tmp_path: Path, figures: list[Figure], count: int):
+    pairs = bitext(count)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        path = plot_tsne(tmp_path / "new" / "pairs.png", **bitext(drawn))
+        path = plot_tsne(tmp_path / "new" / "pairs.png", **pairs)
     assert_a_picture(path)
+
     axes, listing = figures[0].axes
-    assert len(axes.lines) == drawn
-    assert [len(points.get_offsets()) for points in axes.collections] == [drawn, drawn]
+    assert len(axes.lines) == count
+    assert [len(points.get_offsets()) for points in axes.collections] == [count, count]
     # The list has the number, the sentence and its translation of each pair.
-    listed = [text.get_text() for text in listing.texts]
-    assert listed[::3] == [str(i) for i in range(1, drawn + 1)]
-    assert listed[1::3] == [f"sentence {i}" for i in range(drawn)]
-    assert listed[2::3] == [f"phrase {i}" for i in range(drawn)]
+    texts = [text.get_text() for text in listing.texts]
+    assert texts[::3] == [str(number) for number in range(1, count + 1)]
+    assert texts[1::3] == pairs["sources"]
+    assert texts[2::3] == pairs["targets"]
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
@@ -58,7 +60,8 @@ def test_any_text_and_the_same_picture_again(tmp_path: Path):
     data["sources"] = ["costs $5_$ now", "two\nlines\tand a tab", "long " * 40]
     data["targets"] = ["你好", "مرحبا", "\U0010fffd \U0010fffc"]  # no font has the last two
     assert_a_picture(plot_tsne(tmp_path / "pairs.png", **data))
-    assert len({plot_tsne(tmp_path / "x.svg", **bitext(6)).read_bytes() for _ in range(2)}) == 1
+    first = plot_tsne(tmp_path / "x.svg", **bitext(6)).read_bytes()
+    assert plot_tsne(tmp_path / "x.svg", **bitext(6)).read_bytes() == first
 
 
 def sides(mixed: bool, count: int = 30) -> tuple[np.ndarray, np.ndarray]:
@@ -71,30 +74,35 @@ def sides(mixed: bool, count: int = 30) -> tuple[np.ndarray, np.ndarray]:
 
 def test_spaces(tmp_path: Path, figures: list[Figure]) -> None:
     spaces = {
-        label: dict.fromkeys(LANGUAGE_PAIRS, sides(mixed)) for label, mixed in (("near", True), ("apart", False))
+        "near": dict.fromkeys(LANGUAGE_PAIRS, sides(mixed=True)),
+        "apart": dict.fromkeys(LANGUAGE_PAIRS, sides(mixed=False)),
     }
     assert_a_picture(plot_spaces(tmp_path / "new" / "spaces.png", spaces))
     panels = figures[0].axes
     assert [axes.get_title() for axes in panels] == ["en and fr", "en and de", "", ""]
     assert [axes.get_ylabel() for axes in panels] == ["near", "", "apart", ""]
     # Each translation is nearest in the other language where they meet; none where languages lie apart.
-    below = [axes.get_xlabel() for axes in panels]
-    assert below == ["nearest in the other language: 100 %"] * 2 + ["nearest in the other language: 0 %"] * 2
+    near, _, apart, _ = panels
+    assert near.get_xlabel() == "nearest in the other language: 100 %"
+    assert apart.get_xlabel() == "nearest in the other language: 0 %"
 
 
 def test_collapsed_encoder(tmp_path: Path) -> None:
     # scikit-learn divides by the spread of the vectors, and crashes the process where there is none.
-    vectors = np.ones((20, 8)) * (1 + 1e-8 * np.random.default_rng(1).normal(size=(20, 8)))
-    assert_a_picture(plot_spaces(tmp_path / "spaces.png", {"x": dict.fromkeys(LANGUAGE_PAIRS, (vectors, vectors))}))
+    vectors = 1 + 1e-8 * np.random.default_rng(1).normal(size=(20, 8))
+    spaces = {"x": dict.fromkeys(LANGUAGE_PAIRS, (vectors, vectors))}
+    assert_a_picture(plot_spaces(tmp_path / "spaces.png", spaces))
 
 
 def points(axes: Any) -> list[list[tuple[str, float]]]:
     """The rows and values that each encoder has."""
     names = [label.get_text() for label in axes.get_yticklabels()]
-    return [
-        [(names[round(place)], round(float(value), 1)) for value, place in container.lines[0].get_xydata()]
-        for container in axes.containers
-    ]
+    encoders = []
+    for container in axes.containers:
+        values, heights = container.lines[0].get_data()
+        rows = [names[round(height)] for height in heights]
+        encoders.append(list(zip(rows, np.round(values, 1).tolist(), strict=True)))
+    return encoders
 
 
 def test_retrieval(tmp_path: Path, figures: list[Figure]) -> None:
@@ -103,8 +111,8 @@ def test_retrieval(tmp_path: Path, figures: list[Figure]) -> None:
         prefix = f"tatoeba/en-{language}/test"
         metrics |= {f"{prefix}/source_to_target_accuracy": forward, f"{prefix}/target_to_source_accuracy": backward}
         metrics |= {f"{prefix}/accuracy": (forward + backward) / 2, f"{prefix}/pairs": 1000}
-    other = {"tatoeba/en-fr/test/source_to_target_accuracy": 0.1, "tatoeba/en-fr/test/accuracy": 0.2}
-    encoders = {"ours": {"metrics": results(metrics), "settings": {}, "data_sha256": {}}, "fr only": results(other)}
+    french = {"tatoeba/en-fr/test/source_to_target_accuracy": 0.1, "tatoeba/en-fr/test/accuracy": 0.2}
+    encoders = {"ours": {"metrics": results(metrics), "settings": {}, "data_sha256": {}}, "fr only": results(french)}
     assert_a_picture(plot_comparison(tmp_path / "new" / "points.png", *compare_encoders(encoders)))
     first, second = figures[0].axes
     # One encoder lacks German: no mean of both.
@@ -112,13 +120,14 @@ def test_retrieval(tmp_path: Path, figures: list[Figure]) -> None:
     assert points(second) == [[("en-de", 75.0), ("en-fr", 96.0), ("mean of 2", 85.5)], []]
 
 
-def bias(languages: list[str], own: float, protocol: str) -> Any:
+def bias(languages: list[str], own_share: float, protocol: str) -> Any:
+    """Results in which each query retrieves its own language with a share, and all others alike."""
+    other_share = (1 - own_share) / (len(languages) - 1)
     metrics: dict[str, float] = {}
     for query in languages:
-        rest = (1 - own) / (len(languages) - 1)
-        metrics[f"{protocol}/{query}/test/bias"] = own * len(languages)
-        for other in languages:
-            metrics[f"{protocol}/{query}/test/share_{other}"] = own if other == query else rest
+        metrics[f"{protocol}/{query}/test/bias"] = own_share * len(languages)
+        metrics |= {f"{protocol}/{query}/test/share_{retrieved}": other_share for retrieved in languages}
+        metrics[f"{protocol}/{query}/test/share_{query}"] = own_share
     return results({**metrics, f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}": 0.1})
 
 
@@ -126,12 +135,11 @@ def test_languages(tmp_path: Path, figures: list[Figure]) -> None:
     languages = ["de", "fr", "zh"]
     metrics = bias(languages, 0.8, "x-language-bias") | bias(languages, 0.4, "x-language-bias-pcr1-self")
     assert_a_picture(plot_languages(tmp_path / "new" / "languages.png", {"e5": {"metrics": metrics}}))
-    figure = figures[0]
-    assert len(figure.axes) == 6
-    for number, axes in enumerate(figure.axes):
-        own = (0.8, 0.4)[number % 2]
-        expected = [100 * (own if place == number // 2 else (1 - own) / 2) for place in range(3)]
-        assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
+    before = [[80, 10, 10], [10, 80, 10], [10, 10, 80]]
+    after = [[40, 30, 30], [30, 40, 30], [30, 30, 40]]
+    heights = [[bar.get_height() for bar in axes.patches] for axes in figures[0].axes]
+    np.testing.assert_allclose(heights[::2], before)
+    np.testing.assert_allclose(heights[1::2], after)
 
 
 def history() -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,32 +41,40 @@ def test_save_and_load(tmp_path: Path):
     assert content["metrics"] == METRICS
     assert content["settings"] == {**settings, "model": "m"}
     assert content["data_sha256"] == {"tatoeba": data_hash(["a", "b"])}
-    assert (content["versions"]["hf_xlsr"], content["versions"]["numpy"]) == (__version__, np.__version__)
+    assert content["versions"]["hf_xlsr"] == __version__
+    assert content["versions"]["numpy"] == np.__version__
 
 
 def test_failed_save_keeps_the_old_results(tmp_path: Path):
     path = tmp_path / "results.json"
     good = measured("a", "xsim", "en", "test", {"error": np.float32(0.5), "pairs": np.int64(3)})
     save_results(path, good, settings={})
-    for bad in (float("nan"), float("inf"), "0.5", None):
+    invalid_values: list[Any] = [float("nan"), float("inf"), "0.5", None]
+    for value in invalid_values:
         with pytest.raises(XlsrError, match="a-xsim/en/test/error"):
-            save_results(path, measured("a", "xsim", "en", "test", {"error": bad}), settings={})  # type: ignore[dict-item]
+            save_results(path, measured("a", "xsim", "en", "test", {"error": value}), settings={})
     assert load_results(path)["metrics"] == {"a-xsim/en/test/error": 0.5, "a-xsim/en/test/pairs": 3}
 
 
 def test_records():
-    right = {"precision@1": np.arange(100) < 80}
-    found = with_intervals(
-        measured("a", "xsr", ("en", "zho-Hans"), "test", {"precision@1": 0.8, "queries": 100}, right)
-    )
-    found |= measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.9})
-    first, _, mean = found.records.values()
-    assert first[:-2] == ("a", "xsr", "en-zho-Hans", "en", "zho-Hans", "test", "precision@1", 0.8, 100)
-    assert 0.7 < first.low < 0.8 < first.high < 0.9  # type: ignore[operator]
-    assert any("80.0 % │" in line and "–" in line for line in printed(results_table(found, "t")))
-    assert mean.is_mean and mean.source == mean.target == "" and mean.n is None
-    both = found | measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.8})
-    assert both["tatoeba/mean-of-3/test/accuracy"] == 0.8 and list(both) == list(both.records) == list(found)
+    values = {"precision@1": 0.8, "queries": 100}
+    outcomes = {"precision@1": np.arange(100) < 80}
+    metrics = with_intervals(measured("a", "xsr", ("en", "zho-Hans"), "test", values, outcomes))
+    metrics |= measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.9})
+
+    precision, _, mean = metrics.records.values()
+    assert precision[:-2] == ("a", "xsr", "en-zho-Hans", "en", "zho-Hans", "test", "precision@1", 0.8, 100)
+    assert 0.7 < precision.low < 0.8 < precision.high < 0.9  # type: ignore[operator]
+    assert any("80.0 % │" in line and "–" in line for line in printed(results_table(metrics, "t")))
+    assert mean.is_mean
+    assert mean.source == mean.target == ""
+    assert mean.n is None
+
+
+def test_later_results_replace_earlier_ones():
+    results = METRICS | measured("tatoeba", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.8})
+    assert results["tatoeba/en-fr/test/accuracy"] == 0.8
+    assert list(results) == list(results.records) == list(METRICS)
 
 
 def test_mean_over_languages():
@@ -81,7 +90,9 @@ def test_mean_over_languages():
     )
     # Not weighted by pairs; counts and thresholds have no mean.
     assert mean_over_languages(metrics) == dict(metrics) | {"tatoeba/mean-of-2/test/accuracy": pytest.approx(0.6)}
-    # The training language is left out.
+
+
+def test_mean_skips_the_training_language():
     metrics = Results()
     for tested, value in (("zho-Hans", 0.9), ("zho-Hant", 0.4), ("en", 0.2)):
         metrics |= measured("sib", "zero-shot", ("zho-Hans", tested), "test", {"accuracy": value})
