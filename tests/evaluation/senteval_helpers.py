@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,7 +40,11 @@ def train_model(
     inputs = torch.from_numpy(vectors)
     model = nn.Linear(vectors.shape[1], outputs).to(inputs.dtype)
     optimizer = torch.optim.Adam(model.parameters(), weight_decay=decay)
-    best, best_model, passes, misses = -1.0, model.state_dict(), 0, 0
+    best_score = -1.0
+    best_state = model.state_dict()
+    passes = 0
+    misses = 0
+
     while passes <= schedule.max_passes and misses <= schedule.tenacity:
         for _ in range(schedule.passes_per_check):
             for rows in torch.from_numpy(np.random.permutation(len(inputs))).split(schedule.batch_size):
@@ -47,14 +52,17 @@ def train_model(
                 loss(model(inputs[rows]), targets[rows]).backward()
                 optimizer.step()
         passes += schedule.passes_per_check
+
         with torch.no_grad():
-            found = score(model)
-        if found > best:
-            best, best_model = found, {name: value.clone() for name, value in model.state_dict().items()}
+            new_score = score(model)
+        if new_score > best_score:
+            best_score = new_score
+            best_state = copy.deepcopy(model.state_dict())
         else:
             misses += 1
-    model.load_state_dict(best_model)
-    return Alone(best, model.requires_grad_(False), passes)
+
+    model.load_state_dict(best_state)
+    return Alone(best_score, model.requires_grad_(False), passes)
 
 
 def train_alone(
@@ -74,11 +82,12 @@ def train_alone(
         order = np.random.permutation(len(vectors))
         cut = int(0.05 * len(vectors))
         dev = vectors[order[:cut]], labels[order[:cut]]
-        vectors, labels = vectors[order[cut:]], labels[order[cut:]]
-    held_out, truth = torch.from_numpy(dev[0]), dev[1]
+        vectors = vectors[order[cut:]]
+        labels = labels[order[cut:]]
 
     def score(model: nn.Linear) -> float:
-        return float((model(held_out).argmax(1).numpy() == truth).mean())
+        dev_vectors, dev_labels = dev
+        return float((model(torch.from_numpy(dev_vectors)).argmax(1).numpy() == dev_labels).mean())
 
     return train_model(vectors, torch.from_numpy(labels), F.cross_entropy, score, outputs=outputs, **options)
 
@@ -90,10 +99,10 @@ def folds_alone(
     splits = list(StratifiedKFold(folds, shuffle=True, random_state=folds_seed).split(vectors, labels))
     means = []
     for decay in DECAYS:
-        scores = [
-            train_alone(vectors[train], labels[train], (vectors[dev], labels[dev]), decay=decay, **options).score
-            for train, dev in splits
-        ]
+        scores = []
+        for train, dev in splits:
+            alone = train_alone(vectors[train], labels[train], (vectors[dev], labels[dev]), decay=decay, **options)
+            scores.append(alone.score)
         means.append(float(np.mean(scores)))
     rounded = [round(100 * mean, 2) for mean in means]
     best = rounded.index(max(rounded))
@@ -102,10 +111,11 @@ def folds_alone(
 
 def nested_alone(vectors: np.ndarray, labels: np.ndarray, folds: int, **options: Any) -> tuple[float, float]:
     """Dev and test accuracy of nested cross-validation."""
-    devs, tests = [], []
+    dev_accuracies = []
+    test_accuracies = []
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=1111).split(vectors, labels):
-        decay, dev = folds_alone(vectors[train], labels[train], folds, 1111, **options)
-        devs.append(dev)
+        decay, dev_accuracy = folds_alone(vectors[train], labels[train], folds, 1111, **options)
         final = train_alone(vectors[train], labels[train], None, decay=decay, **options)
-        tests.append(float((final.predict(vectors[test]) == labels[test]).mean()))
-    return float(np.mean(devs)), float(np.mean(tests))
+        dev_accuracies.append(dev_accuracy)
+        test_accuracies.append(float((final.predict(vectors[test]) == labels[test]).mean()))
+    return float(np.mean(dev_accuracies)), float(np.mean(test_accuracies))

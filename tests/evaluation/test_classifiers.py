@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,15 +42,19 @@ def random_states() -> Any:
     return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
 
 
-def mlp_written_out(train: Labelled, dev: Labelled, classes: int, chosen: MlpSettings, seed: int) -> tuple[Any, float]:
+def mlp_written_out(
+    train: Labelled, dev: Labelled, classes: int, settings: MlpSettings, seed: int
+) -> tuple[Any, float]:
     """`fit_mlp` with hand-written gradients and Adam in NumPy."""
-    rng, keep = np.random.default_rng(seed), 1 - chosen.dropout
-    widths = (train[0].shape[1], *chosen.hidden, classes)
+    rng = np.random.default_rng(seed)
+    keep_share = 1 - settings.dropout
+    widths = (train[0].shape[1], *settings.hidden, classes)
     weights = []
     for width, outputs in zip(widths[:-1], widths[1:], strict=True):
         bound = width**-0.5
         weights += [rng.uniform(-bound, bound, (width, outputs)), rng.uniform(-bound, bound, outputs)]
-    mean, square = ([np.zeros_like(weight) for weight in weights] for _ in range(2))
+    mean = list(map(np.zeros_like, weights))
+    square = list(map(np.zeros_like, weights))
     step = 0
 
     def activations(hidden: np.ndarray, masks: Any = None) -> list[np.ndarray]:
@@ -57,46 +62,57 @@ def mlp_written_out(train: Labelled, dev: Labelled, classes: int, chosen: MlpSet
         for layer in range(len(widths) - 1):
             received.append(hidden * masks[layer] if masks else hidden)
             hidden = received[-1] @ weights[2 * layer] + weights[2 * layer + 1]
-            hidden = np.tanh(hidden) if layer < len(widths) - 2 else hidden
+            if layer < len(widths) - 2:
+                hidden = np.tanh(hidden)
         return [*received, hidden]
 
-    best = -1.0, [np.empty(0)]
-    for _ in range(chosen.epochs):
+    best_accuracy = -1.0
+    best_weights = weights.copy()
+    for _ in range(settings.epochs):
         order = rng.permutation(len(train[0]))
-        masks = [(rng.random((len(order), width)) < keep) / keep for width in widths[:-1]]
-        for start in range(0, len(order), chosen.batch_size):
-            rows = order[start : start + chosen.batch_size]
-            inner = [mask[start : start + chosen.batch_size] for mask in masks]
-            *received, logits = activations(train[0][rows], inner)
+        masks = [(rng.random((len(order), width)) < keep_share) / keep_share for width in widths[:-1]]
+        for start in range(0, len(order), settings.batch_size):
+            batch = slice(start, start + settings.batch_size)
+            rows = order[batch]
+            batch_masks = [mask[batch] for mask in masks]
+            *received, logits = activations(train[0][rows], batch_masks)
+
             change = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
             change = (change - np.eye(classes)[train[1][rows]]) / len(rows)
             gradients: list[np.ndarray] = []
             for layer in range(len(widths) - 2, -1, -1):
                 gradients = [received[layer].T @ change, change.sum(0), *gradients]
                 if layer:
-                    plain = np.where(inner[layer] > 0, received[layer] * keep, 0)
-                    change = change @ weights[2 * layer].T * inner[layer] * (1 - plain**2)
+                    mask = batch_masks[layer]
+                    plain = np.where(mask > 0, received[layer] * keep_share, 0)
+                    change = change @ weights[2 * layer].T * mask * (1 - plain**2)
+
             step += 1
             for number, gradient in enumerate(gradients):
                 mean[number] = 0.9 * mean[number] + 0.1 * gradient
                 square[number] = 0.999 * square[number] + 0.001 * gradient**2
                 size = np.sqrt(square[number] / (1 - 0.999**step)) + 1e-8
-                weights[number] = weights[number] - chosen.learning_rate * mean[number] / (1 - 0.9**step) / size
-        right = float((activations(dev[0])[-1].argmax(1) == dev[1]).mean())
-        if right >= best[0]:
-            best = right, weights.copy()
-    weights[:] = best[1]
-    return lambda features: activations(features)[-1].argmax(1), best[0]
+                weights[number] = weights[number] - settings.learning_rate * mean[number] / (1 - 0.9**step) / size
+
+        accuracy = float((activations(dev[0])[-1].argmax(1) == dev[1]).mean())
+        if accuracy >= best_accuracy:
+            best_accuracy = accuracy
+            best_weights = weights.copy()
+
+    weights[:] = best_weights
+    return lambda features: activations(features)[-1].argmax(1), best_accuracy
 
 
 @pytest.mark.parametrize(("hidden", "dropout"), [((), 0.3), ((10, 8), 0.3), ((10, 8), 0.0)])
 def test_mlp_equals_numpy(hidden: tuple[int, ...], dropout: float):
-    train, dev, probe = clusters(50, 7, 3, seed=1), clusters(40, 7, 3, seed=2), clusters(2000, 7, 3, seed=3)[0]
-    chosen = MlpSettings(hidden=hidden, dropout=dropout, batch_size=12, epochs=6, learning_rate=0.01)
-    predict, accuracy = fit_mlp(train, dev, classes=3, settings=chosen, seed=5)
-    expected, best = mlp_written_out(train, dev, 3, chosen, 5)
-    assert accuracy == best
-    np.testing.assert_array_equal(predict(probe), expected(probe))
+    train = clusters(50, 7, 3, seed=1)
+    dev = clusters(40, 7, 3, seed=2)
+    test, _ = clusters(2000, 7, 3, seed=3)
+    settings = MlpSettings(hidden=hidden, dropout=dropout, batch_size=12, epochs=6, learning_rate=0.01)
+    predict, accuracy = fit_mlp(train, dev, classes=3, settings=settings, seed=5)
+    expected_predict, expected_accuracy = mlp_written_out(train, dev, 3, settings, 5)
+    assert accuracy == expected_accuracy
+    np.testing.assert_array_equal(predict(test), expected_predict(test))
 
 
 def test_linear_strength_is_chosen_on_dev():
@@ -117,11 +133,10 @@ def model(tiny_export: str) -> SentenceTransformer:
 
 def begins_with(pairs: Pairs, start: int, count: int, side: str = "source") -> LabelledTexts:
     """Sentences, half of which got `red red` in front, and whether they did."""
-    texts = [pairs[number][side] for number in range(start, start + count)]
+    labels = np.arange(count) % 2
     front = "red red " if side == "source" else "rouge rouge "
-    return LabelledTexts(
-        ([front + text if number % 2 else text for number, text in enumerate(texts)],), np.arange(count) % 2
-    )
+    texts = [front * label + pair[side] for label, pair in zip(labels, pairs[start : start + count], strict=True)]
+    return LabelledTexts((texts,), labels)
 
 
 def run(model: Any, pairs: Pairs, **changes: Any) -> Classifier:
@@ -137,9 +152,9 @@ def weights_of(classifier: Classifier) -> dict[str, torch.Tensor]:
     return states(classifier.encoder.network)  # type: ignore[attr-defined]
 
 
-def changed(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> set[str]:
-    assert one.keys() == other.keys()
-    return {name for name in one if not torch.equal(one[name], other[name])}
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    assert before.keys() == after.keys()
+    return {name for name in before if not torch.equal(before[name], after[name])}
 
 
 @pytest.mark.parametrize("sides", [1, 2])
@@ -148,14 +163,14 @@ def test_fine_tuning_equals_a_loop_written_out(
 ):
     monkeypatch.setattr(classifiers, "choose_precision", lambda **_: "float32")
     count, epochs, batch = 50, 3, 16
-    texts = [[pairs[number]["source"] for number in range(start, start + count)] for start in (0, 60)][:sides]
+    sources = [pair["source"] for pair in pairs]
+    texts = [sources[:count], sources[60 : 60 + count]][:sides]
     labels = np.arange(count) % 3
     train = LabelledTexts(tuple(texts), labels)
-    ours = run(
-        model, pairs, train=train, dev=train, classes=3, epochs=epochs, train_batch_size=batch, prompt="one ", seed=3
-    )
+    options = {"train": train, "dev": train, "classes": 3, "epochs": epochs, "train_batch_size": batch}
+    classifier = run(model, pairs, prompt="one ", seed=3, **options)
 
-    assert any(isinstance(part, nn.Dropout) and part.p > 0 for part in model.modules())
+    assert any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
     with torch.random.fork_rng():
         torch.manual_seed(3)
         twin = copy.deepcopy(model)
@@ -164,18 +179,25 @@ def test_fine_tuning_equals_a_loop_written_out(
             nn.init.zeros_(weight)
         body = torch.optim.AdamW(twin.parameters(), lr=1e-2)
         head = torch.optim.AdamW(layer.parameters(), lr=1e-3)
-        best, total, step = (-1.0, {}), epochs * 4, 0
+        best_accuracy = -1.0
+        best_weights: dict[str, torch.Tensor] = {}
+        total = epochs * 4
+        step = 0
 
         def logits(sides: list[torch.Tensor]) -> torch.Tensor:
             # Lengths of 4 = sqrt(16): each number of a vector is then about 1 in size, and so are products.
-            u, *v = (4 * side for side in sides)
-            return layer(torch.cat([u, v[0], abs(u - v[0]), u * v[0]], 1) if v else u)
+            features = [4 * side for side in sides]
+            if len(features) == 2:
+                u, v = features
+                features += [abs(u - v), u * v]
+            return layer(torch.cat(features, 1))
 
         for _ in range(epochs):
             twin.train()
             for rows in torch.randperm(count).split(batch):
-                share = step / 1 if step < 1 else (total - step) / (total - 1)  # warm-up: a tenth of 12 steps, so one
-                body.param_groups[0]["lr"], head.param_groups[0]["lr"] = share * 1e-2, share * 1e-3
+                share = min(step, (total - step) / (total - 1))  # warm-up: a tenth of 12 steps, so one
+                body.param_groups[0]["lr"] = share * 1e-2
+                head.param_groups[0]["lr"] = share * 1e-3
                 batches = [twin.preprocess([f"one {side[row]}" for row in rows]) for side in texts]
                 vectors = [nn.functional.normalize(twin(inputs)["sentence_embedding"]) for inputs in batches]
                 nn.functional.cross_entropy(logits(vectors), torch.from_numpy(labels)[rows]).backward()
@@ -184,35 +206,44 @@ def test_fine_tuning_equals_a_loop_written_out(
                     optimizer.step()
                     optimizer.zero_grad()
                 step += 1
-            prompted = [[f"one {text}" for text in side] for side in texts]
-            encoded = [torch.from_numpy(twin.encode(side, normalize_embeddings=True)) for side in prompted]
-            right = float((logits(encoded).argmax(1).numpy() == labels).mean())
-            if right >= best[0]:
-                best = right, states(twin)
-    assert step == total and best[0] > 0.3
-    assert ours.dev_accuracy == pytest.approx(best[0])
-    for name, value in weights_of(ours).items():
-        torch.testing.assert_close(value, best[1][name], rtol=1e-3, atol=1e-5)
+
+            encode = partial(twin.encode, prompt="one ", normalize_embeddings=True, convert_to_tensor=True)
+            predicted = logits(list(map(encode, texts))).argmax(1).numpy()
+            accuracy = float((predicted == labels).mean())
+            if accuracy >= best_accuracy:
+                best_accuracy = accuracy
+                best_weights = states(twin)
+
+    assert step == total
+    assert best_accuracy > 0.3
+    assert classifier.dev_accuracy == pytest.approx(best_accuracy)
+    torch.testing.assert_close(weights_of(classifier), best_weights, rtol=1e-3, atol=1e-5)
 
 
 def test_fine_tuning_repeats_with_its_seed(model: SentenceTransformer, pairs: Pairs):
     before = random_states()
-    one, again, other = (weights_of(run(model, pairs, epochs=1, seed=seed)) for seed in (1, 1, 2))
+    first = weights_of(run(model, pairs, epochs=1, seed=1))
+    again = weights_of(run(model, pairs, epochs=1, seed=1))
+    other_seed = weights_of(run(model, pairs, epochs=1, seed=2))
     assert random_states() == before
-    assert not changed(one, again) and changed(one, other)
+    assert not changed(first, again)
+    assert changed(first, other_seed)
 
 
 def test_only_the_route_of_the_language_is_trained(tiny_export: str, model: SentenceTransformer, pairs: Pairs):
-    other = SentenceTransformer(tiny_export, device="cpu")
-    routed = SentenceTransformer(modules=[Router({"en": list(model), "fr": list(other)}, default_route="fr")])
+    french_model = SentenceTransformer(tiny_export, device="cpu")
+    router = Router({"en": list(model), "fr": list(french_model)}, default_route="fr")
+    routed = SentenceTransformer(modules=[router])
     before = states(routed)
     classifier = run(routed.to("cpu"), pairs)
     names = changed(weights_of(classifier), before)
-    assert names and all(".en." in name for name in names)
+    assert names
+    assert all(".en." in name for name in names)
+
     by_name = run(routed, pairs, language="de", routes={"de": "en"})
     assert not changed(weights_of(by_name), weights_of(classifier))
     french = begins_with(pairs, 80, 4, side="target")
-    expected = other.encode(french.sides[0], normalize_embeddings=True)
+    expected = french_model.encode(french.sides[0], normalize_embeddings=True)
     np.testing.assert_allclose(features_of(classifier.encoder, french.sides, "fr"), expected, atol=0.02)
 
 
@@ -222,5 +253,6 @@ def test_half_precision_and_frozen_weights(model: SentenceTransformer, pairs: Pa
     for name, weight in model.named_parameters():
         weight.requires_grad = "layer.1." in name
     names = changed(states(model), weights_of(run(model, pairs, epochs=1)))
-    assert names and all("layer.1." in name for name in names)
+    assert names
+    assert all("layer.1." in name for name in names)
     assert not changed(states(model), weights_of(run(model.requires_grad_(False), pairs, epochs=1)))

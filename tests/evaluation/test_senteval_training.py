@@ -38,17 +38,21 @@ def noisy_classes(classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def some_groups() -> list[Group]:
-    orders = np.random.default_rng(3)
-    order = [orders.permutation(100) for _ in LENGTHS]
-    return [Group(one[:length], one[length : length + 20], DECAYS) for one, length in zip(order, LENGTHS, strict=True)]
+    random = np.random.default_rng(3)
+    groups = []
+    for length in LENGTHS:
+        order = random.permutation(100)
+        groups.append(Group(order[:length], order[length : length + 20], DECAYS))
+    return groups
 
 
 def train(schedule: Schedule, seed: int = 1111, *, classes: int = 2, device: str = "cpu") -> list[TrainedGroup]:
     vectors, labels = noisy_classes(classes)
-    features, numbers = with_constant(vectors, device), torch.from_numpy(labels).to(device)
-    given = {"schedule": schedule, "seed": seed}
+    features = with_constant(vectors, device)
+    numbers = torch.from_numpy(labels).to(device)
     targets = F.one_hot(numbers).to(features.dtype)
-    return train_classifiers(features, 21, targets, some_groups(), accuracy_score(numbers), **given)
+    score = accuracy_score(numbers)
+    return train_classifiers(features, 21, targets, some_groups(), score, schedule=schedule, seed=seed)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -58,16 +62,19 @@ def test_equals_one_at_a_time(classes: int):
     passes = np.zeros((len(LENGTHS), len(DECAYS)))
     trained = train(schedule, seed=7, classes=classes)
     for number, (group, together) in enumerate(zip(some_groups(), trained, strict=True)):
-        rows, dev = group.train, (vectors[group.dev], labels[group.dev])
-        for place, decay in enumerate(DECAYS):
+        train_vectors = vectors[group.train]
+        train_labels = labels[group.train]
+        dev = vectors[group.dev], labels[group.dev]
+        for column, decay in enumerate(DECAYS):
             options = {"decay": decay, "schedule": schedule, "seed": 7, "classes": classes}
-            alone = train_alone(vectors[rows], labels[rows], dev, **options)
-            passes[number, place] = alone.passes
-            assert together.scores[place] == alone.score
-            weights = together.weights[place].numpy()
+            alone = train_alone(train_vectors, train_labels, dev, **options)
+            passes[number, column] = alone.passes
+            assert together.scores[column] == alone.score
+            weights = together.weights[column].numpy()
             np.testing.assert_allclose(weights[:, :21], alone.model.weight.numpy(), rtol=0, atol=1e-8)
             np.testing.assert_allclose(weights[:, 21], alone.model.bias.numpy(), rtol=0, atol=1e-8)
             assert not weights[:, 22:].any()  # what pads the features has no weight
+
     assert len(set(passes.max(axis=1))) > 1, "groups have to leave the stack at different times"
     assert (passes.min(axis=1) < passes.max(axis=1)).any(), "classifiers have to end before others of their group"
 
@@ -75,8 +82,9 @@ def test_equals_one_at_a_time(classes: int):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_accelerator():
-    here, there = train(Schedule(max_passes=40)), train(Schedule(max_passes=40), device="cuda")
-    for first, second in zip(here, there, strict=True):
+    on_cpu = train(Schedule(max_passes=40))
+    on_cuda = train(Schedule(max_passes=40), device="cuda")
+    for first, second in zip(on_cpu, on_cuda, strict=True):
         np.testing.assert_array_equal(first.scores, second.scores)
         torch.testing.assert_close(first.weights, second.weights.cpu(), rtol=0, atol=1e-8)
 
@@ -101,7 +109,7 @@ def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
     schedule = Schedule(passes_per_check=6, tenacity=3, max_passes=200)
     monkeypatch.setattr(senteval, "RELATEDNESS", schedule)
     order = np.random.default_rng(1).permutation(260)
-    learn, dev, test = order[:150], order[150:200], order[200:]
+    train_rows, dev, test = np.split(order, [150, 200])
 
     def predict(model: nn.Linear, rows: np.ndarray) -> np.ndarray:
         return model(torch.from_numpy(features[rows])).softmax(1).numpy() @ np.arange(1, 6)
@@ -109,16 +117,21 @@ def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
     np.random.seed(3)
     torch.manual_seed(3)
     alone = train_model(
-        features[learn],
-        torch.from_numpy(score_bins(scores[learn])),
+        features[train_rows],
+        torch.from_numpy(score_bins(scores[train_rows])),
         lambda logits, shares: F.mse_loss(logits.softmax(1), shares),
         lambda model: pearsonr(predict(model, dev), scores[dev]).statistic,
         schedule=schedule,
         outputs=5,
     )
-    predicted, gold = predict(alone.model, test), scores[test]
-    found, tested = relatedness(features, scores, learn, dev, test, seed=3)
-    assert found == pytest.approx(alone.score, abs=1e-8)
-    expected = {"pearson": pearsonr(predicted, gold).statistic, "spearman": spearmanr(predicted, gold).statistic}
-    assert tested == pytest.approx({**expected, "mse": ((predicted - gold) ** 2).mean()}, abs=1e-8)
+    predicted = predict(alone.model, test)
+    gold = scores[test]
+    expected = {
+        "pearson": pearsonr(predicted, gold).statistic,
+        "spearman": spearmanr(predicted, gold).statistic,
+        "mse": ((predicted - gold) ** 2).mean(),
+    }
+    dev_score, tested = relatedness(features, scores, train_rows, dev, test, seed=3)
+    assert dev_score == pytest.approx(alone.score, abs=1e-8)
+    assert tested == pytest.approx(expected, abs=1e-8)
     assert 0.5 < tested["pearson"] < 0.99
