@@ -45,40 +45,47 @@ def push(run: Path, *words: str, repo: str = "me/toy") -> None:
 def test_pushed_encoder_loads(hub: Hub, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     push(run)
     assert "/me/toy (public): " in capsys.readouterr().out
-    here = {path.relative_to(run / "model").as_posix(): path for path in (run / "model").rglob("*") if path.is_file()}
-    here |= {name: run / name for name in ("loss.png", "tsne.png")}
-    assert set(hub.repos) == {"me/toy"} and set(hub.repos["me/toy"].files) == set(here)
-    for name, path in here.items():
-        if name != "README.md":
-            assert hub.repos["me/toy"].files[name] == path.read_bytes(), name
-    card = hub.repos["me/toy"].files["README.md"].decode()
-    assert 'SentenceTransformer("me/toy")' in card and "path/to/this/folder" not in card
+    assert set(hub.repos) == {"me/toy"}
+    pushed = dict(hub.repos["me/toy"].files)
+    card = pushed.pop("README.md").decode()
+    assert 'SentenceTransformer("me/toy")' in card
+    assert "path/to/this/folder" not in card
+
+    local = {name: (run / name).read_bytes() for name in ("loss.png", "tsne.png")}
+    for path in (run / "model").rglob("*"):
+        if path.is_file() and path.name != "README.md":
+            local[path.relative_to(run / "model").as_posix()] = path.read_bytes()
+    assert pushed == local
 
     expected = SentenceTransformer(str(run / "model")).encode(["The weather is lovely today."])[0, :4]
-    place = str(hub.pull("me/toy", tmp_path / "pulled"))
-    found = []
-    for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL):  # with sentence-transformers, then transformers
-        exec(code.replace("me/toy", place), space := {})
-        found.append(space["vectors"])
-    assert len(found) == 2
-    np.testing.assert_allclose(found[1], found[0][:1], atol=1e-5)
-    np.testing.assert_allclose(found[0][0, :4], expected, atol=1e-5)
+    pulled = str(hub.pull("me/toy", tmp_path / "pulled"))
+    vectors = []
+    for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
+        namespace: dict[str, Any] = {}
+        exec(code.replace("me/toy", pulled), namespace)
+        vectors.append(namespace["vectors"])
+    by_sentence_transformers, by_transformers = vectors
+    np.testing.assert_allclose(by_transformers, by_sentence_transformers[:1], atol=1e-5)
+    np.testing.assert_allclose(by_sentence_transformers[0, :4], expected, atol=1e-5)
 
 
 def test_training_state_is_private(hub: Hub, run: Path, tmp_path: Path) -> None:
     for name in ("checkpoint-6", "final"):  # as a run that was stopped: what is downloaded has to go on
         shutil.move(run / "training" / name, tmp_path / name)
     push(run, "--what", "all")
-    encoder, state = hub.repos["me/toy"], hub.repos["me/toy-training"]
-    assert state.private and not encoder.private
+    encoder = hub.repos["me/toy"]
+    state = hub.repos["me/toy-training"]
+    assert state.private
+    assert not encoder.private
     assert not [path for path in encoder.files if "checkpoint" in path or "optimizer" in path or "recipe" in path]
     assert "training/checkpoint-4/optimizer.pt" in state.files
     assert not [path for path in state.files if path.endswith(("training_args.bin", ".arrow", ".jsonl"))]
     pulled = hub.pull("me/toy-training", tmp_path / "pulled")
     recipe = json.loads((pulled / "training" / "recipe.json").read_text("utf-8"))
     train(Path(recipe["data"]["train"]["path"]).parent / "lightweight_toy.yaml", pulled)
-    ours, theirs = (load_file(at / "final" / "model.safetensors") for at in (tmp_path, pulled / "training"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    expected = load_file(tmp_path / "final" / "model.safetensors")
+    resumed = load_file(pulled / "training" / "final" / "model.safetensors")
+    torch.testing.assert_close(resumed, expected, rtol=0, atol=0)
 
 
 def test_changed_run_is_mirrored(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +101,10 @@ def test_changed_run_is_mirrored(hub: Hub, run: Path, capsys: pytest.CaptureFixt
     push(run, "--what", "all")
     encoder, state = hub.commits[-2:]
     assert encoder == (["README.md"], ["model-00001-of-00002.safetensors", "onnx/model.onnx"])
-    assert state[0] == [] and state[1] and all("checkpoint-4" in path for path in state[1])
+    changed, deleted = state
+    assert changed == []
+    assert deleted
+    assert all("checkpoint-4" in path for path in deleted)
     assert "notes.md" in hub.repos["me/toy"].files  # what others added stays
     assert b"license: apache-2.0" in hub.repos["me/toy"].files["README.md"]
 
@@ -148,27 +158,30 @@ def test_invalid_run_is_not_sent(hub: Hub, run: Path, tmp_path: Path, capsys: py
 
 def test_tokens_are_never_sent(hub: Hub, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A token in the environment, in a recipe and in arguments: no file, no message, nothing that is sent has it."""
-    other = "hf_" + "OneInTheRecipe" * 3
+    recipe_token = "hf_" + "OneInTheRecipe" * 3
     recipe = tmp_path / "leaky.yaml"
-    text = write_recipe(tmp_path).read_text("utf-8").replace("A toy.", f"A toy of {TOKEN} and {other}.")
+    text = write_recipe(tmp_path).read_text("utf-8").replace("A toy.", f"A toy of {TOKEN} and {recipe_token}.")
     recipe.write_text(text, "utf-8")
     assert main(["train", str(recipe), "--output_dir", str(tmp_path / "leaky")]) == 1
     assert not (tmp_path / "leaky").exists()
     for words in (
         ("push", str(run), "--repo", TOKEN),
-        ("push", str(run), "--repo", f"me/{other}"),
+        ("push", str(run), "--repo", f"me/{recipe_token}"),
         ("push", str(run), "--repo", "me/toy", "--what", TOKEN),
         ("push", str(run), "--repo", "me/toy", "--message", f"by {TOKEN}"),
         ("card", str(run), "--license", TOKEN),
-        ("card", str(run), "--base-model", other),
+        ("card", str(run), "--base-model", recipe_token),
         ("push", str(run), "--repo", "me/toy", "--what", "all"),
     ):
         main(words)
-    written = capsys.readouterr()
-    assert "me/toy-training" in hub.repos and "access token" in written.err
+
+    printed = capsys.readouterr()
+    assert "me/toy-training" in hub.repos
+    assert "access token" in printed.err
     files = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
-    for content in [*hub.sent, *files, written.out.encode(), written.err.encode()]:
-        assert TOKEN.encode() not in content and other.encode() not in content
+    for content in [*hub.sent, *files, printed.out.encode(), printed.err.encode()]:
+        assert TOKEN.encode() not in content
+        assert recipe_token.encode() not in content
 
 
 def test_card_is_written_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTran
     torch.manual_seed(0)
     tokenizer = train_tokenizer([*ENGLISH, *FRENCH], vocab_size=110, algorithm=algorithm, frame=True, max_length=32)
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
-    names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")]
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
     special = {name: getattr(tokenizer, name) for name in names}
     if kind == "distilbert":
         sizes = {"vocab_size": len(tokenizer)}
@@ -53,8 +53,11 @@ def test_embeddings_of_the_kept_languages_are_equal(kind: str, algorithm: str) -
     model = make_encoder(kind, algorithm)
     pruned, report = prune(model, ENGLISH)
     np.testing.assert_allclose(pruned.encode(ENGLISH[:40]), model.encode(ENGLISH[:40]), atol=1e-5)
-    assert report["tokens"][1] < report["tokens"][0] and report["parameters"][1] < report["parameters"][0]
-    assert report["same_tokens"] == 1.0 and report["unknown_tokens"] == 0 and report["cosine"] == pytest.approx(1)
+    assert report["tokens"][1] < report["tokens"][0]
+    assert report["parameters"][1] < report["parameters"][0]
+    assert report["same_tokens"] == 1.0
+    assert report["unknown_tokens"] == 0
+    assert report["cosine"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,12 +68,12 @@ def test_chosen_layers_are_kept(kind: str, tmp_path: Path) -> None:
     pruned.save(str(tmp_path))
     loaded = SentenceTransformer(str(tmp_path), device="cpu")
     np.testing.assert_allclose(loaded.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-6)
+
     # The same layers of the original give the same.
     encoder: Any = model[0].model
-    stack = next(m for m in encoder.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 4)
-    kept = [stack[0], stack[3]]
-    del stack[2:], stack[:]
-    stack.extend(kept)
+    layer_lists = [module for module in encoder.modules() if isinstance(module, torch.nn.ModuleList)]
+    layers = next(module for module in layer_lists if len(module) == 4)
+    del layers[1:3]
     encoder.config.num_hidden_layers = 2
     np.testing.assert_allclose(model.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-5)
 
@@ -79,30 +82,36 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_encoder().save(str(tmp_path / "model"))
     for language, texts in (("en", ENGLISH), ("fr", FRENCH)):
         (tmp_path / f"{language}.txt").write_text("\n".join(texts), "utf-8")
-    texts, output = f"{tmp_path}/{{lang}}.txt", str(tmp_path / "small")
-    arguments = ["prune", str(tmp_path / "model"), "--texts", texts, "--languages", "en", "--output", output]
-    assert main([*arguments, "--layers", "0,3", "--limit", "200"]) == 0
+    output = str(tmp_path / "small")
+    arguments = ["--texts", f"{tmp_path}/{{lang}}.txt", "--languages", "en", "--layers", "0,3", "--limit", "200"]
+    assert main(["prune", str(tmp_path / "model"), "--output", output, *arguments]) == 0
+
     report = json.loads(capsys.readouterr().out)
     assert report["layers"] == [4, 2]
     assert SentenceTransformer(output, device="cpu").encode(["one bird"]).shape == (1, 16)
     card = (tmp_path / "small" / "README.md").read_text("utf-8")
-    assert "language:\n- en\n" in card and "2 of 4 layers" in card and f"{report['tokens'][1]} of" in card
-    assert "/model`" in card and str(tmp_path) not in card and "SentenceTransformer(" in card
+    expected = ("language:\n- en\n", "2 of 4 layers", f"{report['tokens'][1]} of", "/model`", "SentenceTransformer(")
+    for text in expected:
+        assert text in card
+    assert str(tmp_path) not in card
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
 @pytest.mark.parametrize("vocab_size", [None, 60])
 def test_tokens_of_the_prompt_are_kept(vocab_size: int | None) -> None:
     model = make_encoder()
-    model.prompts, model.default_prompt_name = {"french": f"{FRENCH[0]} "}, "french"
+    model.prompts = {"french": f"{FRENCH[0]} "}
+    model.default_prompt_name = "french"
     pruned, report = prune(model, ["one two"] * 100, vocab_size=vocab_size)
-    assert report["same_tokens"] == 1.0 and report["cosine"] == pytest.approx(1)
+    assert report["same_tokens"] == 1.0
+    assert report["cosine"] == pytest.approx(1)
     np.testing.assert_allclose(pruned.encode("one two"), model.encode("one two"), atol=1e-5)
 
 
 def test_settings_are_kept() -> None:
     model = make_encoder()
-    model.similarity_fn_name, model.truncate_dim = "dot", 8
+    model.similarity_fn_name = "dot"
+    model.truncate_dim = 8
     model.set_pooling_include_prompt(False)
     pruned, _ = prune(model, ["one two"] * 100)
     assert pruned.similarity_fn_name == "dot"
@@ -116,16 +125,16 @@ REFUSED = {"static": "StaticEmbedding", "routed": "routes"}
 
 @pytest.mark.parametrize("name", named(name for name in GIVEN if name not in REFUSED))
 def test_given_encoders_keep_all_but_the_tokens(name: str, tmp_path: Path) -> None:
-    given = build(name, tmp_path / "raw")
-    expected = vectors(given)
-    pruned, report = prune(given, [*ENGLISH, *SENTENCES])
+    model = build(name, tmp_path / "raw")
+    expected = vectors(model)
+    pruned, report = prune(model, [*ENGLISH, *SENTENCES])
     assert report["tokens"][1] < report["tokens"][0]
     np.testing.assert_allclose(vectors(pruned), expected, atol=1e-5)
-    assert [type(module) for module in pruned] == [type(module) for module in given]
-    assert EncoderSettings.of(pruned) == EncoderSettings.of(given)
+    assert list(map(type, pruned)) == list(map(type, model))
+    assert EncoderSettings.of(pruned) == EncoderSettings.of(model)
     for attribute in ("padding_side", "truncation_side", "chat_template"):
-        assert getattr(pruned.tokenizer, attribute) == getattr(given.tokenizer, attribute)
-    np.testing.assert_array_equal(vectors(given), expected)
+        assert getattr(pruned.tokenizer, attribute) == getattr(model.tokenizer, attribute)
+    np.testing.assert_array_equal(vectors(model), expected)
 
 
 @pytest.mark.parametrize("name", REFUSED)

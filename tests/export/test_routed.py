@@ -36,8 +36,8 @@ def model(folder: Path) -> SentenceTransformer:
     return SentenceTransformer(str(folder), device="cpu")
 
 
-def close(found: Any, expected: np.ndarray) -> bool:
-    return np.asarray(found).shape == expected.shape and np.allclose(found, expected, rtol=0, atol=1e-6)
+def close(vectors: Any, expected: np.ndarray) -> bool:
+    return np.shape(vectors) == expected.shape and np.allclose(vectors, expected, rtol=0, atol=1e-6)
 
 
 def number_of_weights(folder: Path) -> int:
@@ -58,16 +58,19 @@ def test_shared_encoder_needs_no_router(parts: Parts, tmp_path: Path):
     shared = save_export(model.to_sentence_transformer(parts.tokenizers["en"]), tmp_path / "model")
     assert [type(module).__name__ for module in shared] == ["Transformer", "Pooling", "Dense", "Normalize"]
     expected = parts.by_hand(ENGLISH, "en")
-    assert close(shared.encode(ENGLISH), expected) and close(shared.encode(ENGLISH, task="de"), expected)
-    assert routes_of(shared) == () and close(embed(shared, ENGLISH, language="de"), expected)
+    assert close(shared.encode(ENGLISH), expected)
+    assert close(shared.encode(ENGLISH, task="de"), expected)
+    assert close(embed(shared, ENGLISH, language="de"), expected)
+    assert routes_of(shared) == ()
 
 
 def test_shared_parts_are_stored_once(parts: Parts, tmp_path: Path):
     english = parts.encoder_part("en")
-    both = {"en": english, "fr": replace(english), "zh": parts.encoder_part("zh")}
-    shared = save_export(SentenceEncoder(both).detached().assemble(), tmp_path / "model")
+    by_language = {"en": english, "fr": replace(english), "zh": parts.encoder_part("zh")}
+    shared = save_export(SentenceEncoder(by_language).detached().assemble(), tmp_path / "model")
     routes = shared[0].sub_modules
-    assert routes["en"][0] is routes["fr"][0] and routes["en"][2] is routes["fr"][2]
+    assert routes["en"][0] is routes["fr"][0]
+    assert routes["en"][2] is routes["fr"][2]
     assert close(shared.encode(CHINESE, task="zh"), parts.by_hand(CHINESE, "zh"))
     assert (shared.encode(ENGLISH, task="fr") == shared.encode(ENGLISH, task="en")).all()
     assert number_of_weights(tmp_path / "model") == sum(weight.numel() for weight in shared.parameters())
@@ -82,8 +85,9 @@ def test_plain_encoders_by_language(parts: Parts):
 
 
 def test_one_plain_encoder_for_all_languages_has_no_routes(parts: Parts):
-    one, words = (dict.fromkeys(("en", "fr"), of["en"]) for of in (parts.encoders, parts.tokenizers))
-    model = to_sentence_transformer(one, words, max_length=MAX_LENGTH)
+    encoders = dict.fromkeys(("en", "fr"), parts.encoders["en"])
+    tokenizers = dict.fromkeys(("en", "fr"), parts.tokenizers["en"])
+    model = to_sentence_transformer(encoders, tokenizers, max_length=MAX_LENGTH)
     assert routes_of(model) == ()
     assert close(model.encode(ENGLISH), parts.by_hand(ENGLISH, "en", projected=False))
 
@@ -93,17 +97,18 @@ def test_one_route_is_a_model_of_its_own(folder: Path, model: Any, route: str, t
     texts = ENGLISH if route == "en" else CHINESE
     assert main(["export", str(folder), "--route", route, "--output", str(tmp_path / "one")]) == 0
     single = SentenceTransformer(str(tmp_path / "one"), device="cpu")
-    assert routes_of(single) == () and close(single.encode(texts), model.encode(texts, task=route))
+    assert routes_of(single) == ()
+    assert close(single.encode(texts), model.encode(texts, task=route))
     assert main(["export", str(folder), "--route", "fr", "--output", str(tmp_path / "other")]) == 1
 
 
 def test_pooling_and_length_have_their_older_names_too(folder: Path) -> None:
     """text-embeddings-inference reads `pooling_mode_*` of `1_Pooling/config.json` and `max_seq_length`."""
-    poolings, lengths = [*folder.rglob("*Pooling/config.json")], [*folder.rglob("sentence_bert_config.json")]
-    assert len(poolings) == len(lengths) == 2
-    for file in poolings:
-        content = json.loads(file.read_text("utf-8"))
-        assert [name for name, value in content.items() if value is True and name != "include_prompt"] == [
-            "pooling_mode_mean_tokens"
-        ]
-    assert all(json.loads(file.read_text("utf-8"))["max_seq_length"] == MAX_LENGTH for file in lengths)
+    poolings = [json.loads(file.read_text("utf-8")) for file in folder.rglob("*Pooling/config.json")]
+    assert len(poolings) == 2
+    for pooling in poolings:
+        assert pooling["pooling_mode_mean_tokens"] is True
+        assert pooling["pooling_mode_cls_token"] is pooling["pooling_mode_max_tokens"] is False
+
+    transformers = [json.loads(file.read_text("utf-8")) for file in folder.rglob("sentence_bert_config.json")]
+    assert [transformer["max_seq_length"] for transformer in transformers] == [MAX_LENGTH, MAX_LENGTH]

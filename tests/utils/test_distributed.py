@@ -17,7 +17,9 @@ from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.utils.distributed import gather_with_gradient, world_size
 
-PAIRS, LENGTH, VOCABULARY = 6, 5, 30
+PAIRS = 6
+LENGTH = 5
+VOCABULARY = 30
 TEXT = {**tiny_encoder(VOCABULARY), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CONFIGS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -39,13 +41,22 @@ def batch(pairs: range) -> dict[str, torch.Tensor]:
     """Sources over targets of the given pairs; the two halves have unequal shares of the masked tokens."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(1, VOCABULARY, (2 * PAIRS, LENGTH), generator=generator)
-    mask = (torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (2 * PAIRS, 1), generator=generator)).long()
-    hidden = torch.where(torch.arange(2 * PAIRS) < PAIRS, ids[:, 0], -100)
-    few = torch.arange(2 * PAIRS)[:, None] % PAIRS >= PAIRS // 2
-    labels = torch.where((mask == 1) & ~(few & (torch.arange(LENGTH) > 0)), ids, -100)
+    positions = torch.arange(LENGTH)
+    mask = (positions < torch.randint(2, LENGTH + 1, (2 * PAIRS, 1), generator=generator)).long()
+
+    row_numbers = torch.arange(2 * PAIRS)
+    masked_ids = torch.where(row_numbers < PAIRS, ids[:, 0], -100)
+    in_second_half = row_numbers[:, None] % PAIRS >= PAIRS // 2
+    labels = torch.where((mask == 1) & ~(in_second_half & (positions > 0)), ids, -100)
+    tensors = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "original_ids": ids,
+        "masked_ids": masked_ids,
+        "mlm_labels": labels,
+    }
     rows = [*pairs, *(pair + PAIRS for pair in pairs)]
-    names = ("input_ids", "attention_mask", "original_ids", "masked_ids", "mlm_labels")
-    return {name: tensor[rows] for name, tensor in zip(names, (ids, mask, ids, hidden, labels), strict=True)}
+    return {name: tensor[rows] for name, tensor in tensors.items()}
 
 
 def random_tensors(rows: int, width: int, seed: int) -> list[torch.Tensor]:
@@ -56,19 +67,23 @@ def random_tensors(rows: int, width: int, seed: int) -> list[torch.Tensor]:
 def compute(folder: Path) -> None:
     """What each process computes on its half of each batch."""
     dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     assert size == world_size() == 2
     results: dict[str, Any] = {}
+
     torch.manual_seed(4)
     bags = bags_of_words(torch.zeros(2, 1).long(), torch.ones(2, 1).long(), torch.tensor([0]))
     results["words"] = draw_negative_words(
         torch.ones(2, 8), torch.ones(400, 8), bags, special_ids=torch.tensor([0]), count=40
     )
+
     rows, weights = random_tensors(4, 3, seed=2)
     local = rows.chunk(size)[rank].clone().requires_grad_()
     gathered = gather_with_gradient(local)
     ((gathered * weights).sum() ** 2).backward()
     results |= {"gathered": gathered.detach(), "gathered_gradient": local.grad}
+
     share = PAIRS // size
     for name in CONFIGS:
         model = DistributedDataParallel(build(name))
@@ -82,37 +97,38 @@ def compute(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tensor]]:
+def results_by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tensor]]:
     """The results of both processes."""
     folder = tmp_path_factory.mktemp("two_processes")
     run_on_two_processes(compute, folder, folder=folder)
     return [load_file(folder / f"{rank}.safetensors") for rank in range(2)]
 
 
-def test_rows_come_in_rank_order(found: list[dict[str, torch.Tensor]]) -> None:
+def test_rows_come_in_rank_order(results_by_rank: list[dict[str, torch.Tensor]]) -> None:
     rows, weights = random_tensors(4, 3, seed=2)
     rows.requires_grad_()
     ((rows * weights).sum() ** 2).backward()
-    for rank, results in enumerate(found):
+    for rank, results in enumerate(results_by_rank):
         torch.testing.assert_close(results["gathered"], rows.detach())
         # Both ranks compute the same loss; the owner of a row receives the sum over ranks.
         torch.testing.assert_close(results["gathered_gradient"], 2 * rows.grad.chunk(2)[rank])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_averaged_gradient_is_that_of_one_process(found: list[dict[str, torch.Tensor]], name: str) -> None:
+def test_averaged_gradient_is_that_of_one_process(results_by_rank: list[dict[str, torch.Tensor]], name: str) -> None:
     model = build(name)
     loss = model(**batch(range(PAIRS))).loss
     loss.backward()
-    torch.testing.assert_close(sum(results[f"{name}/loss"] for results in found) / 2, loss.detach())
+    mean_loss = sum(results[f"{name}/loss"] for results in results_by_rank) / 2
+    torch.testing.assert_close(mean_loss, loss.detach())
     expected = {key: parameter.grad for key, parameter in model.named_parameters()}
     assert expected["encoder.embeddings.word_embeddings.weight"].norm() > 0.1
-    for results in found:
+    for results in results_by_rank:
         averaged = {key: results[f"{name}/{key}"] for key in expected}
         torch.testing.assert_close(averaged, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_negative_words_differ_between_processes(found: list[dict[str, torch.Tensor]]) -> None:
-    first, second = (results["words"] for results in found)
-    for one, other in zip(first.tolist(), second.tolist(), strict=True):
-        assert len({*one} & {*other}) < 20  # by chance 4 of 40
+def test_negative_words_differ_between_processes(results_by_rank: list[dict[str, torch.Tensor]]) -> None:
+    first, second = (results["words"].tolist() for results in results_by_rank)
+    for first_words, second_words in zip(first, second, strict=True):
+        assert len({*first_words} & {*second_words}) < 20  # by chance 4 of 40

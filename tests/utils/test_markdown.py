@@ -12,28 +12,28 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 def inline(token: Token) -> str:
     """What a reader sees; bold as **."""
-    seen = {"strong_open": "**", "strong_close": "**"}
-    return "".join(seen.get(child.type, child.content) for child in token.children or [])
+    marks = {"strong_open": "**", "strong_close": "**"}
+    return "".join(marks.get(child.type, child.content) for child in token.children or [])
 
 
 def tables(text: str) -> list[list[list[str]]]:
     """The cells of each table, as a parser sees them."""
-    found: list[list[list[str]]] = []
+    cells: list[list[list[str]]] = []
     previous = ""
     for token in MARKDOWN.parse(text):
         if token.type == "table_open":
-            found.append([])
+            cells.append([])
         elif token.type == "tr_open":
-            found[-1].append([])
+            cells[-1].append([])
         elif token.type == "inline" and previous in ("th_open", "td_open"):
-            found[-1][-1].append(inline(token))
+            cells[-1][-1].append(inline(token))
         previous = token.type
-    return found
+    return cells
 
 
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(st.sampled_from("ab1 |\\`*_{}[]<>#~$&;!()+-.:/\"'é你"), max_size=20))
 def test_text_in_a_cell(text: str):
     lines = markdown_table(["head", escape_markdown(text)], [[escape_markdown(text), "x"]])
-    seen = " ".join(text.split())
-    assert tables("\n".join(lines)) == [[["head", seen], [seen, "x"]]]
+    plain = " ".join(text.split())
+    assert tables("\n".join(lines)) == [[["head", plain], [plain, "x"]]]

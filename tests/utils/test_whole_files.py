@@ -18,26 +18,32 @@ METRICS = results({"a-xsim/en-fr/test/error": 0.5})
 
 
 def test_failure_keeps_the_old_content(tmp_path: Path) -> None:
-    (file := tmp_path / "file").write_text("old")
+    file = tmp_path / "file"
+    file.write_text("old")
     with pytest.raises(ValueError, match="stop"), atomic_write(file) as partial:
         partial.write_text("ne")
         raise ValueError("stop")
-    assert file.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+    assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_link_stays(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    (target := tmp_path / "results" / "today.json").write_text("old")
-    (link := tmp_path / "latest.json").symlink_to(target)
+    target = tmp_path / "results" / "today.json"
+    target.write_text("old")
+    link = tmp_path / "latest.json"
+    link.symlink_to(target)
     save_results(link, METRICS, settings={})
-    assert link.is_symlink() and json.loads(target.read_text())["metrics"] == METRICS
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["metrics"] == METRICS
     assert os.listdir(tmp_path / "results") == ["today.json"]
 
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Any:
     """A named pipe, and a function that waits for what was written to it."""
-    os.mkfifo(path := tmp_path / "pipe")
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(path.read_bytes()), daemon=True)
     reader.start()
