@@ -71,6 +71,11 @@ def _keys(features: Features) -> Keys:
     return np.array(epochs), np.array(indices)
 
 
+def _arrays(batch: Batch, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """Ids of a batch, and which of them are no padding."""
+    return batch[f"{prefix}input_ids"].numpy(), batch[f"{prefix}attention_mask"].numpy() == 1
+
+
 class _Padding:
     """Truncates rows to `max_length` ids and pads them to a multiple of `pad_to_multiple_of` (8 suits tensor cores)."""
 
@@ -108,8 +113,7 @@ class _Padding:
         self, masks: MaskDrawer, batch: Batch, prefix: str, keys: Keys, first_draw: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Masked ids and labels of the inputs `PREFIXinput_ids`. Special tokens are never masked."""
-        ids = batch[f"{prefix}input_ids"].numpy()
-        is_token = batch[f"{prefix}attention_mask"].numpy() == 1
+        ids, is_token = _arrays(batch, prefix)
         allowed = is_token & ~np.isin(ids, masks.special)
         positions = first_draw + np.arange(ids.shape[1])[None, :]
 
@@ -174,8 +178,12 @@ class PairCollator(_Padding):
         rows = self.column(features, "source_ids") + self.column(features, "target_ids")
         batch = {**self.padded(rows), **self.negatives(features)}
         batch["original_ids"] = batch["input_ids"]
-        if self.masking != "none":
-            batch |= self._masked_inputs(batch, _keys(features))
+        if self.masking == "single":
+            masked = self._mask_single(*_arrays(batch), *_keys(features))
+            batch["input_ids"], batch["masked_ids"] = map(torch.from_numpy, masked)
+        elif self.masking == "mlm":
+            masked = self._mask_many(*_arrays(batch), *_keys(features))
+            batch["input_ids"], batch["mlm_labels"] = map(torch.from_numpy, masked)
 
         if self.identities:
             batch["identities"] = torch.stack([_stacked(features, "source_text"), _stacked(features, "target_text")])
@@ -199,17 +207,6 @@ class PairCollator(_Padding):
                 if text not in targets:
                     new_negatives.append(ids)
         return super().negatives([{"negative_ids": new_negatives}], pad_id)
-
-    def _masked_inputs(self, batch: Batch, keys: Keys) -> Batch:
-        ids = batch["input_ids"].numpy()
-        is_token = batch["attention_mask"].numpy() == 1
-        if self.masking == "single":
-            masked_ids, labels = self._mask_single(ids, is_token, *keys)
-            name = "masked_ids"
-        else:
-            masked_ids, labels = self._mask_many(ids, is_token, *keys)
-            name = "mlm_labels"
-        return {"input_ids": torch.from_numpy(masked_ids), name: torch.from_numpy(labels)}
 
     def _mask_single(
         self, ids: np.ndarray, is_token: np.ndarray, epochs: np.ndarray, examples: np.ndarray
@@ -418,13 +415,12 @@ class NliCollator(_LanguageSides):
     """
 
     def __call__(self, features: Features) -> Batch:
-        languages: Batch = {}
+        batch: Batch = {"labels": _stacked(features, "label")}
+        pad_id = self.pad_id
         if not isinstance(self.pad_ids, int):
-            (languages["lang"],) = _only({(feature["lang"],) for feature in features})
-
-        pad_id = self.pad_of(languages.get("lang", ""))
-        sides = {**self.side(features, "premise", pad_id), **self.side(features, "hypothesis", pad_id)}
-        return {**sides, "labels": _stacked(features, "label"), **languages}
+            (batch["lang"],) = _only({(feature["lang"],) for feature in features})
+            pad_id = self.pad_of(batch["lang"])
+        return {**self.side(features, "premise", pad_id), **self.side(features, "hypothesis", pad_id), **batch}
 
 
 def _only(languages: set[tuple[str, ...]]) -> tuple[str, ...]:

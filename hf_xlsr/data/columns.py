@@ -23,9 +23,12 @@ KNOWN_COLUMNS = NUMERIC_COLUMNS | {
 class MissingColumn(XlsrError):
     """A file lacks the column that our name `ours` is read from; `names` are those it has."""
 
-    def __init__(self, message: str, *, file: str, column: str, ours: str, names: Collection[str]) -> None:
-        super().__init__(message)
-        self.file, self.column, self.ours, self.names = file, column, ours, tuple(names)
+    def __init__(self, file: str, column: str, ours: str, names: Collection[str], hint: str = "") -> None:
+        super().__init__(f"{file} has no column '{column}'{hint}; {did_you_mean(column, names)}")
+        self.file = file
+        self.column = column
+        self.ours = ours
+        self.names = tuple(names)
 
 
 def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
@@ -79,8 +82,9 @@ def resolve_columns(
             mapping.setdefault(name, name)
 
     for name, column in mapping.items():
-        way = "" if name in columns else f" for '{name}' (columns='{name}=NAME' names another)"
-        _require(names, column, name, file, way)
+        if column not in names:
+            hint = "" if name in columns else f" for '{name}' (columns='{name}=NAME' names another)"
+            raise MissingColumn(file, column, name, names, hint)
     return mapping | selecting_columns(selecting, mapping, names, file)
 
 
@@ -89,15 +93,9 @@ def selecting_columns(
 ) -> dict[str, str]:
     """Maps `_NAME` to each column that selects rows. Columns in `mapping` may be missing here."""
     for name in selecting:
-        if name not in mapping:
-            _require(names, name, name, file)
+        if name not in mapping and name not in names:
+            raise MissingColumn(file, name, name, names)
     return {f"_{name}": name for name in selecting if name in names}
-
-
-def _require(names: Collection[str], column: str, ours: str, file: str, way: str = "") -> None:
-    if column not in names:
-        message = f"{file} has no column '{column}'{way}; {did_you_mean(column, names)}"
-        raise MissingColumn(message, file=file, column=column, ours=ours, names=names)
 
 
 def flat_names(record: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise, product, repeat
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +288,8 @@ def _tokens_to_keep(
 
     model = spec["model"]
     ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
-    for token in chain(first, map(itemgetter(0), used.most_common())):
+    by_frequency = sorted(used, key=used.__getitem__, reverse=True)
+    for token in (*first, *by_frequency):
         needed = {token}
         if ranks:
             needed.update(model["vocab"][name] for name in _merged(names[token], ranks) if name in model["vocab"])

@@ -95,13 +95,15 @@ def read_rows(
     if fault is not None:
         raise XlsrError(f"{name}: {fault}.")
 
-    if not isinstance(columns, str):
-        columns = {ours: str(column) for ours, column in (columns or {}).items()}
+    if isinstance(columns, str):
+        mapping = parse_columns(columns)
+    else:
+        mapping = {key: str(column) for key, column in (columns or {}).items()}
     file = InputFile(
         name=name,
         paths=paths,
         labels=labels,
-        columns=parse_columns(columns) if isinstance(columns, str) else columns,
+        columns=mapping,
         required=tuple(required),
         optional=None if optional is None else tuple(optional),
         languages=tuple(languages or ()),
