@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -56,13 +56,17 @@ def consecutive(first: list[int], second: list[int], index: int = 0, epoch: int 
 
 def random_pairs(count: int, longest: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
-    sides = ("source_ids", "target_ids")
-    rows = [{side: rng.integers(3, 25, rng.integers(1, longest)).tolist() for side in sides} for _ in range(count)]
-    return [{**row, "index": index, "epoch": 0} for index, row in enumerate(rows)]
+    rows = []
+    for index in range(count):
+        source = rng.integers(3, 25, rng.integers(1, longest)).tolist()
+        target = rng.integers(3, 25, rng.integers(1, longest)).tolist()
+        rows.append({"source_ids": source, "target_ids": target, "index": index, "epoch": 0})
+    return rows
 
 
 def unpadded(batch: dict[str, torch.Tensor], name: str, row: int) -> list[int]:
-    return batch[f"{name}input_ids"][row][batch[f"{name}attention_mask"][row] == 1].tolist()
+    is_token = batch[f"{name}attention_mask"][row] == 1
+    return batch[f"{name}input_ids"][row][is_token].tolist()
 
 
 def restored(ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -74,7 +78,9 @@ def restored(ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
     ids, mask = pad_rows(rows, 0, multiple)
     assert [row[keep.astype(bool)].tolist() for row, keep in zip(ids, mask, strict=True)] == rows
-    assert ids.shape[1] % multiple == 0 and ids.shape[1] < max(map(len, rows)) + multiple
+    width = ids.shape[1]
+    assert width % multiple == 0
+    assert width < max(map(len, rows)) + multiple
     assert not ids[mask == 0].any()
 
 
@@ -82,108 +88,148 @@ def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 8))
 def test_truncated_row_keeps_its_last_id_and_fits(ids: list[int], limit: int, multiple: int) -> None:
     short = list(truncate_row(ids, limit))
-    assert len(short) == min(len(ids), limit) and short[-1] == ids[-1] and short[:-1] == ids[: len(short) - 1]
-    width = pad_rows([ids], 0, multiple, limit)[0].shape[1]
-    assert len(ids) <= width <= max(len(ids), limit) and (width % multiple == 0 or width in (len(ids), limit))
+    assert len(short) == min(len(ids), limit)
+    assert short[-1] == ids[-1]
+    assert short[:-1] == ids[: len(short) - 1]
+
+    padded, _ = pad_rows([ids], 0, multiple, limit)
+    width = padded.shape[1]
+    assert len(ids) <= width <= max(len(ids), limit)
+    assert width % multiple == 0 or width in (len(ids), limit)
 
 
 def test_counter_uniform_is_uniform_and_uncorrelated() -> None:
     grid = counter_uniform(1, np.arange(50)[:, None], np.arange(200)[None, :])
     assert 0 <= grid.min() and grid.max() < 1
-    assert np.abs(np.histogram(grid, 10, (0, 1))[0] / grid.size - 0.1).max() < 0.01
-    assert abs(np.corrcoef(grid[:, :-1].ravel(), grid[:, 1:].ravel())[0, 1]) < 0.03
-    assert abs(np.corrcoef(grid[:-1].ravel(), grid[1:].ravel())[0, 1]) < 0.03
+    counts, _ = np.histogram(grid, 10, (0, 1))
+    assert np.abs(counts / grid.size - 0.1).max() < 0.01
+    for first, second in ((grid[:, :-1], grid[:, 1:]), (grid[:-1], grid[1:])):
+        assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.03
     assert len(np.unique(grid)) == grid.size
 
 
-MASKED: dict[str, Callable[[Any], tuple[Callable[..., Any], Callable[[int, int], Any], str]]] = {
-    "single": lambda one: (PairCollator(one), lambda i, epoch: pair(one, i, epoch=epoch), "masked_ids"),
-    "mlm": lambda one: (PairCollator(one, masking="mlm"), lambda i, epoch: pair(one, i, epoch=epoch), "mlm_labels"),
-    "cmlm": lambda one: (
-        CmlmCollator(one),
-        lambda i, epoch: consecutive([5, 6, 7, 8], [9, 10, 11, 12], i, epoch),
-        "labels",
-    ),
-    "hictl": lambda one: (HictlCollator(one), lambda i, epoch: sentence(one, i, epoch), "lm_labels"),
-}
+def collator_and_labels(kind: str, tokenizer: Any) -> tuple[Callable[..., Any], str]:
+    """A collator that masks, and the name of its labels."""
+    if kind == "cmlm":
+        return CmlmCollator(tokenizer), "labels"
+    if kind == "hictl":
+        return HictlCollator(tokenizer), "lm_labels"
+    return PairCollator(tokenizer, masking=kind), "masked_ids" if kind == "single" else "mlm_labels"
 
 
-@pytest.mark.parametrize("kind", MASKED)
+def example(kind: str, tokenizer: Any, index: int, epoch: int) -> dict[str, Any]:
+    if kind == "cmlm":
+        return consecutive([5, 6, 7, 8], [9, 10, 11, 12], index, epoch)
+    if kind == "hictl":
+        return sentence(tokenizer, index, epoch)
+    return pair(tokenizer, index, epoch=epoch)
+
+
+@pytest.mark.parametrize("kind", ["single", "mlm", "cmlm", "hictl"])
 def test_masks_follow_from_example_and_epoch(kind: str, framed: Any) -> None:
-    collate, example, labels = MASKED[kind](framed)
-    whole, later = (collate([example(i, epoch) for i in range(20)])[labels] for epoch in (0, 1))
-    assert torch.equal(whole, collate([example(i, 0) for i in range(20)])[labels])
-    assert not torch.equal(whole, later)
-    for place in (0, 7, 19):
-        rows = [place, 20 + place] if len(whole) == 40 else [place]
-        assert collate([example(place, 0)])[labels].tolist() == whole[rows].tolist()
+    collate, name = collator_and_labels(kind, framed)
+
+    def labels_of(indices: Iterable[int], epoch: int = 0) -> torch.Tensor:
+        return collate([example(kind, framed, index, epoch) for index in indices])[name]
+
+    whole = labels_of(range(20))
+    assert torch.equal(whole, labels_of(range(20)))
+    assert not torch.equal(whole, labels_of(range(20), epoch=1))
+    for index in (0, 7, 19):
+        rows = [index, 20 + index] if len(whole) == 40 else [index]
+        assert labels_of([index]).tolist() == whole[rows].tolist()
+
+
+def masked_sevens(masking: str, tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masked ids and labels of rows of the ordinary token 7."""
+    if masking == "mlm":
+        sides = {"source_ids": [7] * 40, "target_ids": [7] * 40}
+        rows = [{**sides, "index": index, "epoch": 0} for index in range(300)]
+        batch = PairCollator(tokenizer, masking="mlm", mlm_probability=0.4)(rows)
+        return batch["input_ids"], batch["mlm_labels"]
+
+    if masking == "cmlm":
+        rows = [consecutive([7] * 200, [7] * 200, index) for index in range(200)]
+        batch = CmlmCollator(tokenizer, mlm_probability=0.4)(rows)
+        return batch["second_input_ids"], batch["labels"]
+
+    rows = [{"text_ids": [3, *[7] * 100, 4], "index": index, "epoch": 0} for index in range(300)]
+    batch = HictlCollator(tokenizer, mlm_probability=0.4)(rows)
+    return batch["lm_input_ids"][:, 1:-1], batch["lm_labels"][:, 1:-1]
 
 
 @pytest.mark.parametrize("masking", ["mlm", "cmlm", "hictl"])
 def test_masks_are_those_of_bert(masking: str, framed: Any) -> None:
-    if masking == "mlm":
-        rows = [{**consecutive([], [], i), "source_ids": [7] * 40, "target_ids": [7] * 40} for i in range(300)]
-        batch = PairCollator(framed, masking="mlm", mlm_probability=0.4)(rows)
-        ids, labels = batch["input_ids"], batch["mlm_labels"]
-    elif masking == "cmlm":
-        batch = CmlmCollator(framed, mlm_probability=0.4)([consecutive([7] * 200, [7] * 200, i) for i in range(200)])
-        ids, labels = batch["second_input_ids"], batch["labels"]
-    else:
-        rows = [{"text_ids": [3, *[7] * 100, 4], "index": i, "epoch": 0} for i in range(300)]
-        batch = HictlCollator(framed, mlm_probability=0.4)(rows)
-        ids, labels = batch["lm_input_ids"][:, 1:-1], batch["lm_labels"][:, 1:-1]
-    chosen = labels != IGNORE
-    assert chosen.double().mean().item() == pytest.approx(0.4, abs=0.01)
-    assert (labels[chosen] == 7).all() and (restored(ids, labels) == 7).all()
-    shares = [(ids[chosen] == token).double().mean().item() for token in (framed.mask_token_id, 7)]
-    ordinary = len(framed) - len(framed.all_special_ids)
-    assert shares == [pytest.approx(0.8, abs=0.01), pytest.approx(0.1 + 0.1 / ordinary, abs=0.01)]
+    ids, labels = masked_sevens(masking, framed)
+    selected = labels != IGNORE
+    assert selected.double().mean().item() == pytest.approx(0.4, abs=0.01)
+    assert (labels[selected] == 7).all()
+    assert (restored(ids, labels) == 7).all()
+
+    masked = ids[selected]
+    num_ordinary = len(framed) - len(framed.all_special_ids)
+    assert (masked == framed.mask_token_id).double().mean().item() == pytest.approx(0.8, abs=0.01)
+    assert (masked == 7).double().mean().item() == pytest.approx(0.1 + 0.1 / num_ordinary, abs=0.01)
 
 
 @pytest.mark.parametrize("options", [{"masking": "mlm", "mlm_probability": 0.5}, {}])
 def test_special_tokens_are_never_masked(framed: Any, options: dict[str, Any]) -> None:
     around = torch.tensor(sorted({*framed.all_special_ids} - {framed.unk_token_id}))
-    rows = [pair(framed, 2 * i) for i in range(40)] + [pair(framed, 2 * i + 1, ",", ",") for i in range(40)]
+    rows = [pair(framed, index) for index in range(40)]
+    rows += [pair(framed, index, ",", ",") for index in range(40, 80)]
     batch = PairCollator(framed, **options)(rows)
-    hidden = batch["mlm_labels" if options.get("masking") == "mlm" else "masked_ids"]
-    assert not torch.isin(hidden, around).any() and (hidden != IGNORE).sum() >= 80
-    hidden = HictlCollator(framed, mlm_probability=0.9)(rows)["lm_labels"]
-    assert not torch.isin(hidden, around).any() and (hidden != IGNORE).any(1).all()
+    labels = batch["mlm_labels" if options.get("masking") == "mlm" else "masked_ids"]
+    assert not torch.isin(labels, around).any()
+    assert (labels != IGNORE).sum() >= 80
+
+    labels = HictlCollator(framed, mlm_probability=0.9)(rows)["lm_labels"]
+    assert not torch.isin(labels, around).any()
+    assert (labels != IGNORE).any(1).all()
+
     texts = [consecutive(row["source_ids"], row["target_ids"], row["index"]) for row in rows]
-    assert not torch.isin(CmlmCollator(framed, mlm_probability=0.9)(texts)["labels"], around).any()
+    labels = CmlmCollator(framed, mlm_probability=0.9)(texts)["labels"]
+    assert not torch.isin(labels, around).any()
 
 
 def test_hard_negatives_are_no_translations_of_the_batch(plain: Any) -> None:
     rows = [{**row, "source_text": 1, "target_text": 2, "negative_ids": None} for row in random_pairs(3, 4)]
     rows[1] |= {"target_text": 7, "negative_ids": [[5], [6]], "negative_text": [2, 8]}
-    for identities, kept in ((True, [[6]]), (False, [[5], [6]])):
-        batch = PairCollator(plain, identities=identities)(rows)
-        assert batch["negative_input_ids"].tolist() == kept
+    with_identities = PairCollator(plain, identities=True)(rows)
+    assert with_identities["negative_input_ids"].tolist() == [[6]]
+    without = PairCollator(plain, identities=False)(rows)
+    assert without["negative_input_ids"].tolist() == [[5], [6]]
 
 
 def test_single_masking_hides_one_token_of_one_side(plain: Any) -> None:
     batch = PairCollator(plain)(random_pairs(64, 12))
-    hidden, changed = batch["masked_ids"], batch["input_ids"] != batch["original_ids"]
-    assert changed.sum(1).tolist() == (hidden != IGNORE).long().tolist()
-    assert ((hidden[:64] != IGNORE) ^ (hidden[64:] != IGNORE)).all()
+    ids = batch["input_ids"]
+    original = batch["original_ids"]
+    is_masked = batch["masked_ids"] != IGNORE
+    assert (is_masked[:64] ^ is_masked[64:]).all()
+    assert 10 < is_masked[:64].sum() < 54
+
+    changed = ids != original
+    assert changed.sum(1).tolist() == is_masked.long().tolist()
     rows, columns = changed.nonzero(as_tuple=True)
-    assert (batch["input_ids"][rows, columns] == plain.mask_token_id).all()
-    assert torch.equal(batch["original_ids"][rows, columns], hidden[rows])
-    assert 10 < (hidden[:64] != IGNORE).sum() < 54
+    assert (ids[rows, columns] == plain.mask_token_id).all()
+    assert torch.equal(original[rows, columns], batch["masked_ids"][rows])
 
 
 # CMLM.
 
 
 def test_half_of_consecutive_sentences_are_swapped(tokenizer: Any) -> None:
-    first, second = [5, 6, 7, 8], [9, 10, 11]
+    first = [5, 6, 7, 8]
+    second = [9, 10, 11]
     batch = CmlmCollator(tokenizer)([consecutive(first, second, index) for index in range(2000)])
-    whole, swapped = restored(batch["second_input_ids"], batch["labels"]), 0
+    batch["second_input_ids"] = restored(batch["second_input_ids"], batch["labels"])
+
+    num_swapped = 0
     for row in range(2000):
-        ahead = unpadded(batch, "first_", row)
-        assert sorted([ahead, whole[row][batch["second_attention_mask"][row] == 1].tolist()]) == [first, second]
-        swapped += ahead == second
-    assert 900 < swapped < 1100
+        sides = [unpadded(batch, "first_", row), unpadded(batch, "second_", row)]
+        assert sorted(sides) == [first, second]
+        num_swapped += sides[0] == second
+    assert 900 < num_swapped < 1100
 
 
 @settings(max_examples=50, deadline=None)
@@ -200,31 +246,46 @@ def test_exact_share_of_each_sentence_is_masked(tokenizer: Any, lengths: list[in
 def test_hictl_batch_has_both_sentences_their_union_and_the_language_model(framed: Any) -> None:
     rows = [pair(framed, 5), sentence(framed, 6)]
     batch = HictlCollator(framed, mlm_probability=0.3)(rows)
-    assert unpadded(batch, "", 0) == rows[0]["source_ids"] and unpadded(batch, "", 2) == rows[0]["target_ids"]
-    assert unpadded(batch, "joint_", 0) == rows[0]["source_ids"] + rows[0]["target_ids"][1:]
-    whole, mask = restored(batch["lm_input_ids"], batch["lm_labels"]), batch["lm_attention_mask"] == 1
-    assert whole[0][mask[0]].tolist() == unpadded(batch, "joint_", 0)
-    assert whole[1][mask[1]].tolist() == rows[1]["text_ids"]
-    short = HictlCollator(framed, max_length=5)([sentence(framed, 0)])
-    assert len(unpadded(short, "", 0)) == 5 and unpadded(short, "", 0)[-1] == framed.sep_token_id
+    joint = unpadded(batch, "joint_", 0)
+    assert unpadded(batch, "", 0) == rows[0]["source_ids"]
+    assert unpadded(batch, "", 2) == rows[0]["target_ids"]
+    assert joint == rows[0]["source_ids"] + rows[0]["target_ids"][1:]
+
+    batch["lm_input_ids"] = restored(batch["lm_input_ids"], batch["lm_labels"])
+    assert unpadded(batch, "lm_", 0) == joint
+    assert unpadded(batch, "lm_", 1) == rows[1]["text_ids"]
+
+
+def test_hictl_sentences_are_truncated_to_their_last_token(framed: Any) -> None:
+    batch = HictlCollator(framed, max_length=5)([sentence(framed, 0)])
+    ids = unpadded(batch, "", 0)
+    assert len(ids) == 5
+    assert ids[-1] == framed.sep_token_id
 
 
 def test_single_sentence_is_paired_with_a_reordering(framed: Any) -> None:
-    batch, orders = HictlCollator(framed)([sentence(framed, index) for index in range(20)]), set()
+    batch = HictlCollator(framed)([sentence(framed, index) for index in range(20)])
+    orders = set()
     for row in range(20):
-        x, y = unpadded(batch, "", row), unpadded(batch, "", 20 + row)
-        assert sorted(x) == sorted(y) and (x[0], x[-1]) == (y[0], y[-1])
+        x = unpadded(batch, "", row)
+        y = unpadded(batch, "", 20 + row)
+        assert sorted(x) == sorted(y)
+        assert (x[0], x[-1]) == (y[0], y[-1])
         orders.add(tuple(y))
     assert len(orders) == 20
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(8, 40))
-def test_joined_sides_lose_tokens_of_the_longer_side(first: int, second: int, limit: int) -> None:
-    source, target = [0, *range(10, 10 + first), 2], [0, *range(50, 50 + second), 2]
-    joined, left, right = join_sides(source, target, limit), first, second
+def test_joined_sides_lose_tokens_of_the_longer_side(left: int, right: int, limit: int) -> None:
+    source = [0, *range(10, 10 + left), 2]
+    target = [0, *range(50, 50 + right), 2]
+    joined = join_sides(source, target, limit)
     while left + right + 3 > limit:  # the first side has one special token more
-        left, right = (left - 1, right) if left + 2 >= right + 1 else (left, right - 1)
+        if left + 2 >= right + 1:
+            left -= 1
+        else:
+            right -= 1
     assert joined == [0, *source[1 : 1 + left], 2, *target[1 : 1 + right], 2]
 
 
@@ -240,34 +301,39 @@ def test_dual_sides_have_their_own_padding_and_length() -> None:
     assert batch["source_input_ids"].tolist() == [[1, 2, 3], [1, 0, 0]]
     assert batch["target_input_ids"].tolist() == [[5, 9], [5, 6]]
     assert batch["target_attention_mask"].tolist() == [[1, 0], [1, 1]]
-    assert batch["examples"].tolist() == [4, 2] and (batch["source_lang"], batch["target_lang"]) == ("en", "zh")
+    assert batch["examples"].tolist() == [4, 2]
+    assert (batch["source_lang"], batch["target_lang"]) == ("en", "zh")
     assert batch["source_texts"].tolist() == [-(2**63) + 4, -(2**63) + 2]
     assert batch["target_texts"].tolist() == [2**63 - 5, 2**63 - 3]
 
 
 @pytest.mark.parametrize("kind", ["pairs", "hictl", "dual"])
 def test_hard_negatives_of_all_rows_are_stacked(kind: str, framed: Any) -> None:
-    cat, dog = framed("the cat")["input_ids"], framed("the dog sees bright rivers")["input_ids"]
+    cat = framed("the cat")["input_ids"]
+    dog = framed("the dog sees bright rivers")["input_ids"]
     of_text = {"source_text": 1, "target_text": 2, "source_lang": "en", "target_lang": "zh"}
     features = [
         {**pair(framed, 0), **of_text, "negative_ids": [dog, cat], "negative_text": [8, 9]},
         {**pair(framed, 1), **of_text, "negative_ids": None},  # of a stream without them
         {**pair(framed, 2), **of_text, "negative_ids": [cat], "negative_text": [9]},
     ]
-    collate: Any = {
+    collators: dict[str, Callable[..., Any]] = {
         "pairs": PairCollator(framed, masking="single", max_length=4),
         "hictl": HictlCollator(framed, max_length=4),
         "dual": DualCollator(PADS, max_length=4),
-    }[kind]
-    batch = collate(features)
+    }
+    batch = collators[kind](features)
     pad = PADS["zh"] if kind == "dual" else framed.pad_token_id
     rows, _ = pad_rows([truncate_row(ids, 4) for ids in (dog, cat, cat)], pad)
     assert batch["negative_input_ids"].tolist() == rows.tolist()
     assert batch["negative_attention_mask"].sum(1).tolist() == [4, len(cat), len(cat)]
     assert kind != "dual" or batch["negative_texts"].tolist() == [8, 9, 9]
-    without = collate([{**feature, "negative_ids": []} for feature in features])
-    assert {name for name in batch if name not in without} == {name for name in batch if "negative" in name}
-    assert all(torch.equal(batch[name], without[name]) for name in without if name not in of_text)
+
+    without = collators[kind]([{**feature, "negative_ids": []} for feature in features])
+    for name, value in batch.items():
+        assert (name in without) == ("negative" not in name)
+        if name in without and name not in of_text:
+            assert torch.equal(value, without[name])
 
 
 def test_translation_labels_lack_the_first_token() -> None:
@@ -286,6 +352,11 @@ def test_labelled_rows_are_padded_with_their_types() -> None:
     assert batch["input_ids"].tolist() == [[2, 4, 3, 5, 3, 9, 9, 9], [2, 4, 3, 9, 9, 9, 9, 9]]
     assert batch["attention_mask"].sum(1).tolist() == [5, 3]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0] * 8]
-    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
-    scores = LabelledCollator(0)([{"input_ids": [2], "label": 2.5}])
-    assert scores["labels"].dtype == torch.float32 and scores.keys() == {"input_ids", "attention_mask", "labels"}
+    assert batch["labels"].tolist() == [1, 0]
+    assert batch["labels"].dtype == torch.int64
+
+
+def test_labels_may_be_scores() -> None:
+    batch = LabelledCollator(0)([{"input_ids": [2], "label": 2.5}])
+    assert batch["labels"].dtype == torch.float32
+    assert batch.keys() == {"input_ids", "attention_mask", "labels"}
