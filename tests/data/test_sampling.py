@@ -17,43 +17,51 @@ def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
 
 
 def naive_order(lengths: list[int], strata: list[int], rng: np.random.Generator) -> list[int]:
-    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     if len(set(strata)) == 1:
         return order
-    members = {stratum: [place for place in order if strata[place] == stratum] for stratum in set(strata)}
-    own = [members[strata[place]] for place in order]
-    shares = [(one.index(place) + rng.random()) / len(one) for one, place in zip(own, order, strict=True)]
-    return [place for _, place in sorted(zip(shares, order, strict=True))]
+
+    shares = []
+    for index in order:
+        members = [member for member in order if strata[member] == strata[index]]
+        shares.append((members.index(index) + rng.random()) / len(members))
+    return [index for _, index in sorted(zip(shares, order, strict=True))]
+
+
+def naive_draw(sampler: LengthBucketBatchSampler, groups: np.ndarray, group: int, epoch: int) -> np.ndarray:
+    """The epoch's examples of a group, of all its permutations up to this epoch."""
+    members = np.flatnonzero(groups == group)
+    count = sampler.counts[group]
+    turns = range((epoch + 1) * count // max(1, len(members)) + 1)
+    endless = [np.random.default_rng([sampler.seed, group, 1, turn]).permutation(members) for turn in turns]
+    return np.concatenate(endless)[epoch * count : (epoch + 1) * count]
 
 
 def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: np.ndarray, epoch: int) -> list[Any]:
     """The batches of all processes, with all examples sorted, split and permuted at once."""
     rng = np.random.default_rng([sampler.seed, epoch])
+    size = sampler.global_batch
 
     def sort(bucket: np.ndarray) -> np.ndarray:
-        own = np.random.default_rng([sampler.seed, epoch, bucket[0]])
-        return bucket[naive_order(np.asarray(lengths)[bucket].tolist(), groups[bucket].tolist(), own)]
-
-    drawn = []
-    for group, count in enumerate(sampler.counts):
-        members = np.flatnonzero(groups == group)
-        turns = range(epoch * count // max(1, len(members)), (epoch + 1) * count // max(1, len(members)) + 1)
-        endless = [np.random.default_rng([sampler.seed, group, 1, turn]).permutation(members) for turn in turns]
-        start = epoch * count - turns[0] * len(members)
-        drawn.append(np.concatenate(endless)[start : start + count])
+        bucket_rng = np.random.default_rng([sampler.seed, epoch, bucket[0]])
+        return bucket[naive_order(np.asarray(lengths)[bucket].tolist(), groups[bucket].tolist(), bucket_rng)]
 
     def split(examples: np.ndarray) -> list[np.ndarray]:
-        examples, width = rng.permutation(examples), 50 * sampler.global_batch
+        examples = rng.permutation(examples)
         if sampler.bucket:
-            buckets = [examples[start : start + width] for start in range(0, len(examples), width)]
-            examples = np.concatenate([sort(bucket) for bucket in buckets])
-        whole = len(examples) // sampler.global_batch
-        keep = np.sort(rng.permutation(len(examples))[: whole * sampler.global_batch])
-        return [rng.permutation(batch) for batch in np.split(examples[keep], whole)]
+            buckets = np.split(examples, range(50 * size, len(examples), 50 * size))
+            examples = np.concatenate(list(map(sort, buckets)))
 
-    parts = [part for part in drawn if len(part)] if sampler.homogeneous else [np.concatenate(drawn)]
-    batches = [batch for part in parts for batch in split(part)]
-    return [batches[place].tolist() for place in rng.permutation(len(batches))]
+        num_batches = len(examples) // size
+        used = np.sort(rng.permutation(len(examples))[: num_batches * size])
+        return [rng.permutation(batch) for batch in np.split(examples[used], num_batches)]
+
+    drawn = [naive_draw(sampler, groups, group, epoch) for group in range(len(sampler.counts))]
+    if sampler.homogeneous:
+        batches = list(chain.from_iterable(split(examples) for examples in drawn if len(examples)))
+    else:
+        batches = split(np.concatenate(drawn))
+    return [batches[number].tolist() for number in rng.permutation(len(batches))]
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,26 +78,31 @@ def test_lazy_batches_equal_naive_ones(
     count: int, num_groups: int, mixing: str, homogeneous: bool, bucket: bool, processes: int, epoch: int
 ) -> None:
     rng = np.random.default_rng(count)
-    lengths, groups = rng.integers(1, 300, count).tolist(), rng.integers(0, num_groups, count)
+    lengths = rng.integers(1, 300, count).tolist()
+    groups = rng.integers(0, num_groups, count)
     options: dict[str, Any] = {"groups": groups, "mixing": mixing, "homogeneous": homogeneous, "bucket": bucket}
     samplers = [
         LengthBucketBatchSampler(lengths, 2, seed=count, num_processes=processes, process_index=rank, **options)
         for rank in range(processes)
     ]
-    found = [sum(parts, []) for parts in zip(*(epoch_of(one, epoch) for one in samplers), strict=True)]
-    assert found == naive_epoch(samplers[0], lengths, groups, epoch)
-    assert len(found) == len(samplers[0])
+    epochs = [epoch_of(sampler, epoch) for sampler in samplers]
+    batches = [sum(shares, []) for shares in zip(*epochs, strict=True)]
+    assert batches == naive_epoch(samplers[0], lengths, groups, epoch)
+    assert len(batches) == len(samplers[0])
 
 
 def test_every_batch_holds_every_stratum_in_its_share() -> None:
     rng = np.random.default_rng(0)
     strata = np.repeat(np.arange(6), [2000, 1500, 1000, 300, 150, 50])
     lengths = rng.poisson(np.array([20, 10, 40, 8, 60, 15])[strata]) + 1
-    batches = epoch_of(LengthBucketBatchSampler(lengths, 100, strata=strata), 0)
-    shares = np.array([np.bincount(strata[batch], minlength=6) for batch in batches])
-    assert np.abs(shares - np.bincount(strata) / 50).max() < 4
-    within = [lengths[np.array(batch)[strata[batch] == 0]] for batch in batches]
-    assert np.mean([part.std() for part in within]) < lengths[strata == 0].std() / 10
+    batches = np.array(epoch_of(LengthBucketBatchSampler(lengths, 100, strata=strata), 0))
+
+    deviations = []
+    for batch in batches:
+        counts = np.bincount(strata[batch], minlength=6)
+        assert np.abs(counts - np.bincount(strata) / 50).max() < 4
+        deviations.append(lengths[batch][strata[batch] == 0].std())
+    assert np.mean(deviations) < lengths[strata == 0].std() / 10
 
 
 @given(
@@ -98,9 +111,13 @@ def test_every_batch_holds_every_stratum_in_its_share() -> None:
 @settings(max_examples=50, deadline=None)
 def test_group_counts_add_up(sizes: list[int], mixing: str) -> None:
     counts = group_counts(sizes, mixing)
-    assert sum(counts) == sum(sizes) and min(counts) >= 0
+    assert sum(counts) == sum(sizes)
+    assert min(counts) >= 0
     if mixing == "proportional":
         assert counts == sizes
+
+
+def test_group_counts_by_temperature() -> None:
     assert group_counts([900, 100], "temperature") == [659, 341]  # 900 ** 0.3 to 100 ** 0.3
 
 
@@ -142,10 +159,14 @@ def test_skipping_resumes_with_the_tail(main: int, other: int, epoch: int, data:
 @given(SIZES, SIZES, st.lists(st.integers(0, 5), min_size=1, max_size=4))
 def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int]) -> None:
     """Whatever epochs were asked for before: the other task's batches are those of its own epochs in a row."""
-    sampler, alone = make(main, other), make(main, other)
-    needed = (max(epochs) + 1) * len(sampler)
+    sampler = make(main, other)
+    alone = make(main, other)
     nli = alone.others["nli"]
-    in_a_row = list(chain.from_iterable(keys_of_epoch(nli, epoch) for epoch in range(needed // len(nli) + 1)))
+    num_batches = (max(epochs) + 1) * len(sampler)
+    in_a_row: list[Any] = []
+    for epoch in range(num_batches // len(nli) + 1):
+        in_a_row += keys_of_epoch(nli, epoch)
+
     for epoch in epochs:
         batches = keys_of_epoch(sampler, epoch)
         assert [keys_of(batch, MAIN) for batch in batches] == keys_of_epoch(alone.main, epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,19 @@ def rows_of(shards: list[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
 def streamed(*parts: int, shards: int = 3, known: bool = False) -> Any:
     """Texts of languages `a`, `b`, ... with these numbers of rows, a stream each; numbers of `b` start at 1,000."""
     data: dict[str, Any] = {}
-    for place, size in enumerate(parts):
-        language, cuts = "abc"[place], np.linspace(0, size, shards + 1).astype(int)
-        pieces = [(language, 1000 * place + int(a), int(b - a)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
-        data[language] = IterableDataset.from_generator(rows_of, gen_kwargs={"shards": pieces})
+    for number, (language, size) in enumerate(zip("abc", parts, strict=False)):
+        bounds = np.linspace(0, size, shards + 1).astype(int).tolist()
+        pieces = [(language, 1000 * number + start, end - start) for start, end in pairwise(bounds)]
+        data[language] = generated(pieces)
         if known:
             data[language] = Dataset.from_list(list(rows_of(pieces)))
     if known:
-        data["empty"] = IterableDataset.from_generator(rows_of, gen_kwargs={"shards": [("a", 9000, 1)]})
+        data["empty"] = generated([("a", 9000, 1)])
     return CONVERT.texts(data)
+
+
+def generated(shards: list[tuple[str, int, int]]) -> IterableDataset:
+    return IterableDataset.from_generator(rows_of, gen_kwargs={"shards": shards})
 
 
 def numbers(batches: Any, epoch: int = 0) -> list[list[int]]:
@@ -55,14 +59,15 @@ def numbers(batches: Any, epoch: int = 0) -> list[list[int]]:
 @given(st.integers(8, 60), st.integers(0, 40), st.integers(2, 8), st.integers(0, 2), st.booleans())
 def test_every_row_once_but_for_the_tail(first: int, second: int, size: int, epoch: int, homogeneous: bool) -> None:
     data = streamed(first, second) if second else streamed(first)
-    found = numbers(StreamBatches(data, size, buffer_size=20, homogeneous=homogeneous), epoch)
-    assert all(len(batch) == size for batch in found)
+    batches = np.array(numbers(StreamBatches(data, size, buffer_size=20, homogeneous=homogeneous), epoch))
+    assert batches.shape[1] == size
     if homogeneous:
-        assert len(found) == first // size + second // size
-        assert all(len({number // 1000 for number in batch}) == 1 for batch in found)
+        assert len(batches) == first // size + second // size
+        streams = batches // 1000
+        assert (streams == streams[:, :1]).all()
     else:
-        assert len(found) == (first + second) // size
-    assert max(Counter(np.concatenate(found).tolist()).values()) == 1
+        assert len(batches) == (first + second) // size
+    assert len(np.unique(batches)) == batches.size
 
 
 @settings(max_examples=15, deadline=None)
@@ -71,11 +76,11 @@ def test_processes_split_the_batches_of_one_process(rows: int, size: int, proces
     options: dict[str, Any] = {"seed": 5, "homogeneous": homogeneous, "buffer_size": 30}
     data = streamed(rows, rows)
     whole = numbers(StreamBatches(data, size * processes, **options), 2)
-    shards = [
-        numbers(StreamBatches(data, size, num_processes=processes, process_index=rank, **options), 2)
-        for rank in range(processes)
-    ]
-    assert whole == [sum(parts, []) for parts in zip(*shards, strict=True)]
+    shares = []
+    for rank in range(processes):
+        batches = StreamBatches(data, size, num_processes=processes, process_index=rank, **options)
+        shares.append(numbers(batches, 2))
+    assert whole == [sum(batches, []) for batches in zip(*shares, strict=True)]
 
 
 def plain(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -90,25 +95,35 @@ def test_skipping_resumes_with_equal_features(workers: int) -> None:
         return DataLoader(batches, batch_size=None, collate_fn=plain, num_workers=workers)
 
     whole = list(loader(1))
-    assert len(whole) == 20 and whole == list(loader(1))
-    assert numbers(StreamBatches(streamed(50, 30), 4, buffer_size=25, seed=2), 1) != numbers(loader(1).dataset, 1)
+    assert len(whole) == 20
+    assert whole == list(loader(1))
     assert list(skip_first_batches(loader(1), 7)) == whole[7:]
+
     endless = list(islice(loader(None), 45))
-    assert endless[:20] == whole and list(islice(skip_first_batches(loader(None), 30), 15)) == endless[30:]
-    keys = [(feature["epoch"], feature["index"]) for batch in endless for feature in batch]
-    assert len(set(keys)) == len({index for _, index in keys}) == 45 * 4
+    assert endless[:20] == whole
+    assert list(islice(skip_first_batches(loader(None), 30), 15)) == endless[30:]
+
+    features = list(chain.from_iterable(endless))
+    assert len({feature["index"] for feature in features}) == 45 * 4
+
+
+def test_seed_changes_the_batches() -> None:
+    first, second = (StreamBatches(streamed(50, 30), 4, buffer_size=25, seed=seed) for seed in (1, 2))
+    assert numbers(first) != numbers(second)
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_mixing(known: bool) -> None:
     data = streamed(40, 400, known=known)
-    drawn = {
-        mixing: [number // 1000 for batch in numbers(StreamBatches(data, 4, mixing=mixing)) for number in batch]
-        for mixing in ("proportional", "equal", "temperature")
-    }
-    counts = {mixing: Counter(found) for mixing, found in drawn.items()}
-    assert counts["proportional"][0] <= 40 and counts["proportional"][1] <= 400
-    assert 0.8 < counts["equal"][0] / counts["equal"][1] < 1.25 and counts["equal"][1] >= 400 - 10
+    counts = {}
+    for mixing in ("proportional", "equal", "temperature"):
+        batches = numbers(StreamBatches(data, 4, mixing=mixing))
+        counts[mixing] = Counter(number // 1000 for number in chain.from_iterable(batches))
+
+    assert counts["proportional"][0] <= 40
+    assert counts["proportional"][1] <= 400
+    assert 0.8 < counts["equal"][0] / counts["equal"][1] < 1.25
+    assert counts["equal"][1] >= 400 - 10
     if not known:
         assert counts["temperature"] == counts["equal"]
 
@@ -121,17 +136,17 @@ def failing(count: int) -> Iterator[dict[str, str]]:
 def test_error_of_a_stream_is_raised_once() -> None:
     data = CONVERT.pairs(IterableDataset.from_generator(failing, gen_kwargs={"count": 3500}))
     loader = DataLoader(StreamBatches(data, 4, buffer_size=20), batch_size=None, collate_fn=plain, num_workers=1)
-    seen = []
+    batches = []
     with pytest.raises(OSError, match="connection lost"):
-        seen.extend(loader)
-    assert 0 < len(seen) <= 3500 // 4
+        batches.extend(loader)
+    assert 0 < len(batches) <= 3500 // 4
 
 
 def test_too_few_rows() -> None:
     with pytest.raises(XlsrError, match="nli_batch_size"):
         list(StreamBatches(streamed(3), 4, batch_option="nli_batch_size", epochs=None))
     with pytest.raises(XlsrError, match="empty"):
-        CONVERT.texts(IterableDataset.from_generator(rows_of, gen_kwargs={"shards": []}))
+        CONVERT.texts(generated([]))
 
 
 FORMS: dict[str, Any] = {
@@ -145,19 +160,21 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_streams_have_the_features_of_stored_data(form: str) -> None:
-    rows, method = FORMS[form], form.split()[0]
-    stored = getattr(CONVERT, method)(rows)
-    stream = getattr(CONVERT, method)(Dataset.from_list(rows).to_iterable_dataset(num_shards=1))
-    found = [feature for batch in StreamBatches(stream, 2, contrast=False) for feature in batch]
+    rows = FORMS[form]
+    convert = getattr(CONVERT, form.split()[0])
+    stored = convert(rows)
+    stream = convert(Dataset.from_list(rows).to_iterable_dataset(num_shards=1))
+    features = list(chain.from_iterable(StreamBatches(stream, 2, contrast=False)))
     expected = [stored[0, index] for index in range(len(stored))]
 
-    def without_key(features: list[dict[str, Any]]) -> list[str]:
-        return sorted(
-            str(sorted((name, value) for name, value in feature.items() if name not in ("index", "epoch")))
-            for feature in features
-        )
+    assert len(features) >= len(expected) - 1
+    assert without_keys(features) == without_keys(expected[: len(features)])
 
-    assert without_key(found) == without_key(expected[: len(found)]) and len(found) >= len(expected) - 1
+
+def without_keys(features: list[dict[str, Any]]) -> list[str]:
+    for feature in features:
+        del feature["index"], feature["epoch"]
+    return sorted(str(sorted(feature.items())) for feature in features)
 
 
 def test_tasks_continue_over_epochs() -> None:
@@ -169,17 +186,22 @@ def test_tasks_continue_over_epochs() -> None:
         return MultiTaskBatches(StreamBatches(streamed(20), 4), others, **options)
 
     batches = make(epochs=3)
-    found = list(batches)
-    assert len(found) == 15
-    tasks = [Counter(feature["task"] for feature in batch) for batch in found]
-    assert tasks == [{MAIN: 4, "nli": 3, "text": 2}] * 15
-    seen = Counter((f["epoch"], f["index"]) for batch in found for f in batch if f["task"] == "text")
-    assert len(seen) == 30  # five epochs of six rows, each key once
+    whole = list(batches)
+    assert len(whole) == 15
+    for batch in whole:
+        assert Counter(feature["task"] for feature in batch) == {MAIN: 4, "nli": 3, "text": 2}
+
+    keys = [(feature["epoch"], feature["index"]) for batch in whole for feature in batch if feature["task"] == "text"]
+    assert len(set(keys)) == 30  # five epochs of six rows, each key once
+
     batches.set_epoch(2)
-    again = [[f for f in batch if f["task"] == MAIN] for batch in islice(batches, 5)]
-    assert again == [[f for f in batch if f["task"] == MAIN] for batch in found[10:]]
+    assert list(map(of_main, islice(batches, 5))) == list(map(of_main, whole[10:]))
     loader = DataLoader(make(epochs=3), batch_size=None, collate_fn=plain, num_workers=2)
-    assert list(skip_first_batches(loader, 4)) == found[4:]
+    assert list(skip_first_batches(loader, 4)) == whole[4:]
+
+
+def of_main(batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [feature for feature in batch if feature["task"] == MAIN]
 
 
 def test_persistent_workers_see_the_epoch() -> None:
