@@ -62,8 +62,9 @@ def as_tsv(rows):
 
 def as_csv(rows):
     file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerows([["source", "target"], *([row["source"], row["target"]] for row in rows)])
+    writer = csv.DictWriter(file, ["source", "target"])
+    writer.writeheader()
+    writer.writerows(rows)
     return file.getvalue()
 
 

@@ -28,12 +28,15 @@ def test_nested_columns_and_numbers(tmp_path):
             {"source": "one", "target": "un", "label": 1, "score": 0.5, "source_lang": "7"},
             {"source": "3", "target": "trois", "label": None, "score": None, "source_lang": None},
         ]
-        assert type(rows[0]["label"]) is int and type(rows[0]["score"]) is float
+        assert type(rows[0]["label"]) is int
+        assert type(rows[0]["score"]) is float
         assert bad == [(2, "empty target")]
+
         fails(tmp_path / name, "'translation.fe'", "did you mean 'translation.fr'?", columns="source=translation.fe")
         fails(tmp_path / name, "no column 'source'")
         rows, bad, _ = read_with_side_file(tmp_path, tmp_path / name, required=("label",))
-        assert [row["label"] for row in rows] == [1, 2] and bad == [(3, "empty label")]
+        assert [row["label"] for row in rows] == [1, 2]
+        assert bad == [(3, "empty label")]
 
 
 def test_parquet_with_invalid_utf_8(tmp_path):
@@ -55,10 +58,12 @@ def test_saved_and_plain_folders(tmp_path):
     datasets.DatasetDict(dev=data, test=data).save_to_disk(tmp_path / "no_train")
     (tmp_path / "plain").mkdir()
     data.to_parquet(tmp_path / "plain" / "train.parquet")
+
     columns = "translation.en=source,translation.fr=target,label=label"
     for name in ("single", "splits", "plain"):
         rows, bad, _ = read_with_side_file(tmp_path, tmp_path / name, columns=columns)
-        assert rows == [{"source": "one", "target": "un", "label": 1}] and type(rows[0]["label"]) is int
+        assert rows == [{"source": "one", "target": "un", "label": 1}]
+        assert type(rows[0]["label"]) is int
         assert bad == [(2, "empty target")]
     assert list(read_rows(tmp_path / "splits", required=("lang",), split="test")) == [{"lang": "y", "label": 0}]
     fails(tmp_path / "splits", "'tset'", "test, train", columns=columns, split="tset")
@@ -106,7 +111,8 @@ def test_parse_columns(given_columns, expected):
 
 def test_resolve_columns():
     names = ["source", "target", "lang", "id", "translation.en"]
-    assert resolve_columns({}, ["source", "target"], names, "f") == {n: n for n in ("source", "target", "lang")}
+    known = resolve_columns({}, ["source", "target"], names, "f")
+    assert known == {"source": "source", "target": "target", "lang": "lang"}
     assert resolve_columns({}, ["id"], names, "f")["id"] == "id"
     mapped = resolve_columns({"target": "translation.en"}, ["source", "target"], names, "f")
     assert mapped == {"source": "source", "target": "translation.en"}
