@@ -107,7 +107,7 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
         code = "+".join(map(language_code, tag.split("+")))
         variants.setdefault(code, {}).setdefault(whole_tag(tag), []).append(tag)
 
-    names = {}
+    names: dict[str, str] = {}
     for code, tags_by_variant in variants.items():
         for same_tags in tags_by_variant.values():
             longest = same_tags[0].replace("_", "-").replace("/", "-")
