@@ -63,7 +63,8 @@ class CachedEncoder(WrappedEncoder):
             self.encoded += len(missing)
             self.seconds += perf_counter() - start
             stored.update(zip(missing, self._store.find(missing), strict=True))
-        return np.stack([stored[key] for key in keys])  # type: ignore[arg-type]  # none is missing
+        vectors: list[Any] = [stored[key] for key in keys]  # none is missing
+        return np.stack(vectors)
 
 
 class _InMemory:

@@ -88,7 +88,7 @@ def _facts(module: Any) -> dict[str, Any]:
         facts["options"] = options
         facts["max_seq_length"] = getattr(module, "max_seq_length", None)
 
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     if hasattr(config, "to_dict"):
         facts["config"] = _without(config.to_dict(), UNHASHED_CONFIG)
 

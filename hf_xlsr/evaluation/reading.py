@@ -92,7 +92,7 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     # The pool stays whole: with fewer candidates retrieval is another, easier test.
     tables = finish_tables(tables, reader, data, whole=["pool"])
-    inputs = PairInputs(**describe(protocol, reader, data, tables), **tables)
+    inputs = PairInputs(**input_fields(protocol, reader, data, tables))
     if pool:
         pool_pairs = by_pair(inputs.pool)
         missing_pairs = [pair for pair in by_pair(inputs.rows) if not {pair, pair[::-1]} & pool_pairs.keys()]
@@ -106,7 +106,7 @@ def read_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any])
     """Reads the rows of one table."""
     reader = open_reader(protocol, data)
     tables = finish_tables({"rows": read_data(reader, data)}, reader, data)
-    return RowInputs(**describe(protocol, reader, data, tables), **tables)
+    return RowInputs(**input_fields(protocol, reader, data, tables))
 
 
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
@@ -118,7 +118,7 @@ def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     tables = finish_tables(tables, reader, data)
     _check_leaks(protocol, tables)
-    return TunedInputs(**describe(protocol, reader, data, tables), **tables)
+    return TunedInputs(**input_fields(protocol, reader, data, tables))
 
 
 def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TaskInputs:
@@ -144,7 +144,7 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     tables = finish_tables(tables, reader, data)
     roles = {f"data/{task}": rows for task, rows in tables.items()}
-    return TaskInputs(**describe(protocol, reader, data, roles), tasks=tables)
+    return TaskInputs(**input_fields(protocol, reader, data, roles), tasks=tables)
 
 
 def _read_task(protocol: Protocol, reader: TableReader, task: str, file: str, languages: Sequence[str]) -> Rows:
@@ -174,7 +174,7 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
     train_files = options.get("train") or _files_with_split("train", reader, languages, candidates)
     tables["train"] = read_one_table(reader, "--train", train_files, "train", languages)
     if not hold_out:
-        candidates = [train_files, data.files]
+        candidates = [tuple(train_files), data.files]
         tune_files = options.get("tune") or _files_with_split("dev", reader, languages, candidates)
         tables["tune"] = read_one_table(reader, "--tune", tune_files, "dev", languages)
 
@@ -183,8 +183,8 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
     _check_leaks(protocol, tables)
     if hold_out:
         tables["train"], tables["tune"] = _hold_out(tables["train"], hold_out)
-    facts = describe(protocol, reader, data, tables)
-    return TrainedInputs(**facts, **tables, train_language=tables["train"][0]["lang"])
+    fields = input_fields(protocol, reader, data, tables)
+    return TrainedInputs(**fields, train_language=tables["train"][0]["lang"])
 
 
 def _files_with_split(
@@ -225,8 +225,10 @@ def narrowed(reader: TableReader, required: tuple[str, ...], optional: tuple[str
     return replace(reader, required=required, optional=optional, columns=columns)
 
 
-def describe(protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]) -> dict[str, Any]:
-    """What inputs of all kinds have: the name of the data, the split, hashes, and the numbers of skipped rows."""
+def input_fields(
+    protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]
+) -> dict[str, Any]:
+    """The tables, and what inputs of all kinds have: the name of the data, the split, hashes, numbers of skipped rows."""
     name = data.name or data_name(data.files)
     texts: dict[str, list[str]] = {}
     for table, rows in tables.items():
@@ -237,7 +239,8 @@ def describe(protocol: Protocol, reader: TableReader, data: DataOptions, tables:
             texts.setdefault(f"{role}/{languages}", []).extend(row_texts)
 
     hashes = {key: data_hash(values) for key, values in texts.items()}
-    return {"name": name, "split": data.split, "hashes": hashes, "skipped": reader.quarantine.counts}
+    facts = {"name": name, "split": data.split, "hashes": hashes, "skipped": reader.quarantine.counts}
+    return {**facts, **tables}
 
 
 def read_data(reader: TableReader, data: DataOptions) -> Rows:

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -266,8 +266,7 @@ def metrics_of(results: Results | Mapping[str, Any]) -> Results:
     """What was measured: results themselves, or those in what `load_results` gave."""
     if isinstance(results, Results):
         return results
-    metrics: Results = results["metrics"]
-    return metrics
+    return cast("Results", results["metrics"])
 
 
 def _plain_number(record: Result) -> int | float:

@@ -91,7 +91,7 @@ class Table:
         if rows:
             return rows
 
-        present = set()
+        present: set[str] = set()
         for column in ("split", *self.reader.language_columns):
             present.update(f"{column} {row[column]}" for row in all_rows if column in row)
         raise XlsrError(

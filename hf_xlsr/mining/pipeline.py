@@ -287,7 +287,8 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
 
     with job.timed("pairs"):
         extraction = job.options.extraction
-        _save_pairs(job, "pairs", extract_pairs(neighbours, without=tuple(is_hidden) or None, **extraction))
+        hidden_sides: Any = tuple(is_hidden) or None
+        _save_pairs(job, "pairs", extract_pairs(neighbours, without=hidden_sides, **extraction))
         if is_hidden:
             _save_pairs(job, "hidden", extract_pairs(neighbours, **extraction))
         job["pairs"].finish(**figures)

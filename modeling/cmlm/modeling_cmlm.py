@@ -286,7 +286,9 @@ class CmlmModel(EncoderWithLmHead):
             masked_states = [encode(*chunk_inputs) for chunk_inputs in inputs]
         else:
             encode = encode_in_chunks(self._joint_states, cache_batch_size)
-            masked_states, first_states = zip(*(encode(*chunk_inputs) for chunk_inputs in inputs), strict=True)
+            encoded = [encode(*chunk_inputs) for chunk_inputs in inputs]
+            masked_states = [masked for masked, _ in encoded]
+            first_states = [first for _, first in encoded]
 
             logits = self.next_sentence_head(in_order(first_states, chunks))
             follows = 1 - torch.arange(len(logits), device=logits.device) % 2

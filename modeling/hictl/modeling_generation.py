@@ -166,7 +166,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         rows = torch.as_tensor(tokens, device=self.device)
         table = embeddings.weight[rows]
         padding = None if embeddings.padding_idx is None else list(tokens).index(embeddings.padding_idx)
-        self.set_input_embeddings(nn.Embedding(*table.shape, padding, _weight=table))
+        self.set_input_embeddings(nn.Embedding(len(table), table.shape[1], padding, _weight=table))
         self.output_bias.bias = nn.Parameter(self.output_bias.bias[rows])
         self.config.get_text_config().vocab_size = len(rows)
 

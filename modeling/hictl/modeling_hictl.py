@@ -123,6 +123,9 @@ class HictlForPreTraining(EncoderWithLmHead):
                 which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
         """
         encode = encode_by_length(self.encode_sentences, cache_batch_size)
+        source: torch.Tensor | None = None
+        target: torch.Tensor | None = None
+        query: torch.Tensor | None = None
         if not return_loss:
             source, target = encode(input_ids, attention_mask).chunk(2)
             return PairOutput(source_embeds=source, target_embeds=target)
@@ -134,8 +137,6 @@ class HictlForPreTraining(EncoderWithLmHead):
 
         losses: dict[str, torch.Tensor] = {}
         statistics: dict[str, torch.Tensor] = {}
-        source = target = query = None
-
         if config.sentence_weight:
             source, target = encode(input_ids, attention_mask).chunk(2)
             chunked = encode_in_chunks(self.encode_sentences, cache_batch_size)

@@ -152,7 +152,7 @@ def as_mteb_encoder(
         routes: Language -> route of a model whose routes do not have the languages' names.
         languages: What the model is for, in its metadata; by default what its card or its routes say.
     """
-    loaded = model
+    loaded: Any = model
     card: dict[str, Any] = {}
     if isinstance(model, (str, os.PathLike)):
         loaded = load_encoder(os.fspath(model))
@@ -166,7 +166,8 @@ def as_mteb_encoder(
     embedding_sizes = {}
     for module in loaded.modules():
         if isinstance(module, PreTrainedModel):
-            table = module.get_input_embeddings().weight
+            embeddings: Any = module.get_input_embeddings()
+            table = embeddings.weight
             embedding_sizes[id(table)] = table.numel()
     parameters = list(loaded.parameters())
 

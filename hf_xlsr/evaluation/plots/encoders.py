@@ -65,7 +65,8 @@ def plot_tsne(
 def _draw_points(axes: Axes, points: np.ndarray, language: str, marker: str, colour: str) -> None:
     """Draws numbered points, `(n, 2)`, of one language."""
     name = shorten(language, NAME_WIDTH)
-    axes.scatter(*points.T, s=190, marker=marker, color=colour, edgecolor="white", label=name, zorder=2)
+    x_values, y_values = points.T
+    axes.scatter(x_values, y_values, s=190, marker=marker, color=colour, edgecolor="white", label=name, zorder=2)
     for number, (x, y) in enumerate(points, start=1):
         axes.text(x, y, str(number), color="white", fontsize=8, ha="center", va="center_baseline", zorder=3)
 
@@ -114,7 +115,8 @@ def _draw_space(axes: Axes, first: np.ndarray, second: np.ndarray, seed: int) ->
     """Draws the unit vectors of two languages on a plane, and writes the share of mixed neighbours below."""
     plane = on_plane(np.concatenate([first, second]), seed)
     for points, colour, marker in zip(np.split(plane, [len(first)]), COLOURS, "o^", strict=False):
-        axes.scatter(*points.T, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0)
+        x_values, y_values = points.T
+        axes.scatter(x_values, y_values, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0)
     axes.set(xticks=[], yticks=[])
     axes.set_xlabel(f"nearest in the other language: {100 * _mixed(first, second):.0f} %", fontsize=8)
 

@@ -16,8 +16,8 @@ from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, Ro
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import (
     RowInputs,
-    describe,
     finish_tables,
+    input_fields,
     narrowed,
     open_reader,
     read_rows,
@@ -259,7 +259,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     tables["relevance"] = judged.split(data.split)
 
     tables = finish_tables(tables, reader, data, whole=["pool", "relevance"])
-    return SearchInputs(**describe(protocol, reader, data, tables), **tables)
+    return SearchInputs(**input_fields(protocol, reader, data, tables))
 
 
 def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results:

@@ -388,12 +388,13 @@ class BlockSearch:
         """The targets' lists after that many sources."""
         listed, k, slack = self._limits(1)
         shape = (len(self.sides[1]), listed)
-        tensors = []
+        tensors: list[torch.Tensor] = []
         for name, kind, fill in zip(LISTS, (np.float32, np.int32), (-np.inf, 0), strict=True):
             array = self.own_stage.array(name, shape, kind)
             array[:] = self.own_stage.array(f"{name}-{done}", shape, kind) if done else fill
             tensors.append(as_tensor(array, self.device))
-        return TopK(*tensors, k, slack)
+        values, candidates = tensors
+        return TopK(values, candidates, k, slack)
 
     def _save_progress(self, target_lists: TopK, done: int) -> None:
         """Saves the targets' lists after that many sources, and removes those before."""
