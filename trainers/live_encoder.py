@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,8 +18,31 @@ from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.evaluation.pairs import nearest_row
 
-if TYPE_CHECKING:
-    from hf_xlsr.trainers.base import XlsrTrainer
+
+class MeasuredTrainer(Protocol):
+    """What the functions of this file need of a trainer."""
+
+    args: Any
+    model: Any
+    accelerator: Any
+    data_collator: Any
+    max_length: int
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """Precision of the forward pass, if it is not that of the weights."""
+
+    def tokenizer_of(self, language: str) -> tuple[Any, dict[str, Any]]:
+        """The tokenizer of a language's sentences, and the options with which the model encodes them."""
+
+    def compute_loss(self, model: Any, inputs: Any) -> Any:
+        """The loss of a batch."""
+
+    def compute_loss_context_manager(self) -> Any:
+        """Where the loss is computed: under autocast."""
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """A batch on the device of the model."""
 
 
 @contextmanager
@@ -91,7 +114,7 @@ def evaluation_batches(
 
 
 @torch.no_grad()
-def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
+def evaluation_loss(trainer: MeasuredTrainer, data: Any, task: str = MAIN) -> float:
     """Mean loss of the rows. It draws no random numbers from those of training."""
     args = trainer.args
     model = trainer.model
@@ -117,7 +140,7 @@ def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
 
 @torch.no_grad()
 def encode_ids(
-    trainer: XlsrTrainer, ids: Sequence[Sequence[int]], language: str, batch_size: int = BATCH_SIZE
+    trainer: MeasuredTrainer, ids: Sequence[Sequence[int]], language: str, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
     """Unit sentence embeddings of token ids by the model in training, `(sentences, width)`, float32."""
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -132,7 +155,7 @@ def encode_ids(
     return result
 
 
-def translation_accuracy(trainer: XlsrTrainer, pairs: PreparedPairs) -> dict[str, float]:
+def translation_accuracy(trainer: MeasuredTrainer, pairs: PreparedPairs) -> dict[str, float]:
     """Share of sentences whose nearest sentence of the other language, by cosine, is their translation.
 
     Equal sentences count as translations of each other's partners, as in `TranslationEvaluator` of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,3 +46,33 @@ def test_packages_are_the_layers() -> None:
 
 def test_imports_point_down() -> None:
     assert not back_edges()
+
+
+def files_by_name() -> dict[str, Path]:
+    """Every file of the package by its dotted name."""
+    files = {}
+    for place in PLACES:
+        for file in place.rglob("*.py"):
+            relative = file.relative_to(place.parent).with_suffix("")
+            parts = [part for part in relative.parts if part != "__init__"]
+            files[".".join(["hf_xlsr", *parts])] = file
+    return files
+
+
+def test_no_circles_between_files() -> None:
+    """Also none through imports inside functions, or for annotations."""
+    files = files_by_name()
+    graph = {}
+    for name, file in files.items():
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        tree = ast.parse(file.read_text("utf-8"))
+        targets = set(imported(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                targets |= {f"{package}.{node.module}.{alias.name}" for alias in node.names}
+        modules = {target if target in files else target.rpartition(".")[0] for target in targets}
+        graph[name] = modules & set(files) - {name}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
