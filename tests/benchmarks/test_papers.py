@@ -58,14 +58,18 @@ def test_published_pages_follow_from_kept_figures(tmp_path: Path) -> None:
     for file in (ROOT / "docs" / "images").glob("papers_*.png"):  # plots are drawn over the empty pictures
         (tmp_path / "images" / file.name).touch()
     published = (ROOT / "docs" / "results.md").read_text("utf-8")
-    before, after = published.split(BEGIN)[0], published.split(END)[1]
+    before = published.split(BEGIN)[0]
+    after = published.split(END)[1]
     (tmp_path / "results.md").write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
     (tmp_path / "results").mkdir()
-    book, kept = read_tables(ROOT / "benchmarks/papers/tables.yaml"), Figures(ROOT / "docs/figures.json")
-    write_report(book, kept, tmp_path)
-    before_saving, kept.file = kept.file.read_text("utf-8"), tmp_path / "figures.json"
-    kept.save()
-    assert kept.file.read_text("utf-8") == before_saving
+
+    book = read_tables(ROOT / "benchmarks/papers/tables.yaml")
+    figures = Figures(ROOT / "docs/figures.json")
+    write_report(book, figures, tmp_path)
+    figures.file = tmp_path / "figures.json"
+    figures.save()
+
+    assert figures.file.read_text("utf-8") == (ROOT / "docs/figures.json").read_text("utf-8")
     assert (tmp_path / "results.md").read_text("utf-8") == published
     written = list((tmp_path / "results").iterdir())
     assert len(written) == len(book.tables)
@@ -79,12 +83,18 @@ def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch:
         monkeypatch.setenv(name, str(tmp_path))
     folders: dict[Path, tuple[Any, ...]] = {}
     for table in read_tables(ROOT / "benchmarks/papers/tables.yaml").tables:
-        for row in (row for row in table.rows if not row.encoder):
+        for row in table.rows:
+            if row.encoder:
+                continue
             options = table.filled((*table.options, *row.options), 1, tmp_path)
-            run = (row.recipe or table.recipe, row.run, row.stage, *options, *row.control)
+            recipe = row.recipe or table.recipe
+            run = (recipe, row.run, row.stage, *options, *row.control)
             assert folders.setdefault(table.folder(row, 1, tmp_path), run) == run
-            found = [] if row.control else load_runs(run[0], options, [row.run] if row.run else None)
-            assert len(found) <= 1 or row.stage in [one.recipe.name.split("/")[-1] for one in found]
+
+            if not row.control:
+                runs = load_runs(recipe, options, [row.run] if row.run else None)
+                stages = [loaded.recipe.name.split("/")[-1] for loaded in runs]
+                assert len(stages) <= 1 or row.stage in stages
         assert set(table.units) <= UNITS.keys()
 
 
@@ -100,8 +110,9 @@ def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch:
     ],
 )
 def test_verdict(better: list[float], worse: list[float], fixed: bool, margin: float, said: str) -> None:
-    one, other = (Spread.of(dict(enumerate(values))) for values in (better, worse))
-    assert verdict(one, other, fixed=fixed, margin=margin) == said
+    better_spread = Spread.of(dict(enumerate(better)))
+    worse_spread = Spread.of(dict(enumerate(worse)))
+    assert verdict(better_spread, worse_spread, fixed=fixed, margin=margin) == said
 
 
 class Shell:
@@ -115,9 +126,10 @@ class Shell:
         self.commands.append(command[1:])
         if self.fails and self.fails in " ".join(command):
             raise subprocess.CalledProcessError(1, command)
-        place = next((command[i + 1] for i, word in enumerate(command) if word in ("--output", "--output_dir")), "")
-        if not place.endswith(".json"):
-            finish(Path(place), value=0.6 if "long" in place else 0.4)
+        values = dict(zip(command, command[1:], strict=False))
+        output = values.get("--output") or values.get("--output_dir", "")
+        if not output.endswith(".json"):
+            finish(Path(output), value=0.6 if "long" in output else 0.4)
 
 
 def run_loop(tmp_path: Path, book: Book, monkeypatch: pytest.MonkeyPatch, shell: Shell, *words: str) -> int:
@@ -139,6 +151,7 @@ def test_loop_trains_each_run_once_and_keeps_its_figures(
 ) -> None:
     shell = Shell()
     assert run_loop(tmp_path, book, monkeypatch, shell, "--", "--max_steps", "2") == 0
+
     trained = [" ".join(command) for command in shell.commands if "evaluate" not in command]
     home = tmp_path / "runs" / "moco_en_de_open-queue"
     assert len(trained) == 8  # two rows of three seeds, one that starts from another, one control
@@ -147,18 +160,22 @@ def test_loop_trains_each_run_once_and_keeps_its_figures(
     assert any(f"controls mnrl --run {home}/long/seed-1 --steps 5" in command for command in trained)
     prompts = [command[-1] for command in shell.commands if "e5-small" in " ".join(command) and "evaluate" in command]
     assert prompts == ["query: "]
+
     page = (tmp_path / "docs" / "results.md").read_text("utf-8")
-    assert "(results/queue.md) | Longer is better | STS | 60.0 | 40.0 | shown |" in page and page.endswith("after\n")
+    assert "(results/queue.md) | Longer is better | STS | 60.0 | 40.0 | shown |" in page
+    assert page.endswith("after\n")
     assert "| 4,096 \\| more | 60.0 |" in (tmp_path / "docs" / "results" / "queue.md").read_text("utf-8")
+
     again = Shell()
-    assert run_loop(tmp_path, book, monkeypatch, again) == 0 and not again.commands
+    assert run_loop(tmp_path, book, monkeypatch, again) == 0
+    assert not again.commands
 
 
 def test_other_rows_continue_after_a_failure(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_loop(tmp_path, book, monkeypatch, Shell(fails="short/seed-2")) == 1
-    kept = Figures(tmp_path / "docs" / "figures.json")
+    figures = Figures(tmp_path / "docs" / "figures.json")
     table = book.tables[0]
-    assert [kept.has(table, table.row("short"), seed) for seed in (1, 2, 3)] == [True, False, True]
+    assert [figures.has(table, table.row("short"), seed) for seed in (1, 2, 3)] == [True, False, True]
 
 
 def test_evaluations_are_calls_of_the_command() -> None:

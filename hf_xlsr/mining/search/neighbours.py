@@ -179,7 +179,7 @@ def _agreed_sizes(stage: Stage, sizes: tuple[int, int], precision: str, *, is_fi
     """The sizes of the first of several processes: all must have lists of one length, of blocks of one size."""
     if is_first and "sizes" not in stage.state:
         stage.update(sizes=sizes, precision=precision)
-    agreed = stage.wait("sizes")
+    agreed: tuple[int, int] = stage.wait("sizes")
 
     first_precision = stage.state["precision"]
     if first_precision != precision:
