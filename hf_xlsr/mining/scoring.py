@@ -126,8 +126,8 @@ def run_scoring(
         job.processes.barrier()
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
-    texts = (stores["source"], stores["target"])
-    return ScoringRun(scores, texts, (source_rows, target_rows), report, job.processes.is_main)
+    rows = (source_rows, target_rows)
+    return ScoringRun(scores, (stores["source"], stores["target"]), rows, report, job.processes.is_main)
 
 
 def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -176,7 +176,7 @@ class VectorFile:
 
     def write(self, number: int, vectors: np.ndarray) -> None:
         """Writes one range and marks it."""
-        start = self.shards[number][0]
+        start, _ = self.shards[number]
         width = vectors.shape[1]
         header = npy_header((self.rows, width), np.float16)
 
@@ -362,13 +362,12 @@ class Job:
             else:
                 self.reused.append(name)
 
-        process = (self.processes.index, self.processes.count)
         with self.timed("encode"):
             encode_shards(
                 list(sides.values()),
                 self.encoder,
                 self.options.encoding,
-                process=process,
+                process=(self.processes.index, self.processes.count),
                 show_progress_bar=self.show_progress_bar,
             )
             self.encoder.release()
@@ -389,15 +388,15 @@ class Job:
 
         `together`, all processes search.
         """
-        device = self.options.device or "cpu"
-        if not self.options.device and self.encoder is not None and torch.cuda.is_available():
+        device = "cpu"
+        if self.encoder is not None and torch.cuda.is_available():
             device = self.processes.device or "cuda"
 
         return neighbours_both_ways(
             source,
             target,
             memory=self.memory,
-            device=device,
+            device=self.options.device or device,
             process=(self.processes.index, self.processes.count) if together else (0, 1),
             folder=self.folder(name),
             show_progress_bar=self.show_progress_bar,

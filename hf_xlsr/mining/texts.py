@@ -163,8 +163,7 @@ def _rows(spans: Path, is_sentence: np.ndarray) -> Iterator[np.ndarray]:
     previous_end = 0
     for start in range(0, len(is_sentence), ROWS_AT_ONCE):
         ends, lines = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=16 * start).reshape(-1, 2).T
-        starts = np.append(previous_end, ends[:-1])
-        rows = np.stack([starts, ends, lines], axis=1)
+        rows = np.stack([np.append(previous_end, ends[:-1]), ends, lines], axis=1)
         yield rows[is_sentence[start : start + ROWS_AT_ONCE]]
         previous_end = int(ends[-1])
 

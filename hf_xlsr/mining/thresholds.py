@@ -204,8 +204,7 @@ class _Mixture:
         total = pairs * (true + wrong) + (self.half - pairs) * noise
         precision = pairs * true / np.maximum(total, 1e-12)
         # Above the best hidden score, the precision of the last point below it.
-        points = np.where(total > 0, np.arange(len(total)), 0)
-        return precision[np.maximum.accumulate(points)]
+        return precision[np.maximum.accumulate(np.where(total > 0, np.arange(len(total)), 0))]
 
     def _rates(
         self, count: Callable[..., np.ndarray], kinds: Sequence[np.ndarray], points: np.ndarray

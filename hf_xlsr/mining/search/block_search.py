@@ -190,7 +190,7 @@ class BlockSearch:
                     target_lists.merge(*(as_tensor(arrays[name]) for name in LISTS))
             self._finish(results, 1, target, 0, target_lists, source, shared=False)
 
-    def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None = None) -> None:
+    def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None) -> None:
         """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
         done = self.own_stage.state.get("progress", 0)
         if self.index:
@@ -290,7 +290,8 @@ class BlockSearch:
             indices = results[direction].indices[side.labels(rows)]
             hits.append(_hits(indices, self.nearest(direction, side[rows]).indices))
         shares = np.concatenate(hits)
-        return float(shares.mean()), float(1.96 * shares.std() / np.sqrt(len(shares)))
+        margin = 1.96 * shares.std() / np.sqrt(len(shares))
+        return float(shares.mean()), float(margin)
 
     def nearest(self, direction: int, block: np.ndarray) -> Neighbours:
         """Exact neighbours of some float32 vectors."""

@@ -125,7 +125,7 @@ def extract_pairs(
     require_positive("max_pairs", max_pairs)
     source_count = len(neighbours.forward_indices)
     target_count = len(neighbours.backward_indices)
-    if source_count == 0 or target_count == 0:
+    if not source_count or not target_count:
         return MinedBitext(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
 
     source_means = neighbours.forward_similarities.mean(axis=1, dtype=np.float64)

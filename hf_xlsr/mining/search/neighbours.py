@@ -136,7 +136,7 @@ def neighbours_both_ways(
     source_count, width = matrices[0].shape
     target_count = len(matrices[1])
     smaller_count = min(source_count, target_count)
-    if smaller_count == 0:
+    if not smaller_count:
         return BothWays(
             *Neighbours.empty(source_count, 0), *Neighbours.empty(target_count, 0), method="exact", recall=1.0
         )
@@ -159,7 +159,7 @@ def neighbours_both_ways(
     search = None
     if not stage.result:
         if processes > 1:
-            sizes = _agreed_sizes(stage, sizes, filter_.precision, is_first=index == 0)
+            sizes = _agreed_sizes(stage, sizes, filter_.precision, is_first=not index)
         search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar, process)
     if index:
         if search is not None:
@@ -169,7 +169,7 @@ def neighbours_both_ways(
     # The first process alone creates the arrays of the result.
     forward = _stored_neighbours(stage, RESULTS[:2], (source_count, min(k, target_count)))
     backward = _stored_neighbours(stage, RESULTS[2:], (target_count, min(k, source_count)))
-    if search is not None and index == 0:
+    if search is not None and not index:
         search.run(method, (forward, backward), probes, recall)
     figures = stage.wait()
     return BothWays(*forward, *backward, method, figures["recall"], figures["margin"])

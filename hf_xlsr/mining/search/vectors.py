@@ -168,8 +168,8 @@ def scan(
 
     if not np.isfinite(longest):
         raise XlsrError(f"`{name}` has vectors whose squared length float32 cannot hold: normalise them.")
-    surplus, originals = _surplus(vectors, fingerprints, copies)
-    return VectorStats(longest, spread, residual, float(highest_shift - lowest_shift), surplus, originals)
+    shift = float(highest_shift - lowest_shift)
+    return VectorStats(longest, spread, residual, shift, *_surplus(vectors, fingerprints, copies))
 
 
 def _greatest_length(vectors: np.ndarray) -> float:
