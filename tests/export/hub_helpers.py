@@ -18,7 +18,8 @@ from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 
-TOKEN, READER = "hf_" + "S3cretOfThisTest" * 2 + "xy", "hf_" + "MayOnlyReadOnHere" * 2
+TOKEN = "hf_" + "S3cretOfThisTest" * 2 + "xy"
+READER = "hf_" + "MayOnlyReadOnHere" * 2
 
 RECIPE = """
 method: {method}
@@ -82,8 +83,9 @@ class Hub:
         patch.setenv("HF_TOKEN", TOKEN)
 
     def _request(self, answer: Callable[..., Any], *, writes: bool = False) -> Callable[..., Any]:
-        def request(api: HfApi, *given: Any, token: Any = None, **options: Any) -> Any:
-            token, repo = token or api.token or get_token(), str(given[0] if given else options["repo_id"])
+        def request(api: HfApi, *arguments: Any, token: Any = None, **options: Any) -> Any:
+            token = token or api.token or get_token()
+            repo = arguments[0] if arguments else options["repo_id"]
             self.sent.append(f"{repo} {options}".encode())
             if self.broken:
                 raise ConnectionError("the connection broke")
@@ -91,7 +93,7 @@ class Hub:
                 raise refusal(401, "Invalid credentials")
             if writes and (token == READER or not repo.startswith("me/")):
                 raise refusal(403, f"You may not write to {repo}")
-            return answer(*given, **options)
+            return answer(*arguments, **options)
 
         return request
 
@@ -124,16 +126,20 @@ class Hub:
         return done if run_as_future else done.result()
 
     def create_commit(self, repo_id: str, operations: Any, **_: Any) -> None:
-        files = {one.path_in_repo: Path(one.path_or_fileobj).read_bytes() for one in operations}
+        files = {addition.path_in_repo: Path(addition.path_or_fileobj).read_bytes() for addition in operations}
         self._commit(self.repos[repo_id], files, ())
 
     def _commit(self, repo: Repo, files: dict[str, bytes], delete_patterns: Any) -> None:
-        gone = [
-            path for path in repo.files if path not in files and any(fnmatch(path, one) for one in delete_patterns)
-        ]
+        deleted = []
+        for path in repo.files:
+            matches = any(fnmatch(path, pattern) for pattern in delete_patterns)
+            if matches and path not in files:
+                deleted.append(path)
         changed = sorted(path for path, content in files.items() if repo.files.get(path) != content)
-        repo.files = {path: content for path, content in repo.files.items() if path not in gone} | files
-        self.commits.append((changed, gone))
+        for path in deleted:
+            del repo.files[path]
+        repo.files |= files
+        self.commits.append((changed, deleted))
         self.sent += files.values()
 
     def pull(self, repo_id: str, folder: Path) -> Path:

@@ -75,21 +75,21 @@ class Parts:
         Args:
             encoders: By name in the model, the language of these parts that an encoder is of.
         """
-        named = {
-            name: self.encoder_part(language) for name, language in (encoders or {"en": "en", "zh": "zh"}).items()
-        }
+        encoders = encoders or {"en": "en", "zh": "zh"}
+        parts = {name: self.encoder_part(language) for name, language in encoders.items()}
         config = DualMomentumConfig(
-            languages=["en", "fr", "de"] if "shared" in named else list(named),
-            encoder_configs={name: part.encoder.config for name, part in named.items()},
-            heads={name: head_config(part.head or []) for name, part in named.items()},
-            transformer_options={name: part.options for name, part in named.items()},
+            languages=["en", "fr", "de"] if "shared" in parts else list(parts),
+            encoder_configs={name: part.encoder.config for name, part in parts.items()},
+            heads={name: head_config(part.head or []) for name, part in parts.items()},
+            transformer_options={name: part.options for name, part in parts.items()},
             queue_size=4,
         )
-        return DualMomentumModel(config, named)
+        return DualMomentumModel(config, parts)
 
     def by_hand(self, texts: list[str], language: str, *, projected: bool = True) -> np.ndarray:
         """Vectors one text at a time, so that nothing is padded, in float64."""
-        encoder, tokenizer = self.encoders[language].double().eval(), self.tokenizers[language]
+        encoder = self.encoders[language].double().eval()
+        tokenizer = self.tokenizers[language]
         vectors = []
         with torch.no_grad():
             for text in texts:

@@ -24,9 +24,12 @@ SETTINGS |= {"precision": "bfloat16", "max_length": 77, "head": new_head(256)}
 def test_metadata_numbers_and_facts() -> None:
     text = render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
     assert "| `bible-tatoeba/en-fr/test/accuracy` | 87.5 % |" in text and "| 1,005 |" in text
-    assert "27,609" in text and "290 s on cpu" in text and "GPL-3" in text and "mao2021lightweight" in text
+    for fact in ("27,609", "290 s on cpu", "GPL-3", "mao2021lightweight"):
+        assert fact in text
+
     card = ModelCard(text)
-    assert card.data.language == ["en", "fr"] and card.data.library_name == "sentence-transformers"
+    assert card.data.language == ["en", "fr"]
+    assert card.data.library_name == "sentence-transformers"
     (result,) = card.data.eval_results
     assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
 
@@ -109,8 +112,7 @@ def test_base_models_and_datasets() -> None:
     data = card_metadata(run_of("moco_bert_en_zh"), {})
     assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
     assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
-    named = recipe_of("cmlm_f_mbert")
-    assert base_models(named) == ["google-bert/bert-base-multilingual-cased"]
+    assert base_models(recipe_of("cmlm_f_mbert")) == ["google-bert/bert-base-multilingual-cased"]
     glue = recipe_of("hictl_glue_mrpc")
     assert datasets_of(glue) == ["nyu-mll/glue"]
     corpora = recipe_of()
@@ -131,9 +133,11 @@ def test_licence(tmp_path: Path) -> None:
         recipe.model["encoders"] = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
         return recipe
 
-    assert licence_of(started("a", "b")) == "mit" and base_models(started("a", "b")) == ["some/a", "some/b"]
+    assert licence_of(started("a", "b")) == "mit"
+    assert base_models(started("a", "b")) == ["some/a", "some/b"]
     assert licence_of(started("a", "c")) == "unknown"  # they disagree
-    assert licence_of(started("a", "d")) == "unknown" and base_models(started("d")) == []  # one does not say
+    assert licence_of(started("a", "d")) == "unknown"  # one does not say
+    assert base_models(started("d")) == []
     assert licence_of(recipe_of(start_from=str(tmp_path / "a" / "training" / "final"))) == "mit"  # a run's card
     assert base_models(recipe_of(start_from="outputs/none")) == []  # a folder, whatever it looks like
 

@@ -52,7 +52,8 @@ def test_removal_by_task(model: SentenceTransformer, method: str, normalize: boo
     np.testing.assert_allclose(embeddings, fitted.apply(before, "fr", normalize=normalize), atol=1e-5)
     # The original stays as it is, and the new model has its settings.
     assert (model.encode(TEXTS["fr"]) == before).all()
-    assert debiased.prompts["query"] == "red " and debiased.similarity_fn_name == "dot"
+    assert debiased.prompts["query"] == "red "
+    assert debiased.similarity_fn_name == "dot"
     assert debiased.get_embedding_dimension() == fitted.dimension
 
 
@@ -61,8 +62,8 @@ def test_texts_without_a_language(model: SentenceTransformer, debias: Debias) ->
     assert routes_of(debiased) == ("en", "fr", "und")
     np.testing.assert_allclose(debiased.encode(["one"]), model.encode(["one"]))
     np.testing.assert_allclose(debiased.encode_document(["one"]), model.encode_document(["one"]))
-    twice = debias_sentence_transformer(debiased, debias)
-    np.testing.assert_allclose(twice.encode(["one"]), model.encode(["one"]))
+    again = debias_sentence_transformer(debiased, debias)
+    np.testing.assert_allclose(again.encode(["one"]), model.encode(["one"]))
 
 
 def dual(tokenizer: Any) -> Any:

@@ -63,14 +63,16 @@ def test_every_saved_model(name: str, tokenizer: Any, tmp_path: Path) -> None:
     assert run_export(tmp_path / "saved", "--output", tmp_path / "out") == 0
     loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert loaded.max_seq_length == 32  # of the tokenizer; the encoder has 40 positions
-    for language in ("en", "fr") if name in ("dual", "shared") else ("",):
-        named = {"language": language} if language else {}
+    languages: list[dict[str, str]] = [{}]
+    if name in ("dual", "shared"):
+        languages = [{"language": "en"}, {"language": "fr"}]
+    for language in languages:
+        task = language.get("language") if name == "dual" else None
         for text in TEXTS:
             with torch.no_grad():
-                vector = model.encode_sentences(tokenizer(text, return_tensors="pt").input_ids, **named)[0]
+                vector = model.encode_sentences(tokenizer(text, return_tensors="pt").input_ids, **language)[0]
             expected = (vector / vector.norm()).numpy()
-            task = {"task": language} if name == "dual" else {}
-            np.testing.assert_allclose(loaded.encode(text, **task), expected, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(loaded.encode(text, task=task), expected, rtol=0, atol=1e-5)
 
 
 RECIPE = """
@@ -108,14 +110,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: str, pai
 
 def test_run(runs: Path, tmp_path: Path) -> None:
     for name, tasks in (("one", [None]), ("dual", ["en", "fr"])):
-        home, kept = tmp_path / name, runs / name / "model"
-        assert run_export(runs / name, "--output", home) == 0
-        ours, its = (SentenceTransformer(str(folder)) for folder in (home, kept))
+        exported_folder = tmp_path / name
+        run_folder = runs / name / "model"
+        assert run_export(runs / name, "--output", exported_folder) == 0
+        exported = SentenceTransformer(str(exported_folder))
+        of_run = SentenceTransformer(str(run_folder))
         for task in tasks:
-            np.testing.assert_array_equal(ours.encode(TEXTS, task=task), its.encode(TEXTS, task=task))
-        assert (home / "README.md").read_text("utf-8") == (kept / "README.md").read_text("utf-8")
-    ours = SentenceTransformer(str(tmp_path / "one"))
-    assert ours.max_seq_length == 24 and len(list(ours.children())) == 2  # the recipe asks for no normalisation
+            np.testing.assert_array_equal(exported.encode(TEXTS, task=task), of_run.encode(TEXTS, task=task))
+        assert (exported_folder / "README.md").read_text("utf-8") == (run_folder / "README.md").read_text("utf-8")
+
+    exported = SentenceTransformer(str(tmp_path / "one"))
+    assert exported.max_seq_length == 24
+    assert len(exported) == 2  # the recipe asks for no normalisation
 
 
 def test_link_out_of_an_export(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,9 +134,11 @@ def test_link_out_of_an_export(runs: Path, tmp_path: Path, capsys: pytest.Captur
 
 def test_checkpoint(runs: Path, tmp_path: Path) -> None:
     run_export(runs / "one" / "training" / "checkpoint-1", "--output", tmp_path / "out")
-    ours, its = (SentenceTransformer(str(folder)) for folder in (tmp_path / "out", runs / "one" / "model"))
-    assert ours.max_seq_length == 24 and len(list(ours.children())) == 2
-    assert not np.allclose(ours.encode(TEXTS), its.encode(TEXTS))
+    exported = SentenceTransformer(str(tmp_path / "out"))
+    finished = SentenceTransformer(str(runs / "one" / "model"))
+    assert exported.max_seq_length == 24
+    assert len(exported) == 2
+    assert not np.allclose(exported.encode(TEXTS), finished.encode(TEXTS))
 
 
 def test_tokenizer_for_each_language(tokenizer: Any, tmp_path: Path) -> None:
@@ -154,8 +162,9 @@ def test_checkpoint_with_its_tokenizers(tokenizer: Any, tmp_path: Path) -> None:
 
 def test_one_route_of_a_run_has_no_card_of_all(runs: Path, tmp_path: Path) -> None:
     assert run_export(runs / "dual", "--route", "fr", "--output", tmp_path / "fr") == 0
-    ours, its = SentenceTransformer(str(tmp_path / "fr")), SentenceTransformer(str(runs / "dual" / "model"))
-    np.testing.assert_array_equal(ours.encode(TEXTS), its.encode(TEXTS, task="fr"))
+    route = SentenceTransformer(str(tmp_path / "fr"))
+    whole = SentenceTransformer(str(runs / "dual" / "model"))
+    np.testing.assert_array_equal(route.encode(TEXTS), whole.encode(TEXTS, task="fr"))
     assert not (tmp_path / "fr" / "README.md").exists()
 
 

@@ -67,32 +67,43 @@ def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
             assert 0 <= numbers["difference"] < 1e-5 and 0.98 < numbers["cosine_int8"] <= 1.0001
     # Eight signed bits overflow on processors without VNNI, which the cosines above show on those alone.
     weights = onnx.load(exports / "single" / "onnx" / "model_quantized.onnx").graph.initializer
-    signed = [
-        onnx.numpy_helper.to_array(w) for w in weights if w.data_type == onnx.TensorProto.INT8 and len(w.dims) > 1
-    ]
-    assert signed and all(abs(weight.astype(int)).max() <= 64 for weight in signed)
+    matrices = [weight for weight in weights if weight.data_type == onnx.TensorProto.INT8 and len(weight.dims) > 1]
+    assert matrices
+    for matrix in matrices:
+        assert abs(onnx.numpy_helper.to_array(matrix).astype(int)).max() <= 64
 
 
 def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
     folder = exports / "single"
     model = SentenceTransformer(str(folder), device="cpu")
-    encoder, small = OnnxEncoder(folder, threads=1), OnnxEncoder(folder, int8=True, threads=1)
+    encoder = OnnxEncoder(folder, threads=1)
+    int8_encoder = OnnxEncoder(folder, int8=True, threads=1)
     for texts in (["Tea."], ENGLISH, [LONG], [*ENGLISH, LONG, "garden"] * 3):
         expected = model.encode(texts)
         for batch_size in (1, 2, 64):
             np.testing.assert_allclose(encoder.encode(texts, batch_size=batch_size), expected, rtol=0, atol=1e-4)
-        cosines = nn.functional.cosine_similarity(*map(torch.tensor, (expected, small.encode(texts))))
+        cosines = nn.functional.cosine_similarity(*map(torch.tensor, (expected, int8_encoder.encode(texts))))
         assert cosines.min() > 0.98
-    one = encoder.encode("Tea.")
-    assert one.shape == expected.shape[1:] and np.allclose(one, model.encode("Tea."), rtol=0, atol=1e-4)
+
+    vector = encoder.encode("Tea.")
+    assert vector.shape == expected.shape[1:]
+    np.testing.assert_allclose(vector, model.encode("Tea."), rtol=0, atol=1e-4)
     assert encoder.encode([]).shape == model.encode([]).shape
-    model.prompts, model.default_prompt_name = {"query": "garden tea "}, "query"
-    encoder.prompts, encoder.default_prompt_name = model.prompts, "query"
+
+
+def test_options_of_encode(exports: Path, reports: dict[str, Any]) -> None:
+    model = SentenceTransformer(str(exports / "single"), device="cpu")
+    encoder = OnnxEncoder(exports / "single", threads=1)
+    model.prompts = encoder.prompts = {"query": "garden tea "}
+    model.default_prompt_name = encoder.default_prompt_name = "query"
+    options: dict[str, Any]
     for options in ({}, {"prompt": ""}):
-        both = (one.encode(ENGLISH, **options) for one in (encoder, model))
-        np.testing.assert_allclose(*both, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            encoder.encode(ENGLISH, **options), model.encode(ENGLISH, **options), rtol=0, atol=1e-4
+        )
+
     encoder.default_prompt_name = None
-    assert np.isfinite(encoder.encode(["", "Tea."])).all()  # this tokenizer makes no piece of an empty text
+    assert np.isfinite(encoder.encode(["", "Tea."])).all()  # this tokenizer makes no token of an empty text
     unit = encoder.encode(ENGLISH, normalize_embeddings=True)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
@@ -122,15 +133,17 @@ def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
         return
     encoder = OnnxEncoder(tmp_path / "export", threads=1)
     for language in routes_of(model) or (None,):
-        both = [embed(one, SENTENCES, language=language, normalize=False) for one in (encoder, model)]
-        np.testing.assert_allclose(*both, rtol=0, atol=1e-4)
+        expected = embed(model, SENTENCES, language=language, normalize=False)
+        vectors = embed(encoder, SENTENCES, language=language, normalize=False)
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-4)
 
 
 def test_truncated_vectors(exports: Path, reports: Any, tmp_path: Path) -> None:
     home = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
     settings = json.loads((home / "config_sentence_transformers.json").read_text("utf-8"))
     write_json(home / "config_sentence_transformers.json", {**settings, "truncate_dim": 6})
-    expected, encoder = SentenceTransformer(str(home), device="cpu").encode(ENGLISH), OnnxEncoder(home)
+    expected = SentenceTransformer(str(home), device="cpu").encode(ENGLISH)
+    encoder = OnnxEncoder(home)
     assert expected.shape[1] == encoder.get_embedding_dimension() == 6
     np.testing.assert_allclose(encoder.encode(ENGLISH), expected, atol=1e-4)
 
