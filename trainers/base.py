@@ -207,7 +207,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         """Tokens of all training rows, of these unknown ones, and rows that were truncated; empty for streams."""
         counts = Counter[str]()
         for data in self.features.values():
-            for rows in getattr(data, "parts", [data]):
+            for rows in getattr(data, "datasets", [data]):
                 report = getattr(getattr(rows, "text", rows), "report", {})
                 counts.update({name: report[name] for name in TOKEN_COUNTS if name in report})
         return dict(counts)

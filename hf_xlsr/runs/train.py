@@ -93,8 +93,8 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
 
 def fingerprint_of(features: Any) -> str:
     """The address of converted rows, of one dataset or several."""
-    if hasattr(features, "parts"):
-        return "-".join(map(fingerprint_of, features.parts))
+    if hasattr(features, "datasets"):
+        return "-".join(map(fingerprint_of, features.datasets))
     return str(getattr(features, "text", features).rows._fingerprint)
 
 
