@@ -66,9 +66,7 @@ def _stacked(features: Features, column: str) -> torch.Tensor:
 
 
 def _keys(features: Features) -> Keys:
-    epochs = [feature["epoch"] for feature in features]
-    indices = [feature["index"] for feature in features]
-    return np.array(epochs), np.array(indices)
+    return _stacked(features, "epoch").numpy(), _stacked(features, "index").numpy()
 
 
 def _arrays(batch: Batch, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:

@@ -11,13 +11,13 @@ PLACEHOLDER = "{lang}"  # in paths, columns and configurations: each language in
 NUMERIC_COLUMNS = frozenset({"label", "score", "query_id", "document_id"})  # may be numbers
 _DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
-KNOWN_COLUMNS = NUMERIC_COLUMNS | {
-    *PLACE_COLUMNS,
-    *("source", "target", "source_lang", "target_lang"),
-    *("first", "second", "text", "lang"),
-    *("premise", "hypothesis", "sentence1", "sentence2"),
-    *("subset", "split", "category"),
-}
+KNOWN_COLUMNS = NUMERIC_COLUMNS.union(
+    PLACE_COLUMNS,
+    ("source", "target", "source_lang", "target_lang"),
+    ("first", "second", "text", "lang"),
+    ("premise", "hypothesis", "sentence1", "sentence2"),
+    ("subset", "split", "category"),
+)
 
 
 class MissingColumn(XlsrError):

@@ -183,13 +183,15 @@ def language_identifier() -> Any:
 @cache
 def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
     """The labels of `language_identifier` for any of the languages; an error if it does not support one."""
-    supported = frozenset(language_identifier().nb_classes)
     for language in languages:
-        if not _same_language(language) & supported:
-            raise XlsrError(
-                f"py3langid does not support the language '{language}'; {did_you_mean(language, supported)}"
-            )
+        if not _supported_labels(language):
+            advice = did_you_mean(language, language_identifier().nb_classes)
+            raise XlsrError(f"py3langid does not support the language '{language}'; {advice}")
     return frozenset().union(*map(_same_language, languages))
+
+
+def _supported_labels(language: str) -> frozenset[str]:
+    return _same_language(language).intersection(language_identifier().nb_classes)
 
 
 def _same_language(language: str) -> frozenset[str]:
@@ -234,8 +236,7 @@ def _differ_in_script(first: str, second: str) -> bool:
 
 def _labels(codes: Sequence[str], place: str, advice: str) -> list[frozenset[str]]:
     """The labels of py3langid for each language; an empty set where it does not support the language."""
-    supported = frozenset(language_identifier().nb_classes)
-    labels = [_same_language(code) & supported for code in codes]
+    labels = list(map(_supported_labels, codes))
     if labels[0] == labels[1]:
         raise XlsrError(f"{place} is in {' or '.join(codes)}, which py3langid cannot tell apart; {advice}.")
     return labels

@@ -148,14 +148,13 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
 
     def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""
-        num_groups = np.count_nonzero(self.counts)  # a group may have no examples
-        small_groups = [group for group, count in enumerate(self.counts) if 0 < count < self.global_batch]
-        if small_groups and self.process_index == 0:
-            num_skipped = sum(self.counts[group] for group in small_groups)
-            what = f"{len(small_groups)} of {num_groups} language pairs ({num_skipped:,} examples)"
+        counts = np.array(self.counts)
+        is_small = (counts > 0) & (counts < self.global_batch)  # a group may have no examples
+        if is_small.any() and self.process_index == 0:
+            num_skipped = counts[is_small].sum()
+            what = f"{is_small.sum()} of {np.count_nonzero(counts)} language pairs ({num_skipped:,} examples)"
             logger.warning("%s are skipped: each has fewer than the %s of one batch.", what, f"{self.global_batch:,}")
-        for group in small_groups:
-            self.counts[group] = 0
+        self.counts = np.where(is_small, 0, counts).tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch that the next iteration yields."""
@@ -169,7 +168,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     def __iter__(self) -> Iterator[list[ExampleKey]]:
         epoch = self.epoch
         rng = np.random.default_rng([self.seed, epoch])
-        groups = [group for group, count in enumerate(self.counts) if count]
+        groups = np.flatnonzero(self.counts).tolist()
         groups_of_splits = [[group] for group in groups] if self.homogeneous else [groups]
         splits = [_Split(self, split_groups, epoch, rng) for split_groups in groups_of_splits]
         ends = np.cumsum([len(split.orders) for split in splits])

@@ -277,9 +277,8 @@ class MultiTaskBatches(FeatureBatches):
 
     def draw_all(self, first: int, epochs: int | None) -> Iterator[dict[str, Any]]:
         main, *others = self.tasks.values()
-        streams = [main.draw_all(first, epochs)]
-        streams += [task.draw_all(first << _EPOCHS_OF_OTHERS, None) for task in others]
-        for drawn in zip(*streams, strict=False):
+        of_others = [task.draw_all(first << _EPOCHS_OF_OTHERS, None) for task in others]
+        for drawn in zip(main.draw_all(first, epochs), *of_others, strict=False):
             yield dict(zip(self.tasks, drawn, strict=True))
 
     def fetch(self, drawn: Mapping[str, Any]) -> Features:

@@ -57,8 +57,8 @@ def smoothed_shares(sizes: Mapping[Any, int], exponent: float = 0.3) -> dict[Any
         {'en': 0.799, 'sw': 0.201}
     """
     powers = {name: size**exponent if size else 0.0 for name, size in sizes.items()}
-    total = sum(powers.values())
-    return {name: power / total if total else 0.0 for name, power in powers.items()}
+    total = sum(powers.values()) or 1.0
+    return {name: power / total for name, power in powers.items()}
 
 
 def smoothed_text(

@@ -151,10 +151,10 @@ def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str
 
 # Controls and marks of direction, without the joiners U+200C and U+200D, which Persian, Hindi and Bengali spell with.
 _INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060\ufeff]")
-_PLACEHOLDERS = frozenset(
-    ["(aynı)", "(앞절과 동일)", "(없음)", "12절과 상동", "8절과 같음", "상동", "［本節欠如］", "Verszeile ohne Text"]
-    + ["dummy verses inserted by amos", "empty verses content detected by amos"]
-)
+_PLACEHOLDERS = {
+    *("(aynı)", "(앞절과 동일)", "(없음)", "12절과 상동", "8절과 같음", "상동", "［本節欠如］", "Verszeile ohne Text"),
+    *("dummy verses inserted by amos", "empty verses content detected by amos"),
+}
 _NOTE = re.compile(
     r"\(\d+[-.:]+\d+[a-z]?\)"  # the verse's number in another numbering: (22:10), (22-11)
     r"|\(ADDED[^()]*\)"  # the package's own insertions, in English

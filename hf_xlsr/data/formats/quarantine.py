@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TextIO
@@ -19,14 +20,14 @@ class Quarantine(AbstractContextManager["Quarantine"]):
     Examples:
         >>> bad = Quarantine()
         >>> bad.reject("corpus.tsv", 7, "wrong column count", "one column only")
-        >>> bad.counts, bad.report()
+        >>> dict(bad.counts), bad.report()
         ({'wrong column count': 1}, '1 bad line was skipped (1 wrong column count).')
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self.counts: dict[str, int] = {}
-        self.repairs: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        self.repairs: Counter[str] = Counter()
         self._file: TextIO | None = None
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -34,14 +35,14 @@ class Quarantine(AbstractContextManager["Quarantine"]):
     @property
     def total(self) -> int:
         """Bad lines so far."""
-        return sum(self.counts.values())
+        return self.counts.total()
 
     def reject(self, file: Path | str, line_number: int, reason: str, text: str | bytes) -> None:
         """Counts a bad line and keeps its first 1,000 characters, undecodable bytes as backslash escapes.
 
         Lines have numbers from 1; rows where a format has no lines. All lines with one fault have the same reason.
         """
-        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.counts[reason] += 1
         if self.path is None:
             return
 
@@ -59,14 +60,13 @@ class Quarantine(AbstractContextManager["Quarantine"]):
     def repair(self, fault: str, count: int) -> None:
         """Counts faults that a reader removed from lines it could use."""
         if count:
-            self.repairs[fault] = self.repairs.get(fault, 0) + count
+            self.repairs[fault] += count
 
     def report(self) -> str:
         """The number of bad lines, their reasons and their file, and the number of repairs; empty for none."""
         sentences = []
         if self.counts:
-            counts = sorted(self.counts.items(), key=lambda item: -item[1])
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts)
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common())
             lines = "1 bad line was" if self.total == 1 else f"{self.total:,} bad lines were"
             action = "skipped" if self.path is None else f"written to {self.path}"
             sentences.append(f"{lines} {action} ({reasons}).")

@@ -33,7 +33,13 @@ READERS: dict[str, Reader] = {
     "datasets": read_datasets,
 }
 SUFFIXES = {
-    **{f".{name}": name for name in READERS if name not in ("moses", "datasets")},
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".tmx": "tmx",
+    ".po": "po",
+    ".mo": "mo",
     ".tab": "tsv",
     ".ndjson": "jsonl",
     ".txt": "moses",

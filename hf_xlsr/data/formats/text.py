@@ -62,14 +62,13 @@ def _moses_row(
 
 def _moses_positions(file: InputFile) -> dict[str, int]:
     """Our name -> position of its file."""
-    numbers = [str(position) for position in range(len(file.paths))]
     columns = {}
     if not file.columns:
         if len(file.paths) != len(file.required):
             raise XlsrError(f"{file.name} needs a file for each of {', '.join(file.required)}, as 'corpus.{{en,fr}}'.")
         columns = dict(zip(file.required, map(str, _moses_order(file)), strict=True))
 
-    keys = [*numbers, *file.labels]
+    keys = [*map(str, range(len(file.paths))), *file.labels]
     columns = file.resolve_among(keys, columns)
     return {name: keys.index(column) % len(file.paths) for name, column in columns.items()}
 
@@ -193,7 +192,7 @@ def _layout(file: InputFile, first: list[str]) -> tuple[dict[str, int], bool]:
             f"the first line of {file.name} has {len(first)} columns and does not name {', '.join(required)}; set "
             f"columns to {by_name} if it is a header, else to {by_position}."
         )
-    numbers = [str(position) for position in range(len(first))]
+    numbers = list(map(str, range(len(first))))
     columns = file.resolve_among(numbers, dict(zip(required, numbers, strict=False)))
     return {name: int(column) for name, column in columns.items()}, False
 
