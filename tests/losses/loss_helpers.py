@@ -15,6 +15,10 @@ from torch.utils._pytree import tree_leaves
 Pairs = tuple[torch.Tensor, torch.Tensor]
 
 
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
 class Largest(TorchDispatchMode):
     """Records the most elements of any tensor that an operation makes; views of inputs make none."""
 
@@ -23,11 +27,11 @@ class Largest(TorchDispatchMode):
         self.numel = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+        inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(args)}
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in known:
-                self.numel = max(self.numel, leaf.numel())
+        for tensor in tensors_of(result):
+            if tensor.untyped_storage().data_ptr() not in inputs:
+                self.numel = max(self.numel, tensor.numel())
         return result
 
 
@@ -59,9 +63,9 @@ def naive_info_nce(
     bank = queue if other_keys is None else torch.cat([queue.to(queries), other_keys.to(queries)])
     negatives = queries @ bank.to(queries).T
     if masked is not None:
-        keep = torch.zeros_like(negatives)
-        keep[masked] = -math.inf
-        negatives = negatives + keep
+        mask = torch.zeros_like(negatives)
+        mask[masked] = -math.inf
+        negatives = negatives + mask
     logits = torch.cat([(queries * keys).sum(1, keepdim=True), negatives], 1) / temperature
     return F.cross_entropy(logits, torch.zeros(len(queries), dtype=torch.long))
 
@@ -69,15 +73,15 @@ def naive_info_nce(
 @contextmanager
 def watched() -> Iterator[list[tuple[str, int, str]]]:
     """The operations that run: name, size of the largest output, precision of the processor's products."""
-    seen: list[tuple[str, int, str]] = []
+    operations: list[tuple[str, int, str]] = []
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = function(*args, **(kwargs or {}))
-            sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-            seen.append((str(function), max(sizes, default=0), matmul.fp32_precision))
-            return out
+            result = function(*args, **(kwargs or {}))
+            largest = max((tensor.numel() for tensor in tensors_of(result)), default=0)
+            operations.append((str(function), largest, matmul.fp32_precision))
+            return result
 
     with Watch():
-        yield seen
+        yield operations

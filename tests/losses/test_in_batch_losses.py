@@ -49,8 +49,14 @@ def sides(
 ) -> list[torch.Tensor]:
     """Sources, targets and hard negatives, if any."""
     generator = torch.Generator().manual_seed(count)
-    rows = [torch.randn(size, width, generator=generator, dtype=torch.float64) for size in (count, count, negatives)]
-    return [side.to(dtype) for side in rows if len(side)]
+    sizes = [count, count, negatives] if negatives else [count, count]
+    rows = torch.randn(sum(sizes), width, generator=generator, dtype=torch.float64)
+    return list(rows.to(dtype).split(sizes))
+
+
+def without(rows: torch.Tensor, index: int) -> list[torch.Tensor]:
+    """All rows but one."""
+    return [*rows[:index], *rows[index + 1 :]]
 
 
 def naive(
@@ -67,22 +73,32 @@ def naive(
     """The papers' sums, sentence by sentence. `both`: with the own language, and hard negatives in both directions."""
 
     def moved(query: torch.Tensor, positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-        near, far = (positive - query).norm().item(), (negative - query).norm().item()
-        return query + (near / far) ** hardness * (negative - query) if far > near else negative
+        near = (positive - query).norm().item()
+        far = (negative - query).norm().item()
+        if far <= near:
+            return negative
+        return query + (near / far) ** hardness * (negative - query)
 
-    def similarity(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return one @ other / (one.norm() * other.norm() if cosine else 1.0)
+    def similarity(query: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+        product = query @ candidate
+        return product / (query.norm() * candidate.norm()) if cosine else product
 
-    total, hard = source.new_zeros(()), [] if negatives is None else list(negatives)
-    for own, other, more in ((source, target, hard), (target, source, hard if both else [])):
-        for index, query in enumerate(own):
-            rest = [
-                side[row] for side in ((other, own) if both else (other,)) for row in range(len(own)) if row != index
-            ]
-            right = torch.exp(scale * (similarity(query, other[index]) - margin))
-            hardened = [moved(query, other[index], candidate) for candidate in [*rest, *more]]
-            wrong = torch.stack([torch.exp(scale * similarity(query, candidate)) for candidate in hardened])
-            total = total - torch.log(right / (right + wrong.sum()))
+    total = source.new_zeros(())
+    hard_negatives = [] if negatives is None else list(negatives)
+    for queries, translations in ((source, target), (target, source)):
+        for index, query in enumerate(queries):
+            positive = translations[index]
+            candidates = without(translations, index)
+            if both:
+                candidates += without(queries, index)
+            if both or queries is source:
+                candidates += hard_negatives
+
+            right = torch.exp(scale * (similarity(query, positive) - margin))
+            wrong = source.new_zeros(())
+            for candidate in candidates:
+                wrong = wrong + torch.exp(scale * similarity(query, moved(query, positive, candidate)))
+            total = total - torch.log(right / (right + wrong))
     return total / len(source)
 
 
@@ -93,24 +109,30 @@ def naive(
 def test_equals_the_naive_twin(name: str, count: int, negatives: int, dims: list[int] | None) -> None:
     loss, options = LOSSES[name]
     inputs = sides(count, negatives=negatives)
-    found = value_and_gradients(lambda *rows: matryoshka_mean(loss, dims, *rows), inputs)
 
     def twin(*rows: torch.Tensor) -> torch.Tensor:
-        parts = [naive(*(side[:, :dim] for side in rows), **options) for dim in dims or [4]]
-        return torch.stack(parts).sum() / len(parts)
+        losses = []
+        for dim in dims or [4]:
+            truncated = [side[:, :dim] for side in rows]
+            losses.append(naive(*truncated, **options))
+        return torch.stack(losses).sum() / len(losses)
 
+    truncated_loss = partial(matryoshka_mean, loss, dims)
+    results = value_and_gradients(truncated_loss, inputs)
     expected = value_and_gradients(twin, inputs)
     assert all(slope.norm() > 1e-4 for slope in expected[1:])
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-    single = value_and_gradients(lambda *rows: matryoshka_mean(loss, dims, *rows), [side.float() for side in inputs])
-    torch.testing.assert_close(single, [value.float() for value in expected], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(results, expected, rtol=1e-10, atol=1e-12)
+
+    in_float32 = value_and_gradients(truncated_loss, [side.float() for side in inputs])
+    torch.testing.assert_close(in_float32, [value.float() for value in expected], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("loss", [alignment_loss, additive_margin_loss, sentence_contrast_loss, similarity_loss])
 def test_single_pair_has_no_loss(loss: Any) -> None:
     """As the last batch of an epoch may be."""
-    value, *slopes = value_and_gradients(loss, [torch.randn(1, 4, dtype=torch.float64) for _ in range(2)])
-    assert float(value) == pytest.approx(0, abs=1e-12) and all(torch.isfinite(slope).all() for slope in slopes)
+    value, *slopes = value_and_gradients(loss, sides(1, negatives=0))
+    assert float(value) == pytest.approx(0, abs=1e-12)
+    assert all(slope.isfinite().all() for slope in slopes)
 
 
 @pytest.mark.parametrize(("negatives", "block"), [(0, 2**17), (3, 2**17), (3, 16)])
@@ -119,14 +141,15 @@ def test_equal_texts_are_no_negatives(negatives: int, block: int, monkeypatch: p
     rows = sides(4, negatives=negatives)
     identities = torch.tensor([[1, 2, 1, 3], [5, 6, 7, 6]])  # sources 0 and 2 are one text, and targets 1 and 3
 
-    def twin(source: torch.Tensor, target: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
-        equal = {(0, 2), (2, 0), (1, 3), (3, 1)}
+    def twin(source: torch.Tensor, target: torch.Tensor, *hard_negatives: torch.Tensor) -> torch.Tensor:
+        equal = {0: 2, 2: 0, 1: 3, 3: 1}
         total = source.new_zeros(())
-        for own, other, extra in ((source, target, more), (target, source, ())):
-            for row in range(4):
-                bank = [other[column] for column in range(4) if (row, column) not in equal]
-                bank += [negative for part in extra for negative in part]
-                total = total + torch.stack([own[row] @ one for one in bank]).logsumexp(0) - own[row] @ other[row]
+        for row in range(4):
+            targets = torch.stack(without(target, equal[row]))
+            sources = torch.stack(without(source, equal[row]))
+            onward = torch.cat([targets, *hard_negatives]) @ source[row]
+            back = sources @ target[row]
+            total = total + onward.logsumexp(0) + back.logsumexp(0) - 2 * source[row] @ target[row]
         return total / 4
 
     loss = partial(alignment_loss, identities=identities)
@@ -136,11 +159,14 @@ def test_equal_texts_are_no_negatives(negatives: int, block: int, monkeypatch: p
 def looped(u: torch.Tensor, v: torch.Tensor, temperature: float = 1.0, normalize: bool = False) -> torch.Tensor:
     """Equation 6 as printed: no clamp, summed over all entries."""
 
-    def share(x: torch.Tensor, j1: int, j2: int) -> torch.Tensor:
-        row = [(x[j1] * x[k]).sum() / temperature for k in range(len(x))]
+    def weight(x: torch.Tensor, j: int, k: int) -> torch.Tensor:
+        similarity = (x[j] * x[k]).sum() / temperature
         if normalize:
-            row = [value / (x[j1].norm() * x[k].norm()) for k, value in enumerate(row)]
-        return row[j2].exp() / sum(value.exp() for value in row)
+            similarity = similarity / (x[j].norm() * x[k].norm())
+        return similarity.exp()
+
+    def share(x: torch.Tensor, j1: int, j2: int) -> torch.Tensor:
+        return weight(x, j1, j2) / sum(weight(x, j1, k) for k in range(len(x)))
 
     total = u.new_zeros(())
     for j1 in range(len(u)):
@@ -170,46 +196,54 @@ def test_similarity_equals_the_formula(temperature: float, normalize: bool) -> N
 @pytest.mark.parametrize("epsilon", [1e-4, 1e-6])
 def test_difference_of_one_is_finite(autocast: bool, epsilon: float) -> None:
     """Two entries are clamped, without a gradient; the second rows agree."""
-    u, v = (x.requires_grad_() for x in difference_of_one())
+    source, target = difference_of_one()
+    source.requires_grad_()
+    target.requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        loss = similarity_loss(u, v, reduction="sum", epsilon=epsilon)
+        loss = similarity_loss(source, target, reduction="sum", epsilon=epsilon)
     expected = -2 * math.log(math.sin(math.pi / 2 * epsilon))
     assert loss.item() == pytest.approx(expected, rel=1e-2 if epsilon == 1e-6 else 1e-3)
-    assert all((gradient == 0).all() for gradient in torch.autograd.grad(loss, (u, v)))
+    loss.backward()
+    assert torch.equal(source.grad, torch.zeros_like(source))
+    assert torch.equal(target.grad, torch.zeros_like(target))
 
 
-SOURCE, TARGET = (2 * unit_rows(5, 4, seed) for seed in (1, 2))
+SOURCE = 2 * unit_rows(5, 4, 1)
+TARGET = 2 * unit_rows(5, 4, 2)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "mse"])
 def test_teacher_loss_equals_the_naive_twin(kind: str) -> None:
-    def twin(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        total = student.new_zeros(())
-        for own, taught in zip(student, teacher, strict=True):
-            cosine = own @ taught / (own.norm() * taught.norm())
-            total = total + (1 - cosine if kind == "cosine" else ((own - taught) ** 2).sum() / 4)
-        return total / len(student)
+    def distance(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        if kind == "mse":
+            return ((student - teacher) ** 2).sum() / len(student)
+        return 1 - student @ teacher / (student.norm() * teacher.norm())
 
-    found = value_and_gradients(lambda *rows: teacher_loss(*rows, kind=kind), [SOURCE, TARGET])
-    torch.testing.assert_close(found, value_and_gradients(twin, [SOURCE, TARGET]))
+    def twin(students: torch.Tensor, teachers: torch.Tensor) -> torch.Tensor:
+        return sum(map(distance, students, teachers)) / len(students)
+
+    results = value_and_gradients(teacher_loss, [SOURCE, TARGET], kind=kind)
+    torch.testing.assert_close(results, value_and_gradients(twin, [SOURCE, TARGET]))
 
 
 @pytest.mark.parametrize("width", [4, 7])
 def test_matching_loss_equals_the_naive_twin(width: int) -> None:
     teacher = unit_rows(5, width, 3)
 
+    def weights(row: torch.Tensor, columns: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.exp(row @ column / (row.norm() * column.norm()) / 0.1) for column in columns]
+
     def twin(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         total = source.new_zeros(())
         for row in range(5):
-            expected = [math.exp(float(teacher[row] @ teacher[column]) / 0.1) for column in range(5)]
-            found = [
-                torch.exp(source[row] @ target[column] / (source[row].norm() * target[column].norm() * 0.1))
-                for column in range(5)
-            ]
+            expected = weights(teacher[row], teacher)
+            predicted = weights(source[row], target)
             for column in range(5):
                 share = expected[column] / sum(expected)
-                total = total + share * (math.log(share) - torch.log(found[column] / torch.stack(found).sum()))
+                predicted_share = predicted[column] / sum(predicted)
+                total = total + share * torch.log(share / predicted_share)
         return total / 5
 
-    loss = value_and_gradients(lambda *rows: matching_loss(*rows, teacher, temperature=0.1), [SOURCE, TARGET])
-    torch.testing.assert_close(loss, value_and_gradients(twin, [SOURCE, TARGET]))
+    loss = partial(matching_loss, teacher=teacher, temperature=0.1)
+    results = value_and_gradients(loss, [SOURCE, TARGET])
+    torch.testing.assert_close(results, value_and_gradients(twin, [SOURCE, TARGET]))

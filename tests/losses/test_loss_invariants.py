@@ -26,7 +26,7 @@ IDS = torch.tensor([[1, 2], [3, 3], [0, 8], [5, 6]])
 MASS = torch.tensor([[0.5, 0.5], [0.2, 0.3], [1.0, 0.0], [0.7, 0.1]])
 ROW_WEIGHTS = torch.tensor([0.1, 0.4, 0.3, 0.2])
 LABELS = torch.tensor([[1, -100, 8], [-100, 0, 3]])
-BAGS = torch.tensor([0, 0, 1, 3, 4]), torch.tensor([5, 6, 7, 5, 9])
+BAGS = (torch.tensor([0, 0, 1, 3, 4]), torch.tensor([5, 6, 7, 5, 9]))
 NEGATIVES = torch.tensor([[1, 2, 3], [2, 3, 4], [1, 3, 5], [1, 2, 8], [2, 6, 7]])
 QUEUE = torch.nn.functional.normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(3)), dim=1)
 # Shapes of what may be trained, and the loss of it.
@@ -49,45 +49,59 @@ LOSSES: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., torch.Tensor]
 IN_FLOAT32 = ["alignment", "similarity", "additive margin", "sentence contrast", "word contrast"]
 
 
-def inputs_of(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in LOSSES[name][0]]
+def loss_and_inputs(
+    name: str, dtype: torch.dtype = torch.float64
+) -> tuple[Callable[..., torch.Tensor], list[torch.Tensor]]:
+    shapes, loss = LOSSES[name]
+    generator = torch.Generator().manual_seed(0)
+    return loss, [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def assert_close(found: list[Any], expected: list[Any]) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+def assert_close(results: Any, expected: Any) -> None:
+    torch.testing.assert_close(results, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_only_what_is_trained_gets_a_gradient(name: str) -> None:
-    _, *expected = value_and_gradients(LOSSES[name][1], inputs_of(name))
-    for trained, slope in enumerate(expected):
-        leaves = [tensor.requires_grad_(index == trained) for index, tensor in enumerate(inputs_of(name))]
-        LOSSES[name][1](*leaves).backward()
-        assert_close([leaf.detach() for leaf in leaves], inputs_of(name))  # and no input is changed
-        assert [leaf.grad is not None for leaf in leaves] == [leaf.requires_grad for leaf in leaves]
-        assert_close([leaves[trained].grad], [slope])
+    loss, inputs = loss_and_inputs(name)
+    _, *slopes = value_and_gradients(loss, inputs)
+    for trained, slope in enumerate(slopes):
+        leaves = [tensor.clone() for tensor in inputs]
+        leaves[trained].requires_grad_()
+        loss(*leaves).backward()
+        assert_close([leaf.detach() for leaf in leaves], inputs)  # and no input is changed
+
+        gradients = [leaf.grad for leaf in leaves]
+        assert_close(gradients.pop(trained), slope)
+        assert all(gradient is None for gradient in gradients)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [*((name, torch.float64) for name in LOSSES), *((name, torch.float32) for name in IN_FLOAT32)]
-)
-def test_autocast_does_not_lower_the_precision(name: str, dtype: torch.dtype) -> None:
-    expected = value_and_gradients(LOSSES[name][1], inputs_of(name, dtype))
-    leaves = [tensor.requires_grad_() for tensor in inputs_of(name, dtype)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = LOSSES[name][1](*leaves)
-    value.backward()
-    assert_close([value.detach(), *(leaf.grad for leaf in leaves)], expected)
+@pytest.mark.parametrize("name", LOSSES)
+def test_autocast_does_not_lower_the_precision_of_float64(name: str) -> None:
+    assert_equal_under_autocast(name, torch.float64)
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_autocast_does_not_lower_the_precision_of_float32(name: str) -> None:
+    assert_equal_under_autocast(name, torch.float32)
+
+
+def assert_equal_under_autocast(name: str, dtype: torch.dtype) -> None:
+    loss, inputs = loss_and_inputs(name, dtype)
+
+    def under_autocast(*leaves: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(*leaves)
+
+    assert_close(value_and_gradients(under_autocast, inputs), value_and_gradients(loss, inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", IN_FLOAT32)
 def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) -> None:
-    inputs = inputs_of(name, dtype)
-    value, *slopes = value_and_gradients(LOSSES[name][1], inputs)
-    expected, *twins = value_and_gradients(LOSSES[name][1], [tensor.float() for tensor in inputs])
-    assert value.dtype == torch.float32 and torch.equal(value, expected)
-    for slope, twin in zip(slopes, twins, strict=True):
-        assert slope.dtype == dtype
-        torch.testing.assert_close(slope, twin.to(dtype))
+    loss, inputs = loss_and_inputs(name, dtype)
+    value, *slopes = value_and_gradients(loss, inputs)
+    expected, *twins = value_and_gradients(loss, [tensor.float() for tensor in inputs])
+    assert torch.equal(value, expected)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(slopes, [twin.to(dtype) for twin in twins])
