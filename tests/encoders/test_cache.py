@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from hf_xlsr.encoders import teacher as module
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
-from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.encoding import embed, unit_length
 from hf_xlsr.encoders.teacher import Teacher
 
 
@@ -27,7 +28,7 @@ class Lengths:
 
     @property
     def texts(self) -> list[str]:
-        return [text for texts, _ in self.calls for text in texts]
+        return list(chain.from_iterable(texts for texts, _ in self.calls))
 
     def encode(self, texts: list[str], **options: Any) -> np.ndarray:
         self.calls.append((texts, options))
@@ -42,59 +43,73 @@ def stored(encoder: Any, folder: Path, **facts: str) -> CachedEncoder:
 def test_each_text_is_encoded_once_for_each_route_and_prompt() -> None:
     inner = Lengths("en", "fr")
     encoder = CachedEncoder(inner)
-    first = embed(encoder, ["a", "bb"], language="en", normalize=False)
-    np.testing.assert_array_equal(embed(encoder, ["bb", "a"], language="en", normalize=False), first[::-1])
+    vectors = embed(encoder, ["a", "bb"], language="en", normalize=False)
+    again = embed(encoder, ["bb", "a"], language="en", normalize=False)
+    np.testing.assert_array_equal(again, vectors[::-1])
     assert embed(encoder, ["bb"], language="fr", normalize=False, batch_size=3).tolist() == [[2.0, 2.0]]
-    assert [(texts, options["task"]) for texts, options in inner.calls] == [(["a", "bb"], "en"), (["bb"], "fr")]
+
+    assert [texts for texts, _ in inner.calls] == [["a", "bb"], ["bb"]]
+    assert [options["task"] for _, options in inner.calls] == ["en", "fr"]
     assert inner.calls[1][1]["batch_size"] == 3
+    assert inner.calls[1][1]["normalize_embeddings"] is False
+
     unit = encoder.encode(["bb"], task="fr", normalize_embeddings=True)
     np.testing.assert_allclose(unit, [[2**-0.5, 2**-0.5]], rtol=1e-6)
-    assert len(inner.calls) == 2 and inner.calls[1][1]["normalize_embeddings"] is False
+    assert len(inner.calls) == 2
     encoder.encode(["bb"], task="fr", prompt="query: ")
     assert len(inner.calls) == 3
 
 
+def lengths_of(encoder: Any, texts: list[str]) -> list[float]:
+    return encoder.encode(texts)[:, 0].tolist()
+
+
 def test_runs_share_vectors(tmp_path: Path) -> None:
-    first, second = Lengths(), Lengths()
-    one, other = stored(first, tmp_path, model="a"), stored(second, tmp_path, model="a")
-    one.encode(["x", "xx", "x"])
-    assert other.encode(["xx", "xxx", "x"])[:, 0].tolist() == [2, 3, 1]
-    assert first.texts == ["x", "xx"] and second.texts == ["xxx"] and other.encoded == 1
-    assert one.encode(["xxx"])[:, 0].tolist() == [3] and first.texts == ["x", "xx"]
+    first = Lengths()
+    second = Lengths()
+    first_cache = stored(first, tmp_path, model="a")
+    second_cache = stored(second, tmp_path, model="a")
+    assert lengths_of(first_cache, ["x", "xx", "x"]) == [1, 2, 1]
+    assert lengths_of(second_cache, ["xx", "xxx", "x"]) == [2, 3, 1]
+    assert second.texts == ["xxx"]
+    assert second_cache.encoded == 1
+
+    assert lengths_of(first_cache, ["xxx"]) == [3]
+    assert first.texts == ["x", "xx"]
     assert VectorStore(tmp_path, {"model": "b"}).find([(None, None, "x")]) == [None]
 
 
 def test_concurrent_writers(tmp_path: Path) -> None:
-    def run(start: int) -> list[float]:
+    def run(first_length: int) -> None:
         encoder = stored(Lengths(), tmp_path)
-        rows = [encoder.encode(["x" * number for number in range(n, n + 20)]) for n in range(start, start + 50, 5)]
-        return np.concatenate(rows)[:, 0].tolist()
+        for shortest in range(first_length, first_length + 50, 5):
+            lengths = list(range(shortest, shortest + 20))
+            assert lengths_of(encoder, ["x" * length for length in lengths]) == lengths
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(run, [1, 1, 3, 7]))
-    for start, lengths in zip([1, 1, 3, 7], found, strict=True):
-        assert lengths == [number for n in range(start, start + 50, 5) for number in range(n, n + 20)]
+        list(pool.map(run, [1, 1, 3, 7]))  # raises what a run raises
 
 
 @pytest.mark.parametrize("part", ["vectors", "keys"])
 def test_torn_files_are_encoded_again(part: str, tmp_path: Path) -> None:
     texts = ["x" * number for number in range(1, 9)]
-    for texts_of_call in (texts[:4], texts[4:]):
-        stored(Lengths(), tmp_path).encode(texts_of_call)
+    stored(Lengths(), tmp_path).encode(texts[:4])
+    stored(Lengths(), tmp_path).encode(texts[4:])
     torn = min(tmp_path.rglob(f"*.{part}.npy"))
     torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
+
     encoder = Lengths()
-    found = stored(encoder, tmp_path).encode(texts)
-    assert len(encoder.texts) == 4 and found[:, 0].tolist() == list(range(1, 9))
+    assert lengths_of(stored(encoder, tmp_path), texts) == list(range(1, 9))
+    assert len(encoder.texts) == 4
 
 
 def test_centre_of_a_teacher_is_the_mean_of_the_texts(tmp_path: Path) -> None:
-    teacher, texts = Teacher(Lengths(), vectors=tmp_path), ["a", "bb", "cccc"]
+    texts = ["a", "bb", "cccc"]
+    teacher = Teacher(Lengths(), vectors=tmp_path)
     teacher.prepare(iter(texts))
-    unit = Lengths().encode(texts) / np.linalg.norm(Lengths().encode(texts), axis=1, keepdims=True)
-    centred = unit - unit.mean(0)
-    expected = centred / np.linalg.norm(centred, axis=1, keepdims=True)
-    np.testing.assert_allclose(teacher(texts).numpy(), expected, atol=1e-6)
+    unit = unit_length(Lengths().encode(texts))
+    np.testing.assert_allclose(teacher(texts).numpy(), unit_length(unit - unit.mean(0)), atol=1e-6)
+
     plain = Teacher(Lengths(), center=False, vectors=tmp_path)
     plain.prepare(texts)
     np.testing.assert_allclose(plain(texts).numpy(), unit, atol=1e-6)
@@ -114,9 +129,14 @@ def test_killed_preparation_of_a_teacher_resumes(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(encoder, "encode", stop)
     with pytest.raises(KeyboardInterrupt):
         Teacher(encoder, prompt="q: ", vectors=tmp_path).prepare(texts)
-    rest, last = Lengths(), Lengths()
-    resumed, again = (Teacher(one, prompt="q: ", vectors=tmp_path) for one in (rest, last))
+
+    second_encoder = Lengths()
+    resumed = Teacher(second_encoder, prompt="q: ", vectors=tmp_path)
     resumed.prepare(texts)
-    assert rest.texts == [f"q: {text}" for text in texts[8:]]
+    assert second_encoder.texts == [f"q: {text}" for text in texts[8:]]
+
+    third_encoder = Lengths()
+    again = Teacher(third_encoder, prompt="q: ", vectors=tmp_path)
     again.prepare(texts)
-    assert last.texts == [] and torch.equal(resumed(texts), again(texts))
+    assert third_encoder.texts == []
+    assert torch.equal(resumed(texts), again(texts))

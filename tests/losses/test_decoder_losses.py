@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,11 @@ from torch import nn
 
 from hf_xlsr.losses import generative_loss, masked_lm_loss, sparse_target_cross_entropy
 
-ROWS, WIDTH, VOCABULARY, TARGETS, LENGTH = 13, 6, 29, 5, 7
+ROWS = 13
+WIDTH = 6
+VOCABULARY = 29
+TARGETS = 5
+LENGTH = 7
 CLOSE = {"rtol": 1e-11, "atol": 1e-13}
 
 
@@ -40,29 +45,34 @@ def problem(dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], lis
     shapes = ((ROWS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
     parameters = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
     ids = torch.randint(0, VOCABULARY, (ROWS, TARGETS), generator=generator)
-    ids[:, 1], ids[:, -1] = ids[:, 0], 0
+    ids[:, 1] = ids[:, 0]
+    ids[:, -1] = 0
     probs = torch.rand(ROWS, TARGETS, generator=generator, dtype=dtype)
     probs[:, -1] = 0
-    return parameters, [ids, probs, torch.rand(ROWS, generator=generator, dtype=dtype)]
+    row_weights = torch.rand(ROWS, generator=generator, dtype=dtype)
+    return parameters, [ids, probs, row_weights]
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, ROWS - 1, ROWS, ROWS + 1, 1000])
 def test_equals_the_dense_twin(chunk_size: int) -> None:
     parameters, labels = problem()
-    found = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=chunk_size)
-    torch.testing.assert_close(found, value_and_gradients(naive, parameters, *labels), **CLOSE)
+    results = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=chunk_size)
+    torch.testing.assert_close(results, value_and_gradients(naive, parameters, *labels), **CLOSE)
 
 
 def test_float16_gradient_does_not_underflow() -> None:
     # At the start of training p is near 1 / vocabulary; over the pairs that is below float16's smallest number.
-    rows, pairs, vocabulary = 4, 1000, 50_000
-    assert torch.tensor(1 / pairs / vocabulary, dtype=torch.float16) == 0
+    rows = 4
+    vocabulary = 50_000
+    share = 1 / 1000
+    assert torch.tensor(share / vocabulary, dtype=torch.float16) == 0
+
     weight = torch.zeros(vocabulary, 1, requires_grad=True)
-    labels = torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1), torch.full((rows,), 1 / pairs)
+    labels = (torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1), torch.full((rows,), share))
     with torch.autocast("cpu", dtype=torch.float16):
         loss = sparse_target_cross_entropy(torch.ones(rows, 1), weight, torch.zeros(vocabulary), *labels)
     loss.backward()
-    expected = torch.full((vocabulary - 1, 1), rows / pairs / vocabulary)
+    expected = torch.full((vocabulary - 1, 1), rows * share / vocabulary)
     torch.testing.assert_close(weight.grad[1:], expected, rtol=2e-2, atol=0)
 
 
@@ -72,7 +82,8 @@ def test_float16_gradient_does_not_underflow() -> None:
 def positions(shared_bias: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
     """States, embeddings and biases; labels with padding, and a sentence of padding alone."""
     generator = torch.Generator().manual_seed(1)
-    shapes = (4, LENGTH, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,) if shared_bias else (4, VOCABULARY)
+    bias_shape = (VOCABULARY,) if shared_bias else (4, VOCABULARY)
+    shapes = ((4, LENGTH, WIDTH), (VOCABULARY, WIDTH), bias_shape)
     parameters = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     labels = torch.randint(VOCABULARY, (4, LENGTH), generator=generator)
     for row, length in enumerate((LENGTH, 3, 0, 1)):
@@ -82,7 +93,7 @@ def positions(shared_bias: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
 
 def torch_twin(labels: torch.Tensor, smoothing: float = 0.0) -> Callable[..., torch.Tensor]:
     def loss(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        logits = hidden @ weight.T + (bias if bias.dim() == 1 else bias[:, None])
+        logits = hidden @ weight.T + bias.unsqueeze(-2)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
 
     return loss
@@ -96,38 +107,44 @@ def test_equals_cross_entropy(shared_bias: bool, smoothing: float, chunk_size: i
     def loss(labels: torch.Tensor, hidden: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         return masked_lm_loss(hidden, labels, *rest, chunk_size=chunk_size, label_smoothing=smoothing)
 
-    found = value_and_gradients(partial(loss, labels), parameters)
-    torch.testing.assert_close(found, value_and_gradients(torch_twin(labels, smoothing), parameters), **CLOSE)
-    nothing = value_and_gradients(partial(loss, torch.full_like(labels, -100)), parameters)
-    assert all((tensor == 0).all() for tensor in nothing)
+    results = value_and_gradients(partial(loss, labels), parameters)
+    torch.testing.assert_close(results, value_and_gradients(torch_twin(labels, smoothing), parameters), **CLOSE)
+    without_labels = value_and_gradients(partial(loss, torch.full_like(labels, -100)), parameters)
+    assert all((tensor == 0).all() for tensor in without_labels)
 
 
 def test_transform_runs_on_masked_states_only() -> None:
     parameters, labels = positions(shared_bias=True)
     torch.manual_seed(0)
-    head, seen = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU()).double(), []
+    head = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU()).double()
+    shapes = []
 
     def transform(states: torch.Tensor) -> torch.Tensor:
-        seen.append(states.shape)
+        shapes.append(states.shape)
         return head(states)
 
-    results = []
-    for loss in (
-        lambda hidden, *x: masked_lm_loss(hidden, labels, *x, transform=transform, chunk_size=2),
-        lambda hidden, *x: torch_twin(labels)(head(hidden), *x),
-        lambda hidden, *x: masked_lm_loss(hidden, torch.full_like(labels, -100), *x, transform=transform),
-    ):
+    def gradients(loss: Callable[..., torch.Tensor]) -> list[Any]:
+        """The value, and the gradients of the parameters and of the head."""
         head.zero_grad()
-        found = value_and_gradients(loss, parameters)
-        results.append([*found, *(parameter.grad.clone() for parameter in head.parameters())])
-    torch.testing.assert_close(results[0], results[1], **CLOSE)
-    assert seen == [(LENGTH + 4, WIDTH), (0, WIDTH)]
-    assert all((tensor == 0).all() for tensor in results[2])  # DDP waits for the gradient of every parameter
+        results = value_and_gradients(loss, parameters)
+        return results + [parameter.grad.clone() for parameter in head.parameters()]
+
+    masked = gradients(lambda hidden, *x: masked_lm_loss(hidden, labels, *x, transform=transform, chunk_size=2))
+    expected = gradients(lambda hidden, *x: torch_twin(labels)(head(hidden), *x))
+    torch.testing.assert_close(masked, expected, **CLOSE)
+
+    no_labels = torch.full_like(labels, -100)
+    nothing_masked = gradients(lambda hidden, *x: masked_lm_loss(hidden, no_labels, *x, transform=transform))
+    assert all((tensor == 0).all() for tensor in nothing_masked)  # DDP waits for the gradient of every parameter
+    assert shapes == [(LENGTH + 4, WIDTH), (0, WIDTH)]
 
 
 # Memory
 
-MANY_ROWS, LARGE_VOCABULARY, SLIM, CHUNK = 120, 500, 4, 120 * 8
+MANY_ROWS = 120
+LARGE_VOCABULARY = 500
+SLIM = 4
+CHUNK = MANY_ROWS * 8
 MANY_LABELS = torch.arange(MANY_ROWS).view(2, -1)
 
 
@@ -135,25 +152,27 @@ def many_masked(hidden: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
     return masked_lm_loss(hidden.view(2, -1, SLIM), MANY_LABELS, *rest, chunk_size=CHUNK)
 
 
-MEMORY_CASES: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
-    "masked LM": (1, many_masked),
-    "a bias for each sentence": (2, many_masked),
-    "generative": (
-        1,
-        lambda *x: generative_loss(
-            *x, torch.arange(3) + torch.arange(MANY_ROWS)[:, None], torch.full((MANY_ROWS, 3), 1 / 3), chunk_size=CHUNK
-        ),
-    ),
-}
+def many_generative(*parameters: torch.Tensor) -> torch.Tensor:
+    ids = torch.arange(3) + torch.arange(MANY_ROWS).unsqueeze(1)
+    return generative_loss(*parameters, ids, torch.full((MANY_ROWS, 3), 1 / 3), chunk_size=CHUNK)
 
 
-@pytest.mark.parametrize("name", MEMORY_CASES)
+@pytest.mark.parametrize(
+    ("loss", "bias_shape"),
+    [
+        (many_masked, (LARGE_VOCABULARY,)),
+        (many_masked, (2, LARGE_VOCABULARY)),
+        (many_generative, (LARGE_VOCABULARY,)),
+    ],
+    ids=["masked LM", "a bias for each sentence", "generative"],
+)
 @pytest.mark.parametrize("autocast", [False, True])
-def test_whole_logits_are_never_held(name: str, autocast: bool) -> None:
-    biases, case = MEMORY_CASES[name]
-    shapes = (MANY_ROWS, SLIM), (LARGE_VOCABULARY, SLIM), (LARGE_VOCABULARY,) if biases == 1 else (2, LARGE_VOCABULARY)
+def test_whole_logits_are_never_held(
+    loss: Callable[..., torch.Tensor], bias_shape: tuple[int, ...], autocast: bool
+) -> None:
+    shapes = ((MANY_ROWS, SLIM), (LARGE_VOCABULARY, SLIM), bias_shape)
     parameters = [torch.randn(shape).requires_grad_() for shape in shapes]
     with Largest() as largest, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        case(*parameters).backward()
+        loss(*parameters).backward()
     assert parameters[1].grad is not None
     assert largest.numel == LARGE_VOCABULARY * SLIM  # the gradient of the table
