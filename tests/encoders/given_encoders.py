@@ -196,6 +196,8 @@ def build(name: str, folder: Path) -> SentenceTransformer:
 
 def vectors(model: Any, **options: Any) -> torch.Tensor:
     """Embeddings of all sentences; of a model with routes those of both languages."""
-    routes = ("en", "fr") if "Router" in str(type(next(iter(model)))) else ("",)
-    found = [model.encode(SENTENCES, **options, **({"task": route} if route else {})) for route in routes]
-    return torch.cat([torch.as_tensor(one) for one in found])
+    if not isinstance(model[0], Router):
+        return torch.as_tensor(model.encode(SENTENCES, **options))
+    english = model.encode(SENTENCES, task="en", **options)
+    french = model.encode(SENTENCES, task="fr", **options)
+    return torch.cat([torch.as_tensor(english), torch.as_tensor(french)])

@@ -28,13 +28,15 @@ def fit(model: str, files: dict[str, str], output: Path, *options: str) -> list[
 
 def test_fit_on_one_file_per_language(tiny_export: str, files: dict[str, str], tmp_path: Path) -> None:
     assert main(fit(tiny_export, files, tmp_path / "fit", "--components", "2", "--prompt", "red ")) == 0
-    fitted = Debias.load(tmp_path / "fit")
-    expected = fit_debias(
-        SentenceTransformer(tiny_export, device="cpu"), {"en": ENGLISH, "fr": FRENCH}, components=2, prompt="red "
-    )
+    debias = Debias.load(tmp_path / "fit")
+    assert debias.counts == {"en": 20, "fr": 20}
+    assert debias.encoder == tiny_export
+    assert debias.prompt == "red "
+
+    model = SentenceTransformer(tiny_export, device="cpu")
+    expected = fit_debias(model, {"en": ENGLISH, "fr": FRENCH}, components=2, prompt="red ")
     for language in ("en", "fr"):
-        np.testing.assert_allclose(fitted.fitted[language], expected.fitted[language], atol=1e-5)
-    assert fitted.counts == {"en": 20, "fr": 20} and fitted.encoder == tiny_export and fitted.prompt == "red "
+        np.testing.assert_allclose(debias.fitted[language], expected.fitted[language], atol=1e-5)
 
 
 def test_apply_to_a_model(

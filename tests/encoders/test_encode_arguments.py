@@ -74,18 +74,19 @@ class Languageless(DebiasedEncoder):
         return super().encode(*args, **{**options, "task": "en"})
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(embeddings: Any, expected: Any) -> None:
     """Type, shape and values; a number of eight bits may be rounded the other way."""
-    assert type(found) is type(expected)
+    assert type(embeddings) is type(expected)
     if isinstance(expected, list) and expected:
-        assert all(isinstance(row, torch.Tensor) for row in found)
-        found, expected = torch.stack(found), torch.stack(expected)
-    assert np.shape(found) == np.shape(expected)
+        embeddings = torch.stack(embeddings)
+        expected = torch.stack(expected)
+    assert np.shape(embeddings) == np.shape(expected)
     if not len(expected):
         return
-    assert found.dtype == expected.dtype
+
+    assert embeddings.dtype == expected.dtype
     tolerance = 1e-5 if np.asarray(expected).dtype.kind == "f" else 1
-    np.testing.assert_allclose(np.asarray(found, float), np.asarray(expected, float), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(np.asarray(embeddings, float), np.asarray(expected, float), rtol=0, atol=tolerance)
 
 
 ARGUMENTS: list[dict[str, Any]] = [
@@ -255,8 +256,8 @@ def test_removal_comes_before_width_and_length(plain: SentenceTransformer):
     encoder = DebiasedEncoder(plain, Debias({"en": mean}, method="mean"))
     expected = (plain.encode(TEXTS) - mean)[:, :5]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    found = encoder.encode(TEXTS, task="en", truncate_dim=5, normalize_embeddings=True)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    embeddings = encoder.encode(TEXTS, task="en", truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(embeddings, expected, atol=1e-5)
 
 
 def test_language_of_queries_without_bias(plain: SentenceTransformer):

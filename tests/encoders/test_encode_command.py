@@ -27,30 +27,33 @@ def texts(tmp_path: Path) -> dict[str, str]:
 def test_files_and_store(
     tiny_export: str, texts: dict[str, str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    given = [f"{language}={path}" for language, path in texts.items()]
-    folders = ["--vectors", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
-    assert main(["encode", tiny_export, "--texts", *given, *folders]) == 0
+    output = tmp_path / "out"
+    store = ["--vectors", str(tmp_path / "store")]
+    files = [f"{language}={path}" for language, path in texts.items()]
+    assert main(["encode", tiny_export, "--texts", *files, *store, "--output", str(output)]) == 0
     assert "fr: 60 texts" in capsys.readouterr().out
+
     model = SentenceTransformer(tiny_export, device="cpu")
     for language, side in (("en", "source"), ("fr", "target")):
-        lines = (tmp_path / "out" / f"{language}.txt").read_text("utf-8").splitlines()
+        lines = (output / f"{language}.txt").read_text("utf-8").splitlines()
         assert lines == [row[side] for row in ROWS]
         expected = model.encode(lines, normalize_embeddings=True)
-        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{language}.npy"), expected, atol=1e-5)
+        np.testing.assert_allclose(np.load(output / f"{language}.npy"), expected, atol=1e-5)
+
     # Neither evaluation nor mining encodes anything again.
     counts: list[int] = []
     encode = CachedEncoder.encode
 
     def counted(self: CachedEncoder, *args: Any, **options: Any) -> np.ndarray:
-        found = encode(self, *args, **options)
+        vectors = encode(self, *args, **options)
         counts.append(self.encoded)
-        return found
+        return vectors
 
     monkeypatch.setattr(CachedEncoder, "encode", counted)
-    store = ["--vectors", str(tmp_path / "store")]
-    mined = str(tmp_path / "pairs.tsv")
-    assert main(["mine", *texts.values(), "--model", tiny_export, "--output", mined, "--device", "cpu", *store]) == 0
-    assert counts and not any(counts)
-    plain = str(tmp_path / "plain.tsv")
-    assert main(["mine", *texts.values(), "--model", tiny_export, "--output", plain, "--device", "cpu"]) == 0
-    assert Path(mined).read_text("utf-8") == Path(plain).read_text("utf-8")
+    mined = tmp_path / "pairs.tsv"
+    plain = tmp_path / "plain.tsv"
+    mine = ["mine", *texts.values(), "--model", tiny_export, "--device", "cpu"]
+    assert main([*mine, "--output", str(mined), *store]) == 0
+    assert set(counts) == {0}
+    assert main([*mine, "--output", str(plain)]) == 0
+    assert mined.read_text("utf-8") == plain.read_text("utf-8")

@@ -30,7 +30,8 @@ def test_rows_are_unit_float32_in_the_order_of_the_texts():
     vectors = embed(Recorder(), ["a", "bb", "cacaca"])
     expected = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0], [6.0, 3.0, 1.0]])
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
-    assert vectors.dtype == np.float32 and vectors.flags.c_contiguous
+    assert vectors.dtype == np.float32
+    assert vectors.flags.c_contiguous
 
 
 def test_duplicates_are_encoded_once_and_spread_back():
@@ -70,10 +71,13 @@ def test_prompt_replaces_the_default_one(tiny_export: str):
     texts = ["one two", "house tree"]
     for wrapped in (model, CachedEncoder(model)):
         for prompt, expected in (("red ", "red "), (None, "blue "), ("", ""), ({"default": "red "}, "red ")):
-            found = embed(wrapped, texts, prompt=prompt)
-            np.testing.assert_allclose(found, embed(plain, texts, prompt=expected), atol=1e-6)
+            vectors = embed(wrapped, texts, prompt=prompt)
+            np.testing.assert_allclose(vectors, embed(plain, texts, prompt=expected), atol=1e-6)
+
         # The same characters, with and without the model's own prompt before them.
-        assert np.abs(embed(wrapped, ["red one two"])[0] - embed(wrapped, ["one two"], prompt="red ")[0]).max() > 1e-3
+        with_both = embed(wrapped, ["red one two"])
+        with_one = embed(wrapped, ["one two"], prompt="red ")
+        assert np.abs(with_both - with_one).max() > 1e-3
 
 
 OWN = {"query": "red ", "passage": "blue ", "document": "", "fr": "bird "}
@@ -120,7 +124,8 @@ def test_prompt_outside_of_the_pooling(tiny_export: str):
 
 def test_encoder_is_only_told_what_it_would_not_do_by_itself():
     encoder = Recorder()
-    encoder.prompts, encoder.default_prompt_name = {"x": "red "}, "x"  # type: ignore[attr-defined]
+    encoder.prompts = {"x": "red "}  # type: ignore[attr-defined]
+    encoder.default_prompt_name = "x"  # type: ignore[attr-defined]
     for prompt in (None, "red ", "", "blue "):
         embed(encoder, ["a"], prompt=prompt)
     assert [texts for texts, _ in encoder.calls] == [["a"]] * 4
@@ -142,8 +147,9 @@ def test_what_encoders_return() -> None:
 
     texts = ["a", "bcd"]
     for encoder in (Lengths(), CachedEncoder(Lengths())):
-        found = embed(encoder, (text for text in texts), normalize=False)
-        assert found.dtype == np.float32 and found.tolist() == [[1, 1], [3, 1]]
+        vectors = embed(encoder, iter(texts), normalize=False)
+        assert vectors.dtype == np.float32
+        assert vectors.tolist() == [[1, 1], [3, 1]]
 
 
 def routed(*names: str) -> Any:

@@ -18,12 +18,17 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def test_dtype_of_weights(tiny_export: str):
-    half, full = load_encoder(tiny_export, "cpu", "bfloat16"), load_encoder(tiny_export, "cpu")
+    half = load_encoder(tiny_export, "cpu", "bfloat16")
+    full = load_encoder(tiny_export, "cpu")
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
-    assert encoder_facts(half)["precision"] == ["bfloat16"] and encoder_facts(full)["precision"] == ["float32"]
+    assert encoder_facts(half)["precision"] == ["bfloat16"]
+    assert encoder_facts(full)["precision"] == ["float32"]
+
     texts = ["one two three", "red house"]
-    cosines = (embed(half, texts) * embed(full, texts)).sum(axis=1)
-    assert (cosines > 0.99).all() and not np.array_equal(embed(half, texts), embed(full, texts))
+    half_vectors = embed(half, texts)
+    full_vectors = embed(full, texts)
+    assert ((half_vectors * full_vectors).sum(axis=1) > 0.99).all()
+    assert not np.array_equal(half_vectors, full_vectors)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_invalid_input(
 )
 def test_damaged_folder(name: str, content: str, tiny_export: str, tmp_path: Path):
     folder = Path(shutil.copytree(tiny_export, tmp_path / "damaged"))
-    (file,) = {found.name: found for found in folder.rglob(name)}.values()
+    file = next(folder.rglob(name))
     file.write_text(content, "utf-8")
     with pytest.raises(XlsrError, match="damaged") as raised:
         load_encoder(str(folder))

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from given_encoders import GIVEN, SENTENCES, build, named, tiny_tokenizer, vectors
@@ -48,32 +49,32 @@ def assert_unchanged(model: Any, before: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", SERVED)
 def test_a_folder_is_read_whole(name: str, tmp_path: Path) -> None:
-    given = build(name, tmp_path / "raw")
-    given.save(str(tmp_path / "given"))
+    original = build(name, tmp_path / "raw")
+    original.save(str(tmp_path / "given"))
     read = read_encoder(str(tmp_path / "given"))
-    assert torch.equal(vectors(read.assemble()), vectors(given))
+    assert torch.equal(vectors(read.assemble()), vectors(original))
 
 
 @pytest.mark.parametrize("name", named(SERVED))
 def test_an_object_is_read_whole_and_stays_as_it_was(name: str, tmp_path: Path) -> None:
-    given = build(name, tmp_path / "raw")
-    before, expected = facts(given), vectors(given)
-    read = read_encoder(given)
-    encoder = read.assemble()
+    original = build(name, tmp_path / "raw")
+    before = facts(original)
+    expected = vectors(original)
+    encoder = read_encoder(original).assemble()
     for weight in encoder.parameters():
         weight.data.zero_()
-    assert_unchanged(given, before)
-    assert torch.equal(vectors(given), expected)
+    assert_unchanged(original, before)
+    assert torch.equal(vectors(original), expected)
 
 
 @pytest.mark.parametrize("name", named(SERVED))
 def test_settings_are_read(name: str, tmp_path: Path) -> None:
-    given = build(name, tmp_path / "raw")
-    encoder = read_encoder(given).assemble()
-    assert EncoderSettings.of(encoder) == EncoderSettings.of(given)
-    for query in (True, False):
-        encode = [model.encode_query if query else model.encode_document for model in (given, encoder)]
-        assert torch.equal(*(torch.as_tensor(one(SENTENCES)) for one in encode))
+    original = build(name, tmp_path / "raw")
+    encoder = read_encoder(original).assemble()
+    assert EncoderSettings.of(encoder) == EncoderSettings.of(original)
+    for method in ("encode_query", "encode_document"):
+        expected = getattr(original, method)(SENTENCES, convert_to_tensor=True)
+        assert torch.equal(getattr(encoder, method)(SENTENCES, convert_to_tensor=True), expected)
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
@@ -84,25 +85,26 @@ def test_what_cannot_be_trained_is_refused_by_name(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", named(sorted(GIVEN)))
 def test_every_encoder_is_loaded_for_encoding(name: str, tmp_path: Path) -> None:
-    given = build(name, tmp_path / "raw")
-    given.save(str(tmp_path / "given"))
-    assert torch.equal(vectors(load_encoder(str(tmp_path / "given"), "cpu")), vectors(given))
+    original = build(name, tmp_path / "raw")
+    original.save(str(tmp_path / "given"))
+    assert torch.equal(vectors(load_encoder(str(tmp_path / "given"), "cpu")), vectors(original))
 
 
 @pytest.mark.parametrize("name", ["roberta_no_limit", "xlmr_no_limit"])
 def test_long_texts_are_truncated_to_the_positions_after_the_padding_index(name: str, tmp_path: Path) -> None:
-    given = build(name, tmp_path / "raw")
-    given.save(str(tmp_path / "given"))
-    long = ["red house " * 200]
+    original = build(name, tmp_path / "raw")
+    original.save(str(tmp_path / "given"))
+    long_text = "red house " * 200
     encoder = load_encoder(str(tmp_path / "given"), "cpu")
     # The first position is behind the padding index.
-    assert encoder.max_seq_length == 42 - (given[0].model.config.pad_token_id + 1)
-    assert torch.equal(*(torch.as_tensor(one.encode(long)) for one in (encoder, read_encoder(given).assemble())))
+    assert encoder.max_seq_length == 42 - (original[0].model.config.pad_token_id + 1)
+    expected = read_encoder(original).assemble().encode(long_text, convert_to_tensor=True)
+    assert torch.equal(encoder.encode(long_text, convert_to_tensor=True), expected)
 
 
 def test_a_missing_pad_token_is_replaced(tmp_path: Path) -> None:
-    given = build("qwen", tmp_path / "raw")
-    given.save(str(tmp_path / "given"))
+    original = build("qwen", tmp_path / "raw")
+    original.save(str(tmp_path / "given"))
     config = json.loads((tmp_path / "given" / "tokenizer_config.json").read_text("utf-8"))
     del config["pad_token"]
     (tmp_path / "given" / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
@@ -112,12 +114,12 @@ def test_a_missing_pad_token_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_plain_encoder_is_read_with_its_tokenizer(tmp_path: Path) -> None:
-    given = build("bert_mean", tmp_path / "raw")
+    original = build("bert_mean", tmp_path / "raw")
     loaded = BertModel.from_pretrained(tmp_path / "raw")
     before = facts(loaded)
     part = read_encoder(loaded).single()
     assert part.head is None
-    assert part.tokenizer("one two")["input_ids"] == given.tokenizer("one two")["input_ids"]
+    assert part.tokenizer("one two")["input_ids"] == original.tokenizer("one two")["input_ids"]
     part.encoder.embeddings.word_embeddings.weight.data.zero_()
     assert_unchanged(loaded, before)
 
@@ -132,8 +134,8 @@ def test_an_encoder_without_a_tokenizer_can_be_trained_with_another_one() -> Non
 
 
 def test_languages_get_their_own_copies(tmp_path: Path) -> None:
-    given = build("bert_cls", tmp_path / "raw")
-    read = read_encoder({"en": given, "de": given})
+    original = build("bert_cls", tmp_path / "raw")
+    read = read_encoder({"en": original, "de": original})
     encoders = [part.encoder for part in read.parts.values()]
     assert list(read.parts) == ["en", "de"]
     assert encoders[0] is not encoders[1]
@@ -148,23 +150,23 @@ def test_default_prompts_become_those_of_the_languages(tmp_path: Path) -> None:
 
 
 def test_joined_encoders_keep_the_prompt_of_each_language(tmp_path: Path) -> None:
-    given = build("bert_prompts", tmp_path / "raw")
-    given.prompts = {"query": "one two: ", "fr": "quatre: "}
-    settings = read_encoder({"en": given, "fr": given}).settings
+    original = build("bert_prompts", tmp_path / "raw")
+    original.prompts = {"query": "one two: ", "fr": "quatre: "}
+    settings = read_encoder({"en": original, "fr": original}).settings
     assert (settings.prompts["en"], settings.prompts["fr"]) == ("one two: ", "quatre: ")
 
 
 def test_a_wider_pooling_is_refused_before_a_dense_layer(tmp_path: Path) -> None:
-    given = build("labse", tmp_path / "raw")
-    del given[-1]  # no normalisation at the end
+    original = build("labse", tmp_path / "raw")
+    del original[-1]  # no normalisation at the end
     with pytest.raises(XlsrError, match="width"):
-        DistillationModel.from_encoder(given, pooling=["cls", "mean"])
+        DistillationModel.from_encoder(original, pooling=["cls", "mean"])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "weightedmean", "lasttoken"])
 def test_a_text_without_tokens_is_a_vector_of_zeros(pooling: str, tmp_path: Path) -> None:
-    given = build("bert_cls", tmp_path / "raw")
-    model = DistillationModel.from_encoder(given, pooling=pooling).eval()
+    original = build("bert_cls", tmp_path / "raw")
+    model = DistillationModel.from_encoder(original, pooling=pooling).eval()
     ids = torch.tensor([[5, 6, 7], [0, 0, 0]])
     embeddings = model.encode_sentences(ids, (ids != 0).long())
     assert torch.equal(embeddings[1], torch.zeros_like(embeddings[1]))
@@ -188,8 +190,8 @@ def damage(folder: Path, kind: str) -> None:
         file.unlink()
         return
     elif kind == "no tokenizer":
-        for one in folder.glob("tokenizer*"):
-            one.unlink()
+        for tokenizer_file in folder.glob("tokenizer*"):
+            tokenizer_file.unlink()
         return
     save_file(weights, file, metadata={"format": "pt"})
 
@@ -201,9 +203,9 @@ KINDS = ("missing", "renamed", "misshapen", "no weights", "no tokenizer")
 @pytest.mark.parametrize("plain", [False, True])
 def test_damaged_folders_are_refused_in_one_sentence(kind: str, plain: bool, tmp_path: Path) -> None:
     folder = tmp_path / "raw"
-    given = build("bert_cls", folder)
+    original = build("bert_cls", folder)
     if not plain:
-        given.save(str(tmp_path / "given"))
+        original.save(str(tmp_path / "given"))
         folder = tmp_path / "given"
     damage(folder, kind)
     for read in (lambda path: read_encoder(path).assemble(), load_encoder):
@@ -222,40 +224,41 @@ def test_weights_of_a_dense_layer_must_be_there(tmp_path: Path) -> None:
 
 def test_weights_behind_a_router_must_be_there(tmp_path: Path) -> None:
     build("routed", tmp_path / "raw").save(str(tmp_path / "given"))
-    (place,) = (tmp_path / "given").glob("fr_0_Transformer")
-    damage(place, "missing")
+    (route_folder,) = (tmp_path / "given").glob("fr_0_Transformer")
+    damage(route_folder, "missing")
     with pytest.raises(XlsrError, match="query.weight"):
         load_encoder(str(tmp_path / "given"), "cpu")
 
 
 def test_a_missing_pooler_is_no_damage(tmp_path: Path) -> None:
-    given = build("bert_cls", tmp_path / "raw")
-    given.save(str(tmp_path / "given"))
+    original = build("bert_cls", tmp_path / "raw")
+    original.save(str(tmp_path / "given"))
     file = tmp_path / "given" / "model.safetensors"
     weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
     save_file(weights, file, metadata={"format": "pt"})
-    assert torch.equal(vectors(load_encoder(str(tmp_path / "given"), "cpu")), vectors(given))
+    assert torch.equal(vectors(load_encoder(str(tmp_path / "given"), "cpu")), vectors(original))
 
 
-@pytest.mark.parametrize("given", [None, 3, ["a", "b"]])
-def test_other_values_are_refused(given: Any) -> None:
-    with pytest.raises(XlsrError, match=type(given).__name__):
-        read_encoder(given)
+@pytest.mark.parametrize("value", [None, 3, ["a", "b"]])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(XlsrError, match=type(value).__name__):
+        read_encoder(value)
 
 
 def test_embeddings_by_language_of_a_mapping(tmp_path: Path) -> None:
-    given = build("routed", tmp_path / "raw")
-    read = read_encoder(given).assemble()
-    assert torch.equal(*(torch.as_tensor(embed(model, SENTENCES, language="fr")) for model in (given, read)))
+    original = build("routed", tmp_path / "raw")
+    encoder = read_encoder(original).assemble()
+    vectors_of_french = embed(encoder, SENTENCES, language="fr")
+    assert np.array_equal(vectors_of_french, embed(original, SENTENCES, language="fr"))
 
 
 def test_copies_share_no_tokenizer_state(tmp_path: Path) -> None:
-    given = build("bert_cls", tmp_path / "raw")
-    before = copy.deepcopy(given.tokenizer.backend_tokenizer.to_str())
-    encoder = read_encoder(given).assemble()
+    original = build("bert_cls", tmp_path / "raw")
+    before = copy.deepcopy(original.tokenizer.backend_tokenizer.to_str())
+    encoder = read_encoder(original).assemble()
     encoder.max_seq_length = 5
     encoder.encode(SENTENCES)
-    assert given.max_seq_length == 32
-    assert given.tokenizer.backend_tokenizer.to_str() == before
+    assert original.max_seq_length == 32
+    assert original.tokenizer.backend_tokenizer.to_str() == before
     assert tiny_tokenizer().model_max_length == 32
     shutil.rmtree(tmp_path / "raw")
