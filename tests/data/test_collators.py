@@ -309,8 +309,8 @@ def test_dual_sides_have_their_own_padding_and_length() -> None:
 
 @pytest.mark.parametrize("kind", ["pairs", "hictl", "dual"])
 def test_hard_negatives_of_all_rows_are_stacked(kind: str, framed: Any) -> None:
-    cat = framed("the cat")["input_ids"]
-    dog = framed("the dog sees bright rivers")["input_ids"]
+    cat = [3, 10, 4]  # is padded
+    dog = [3, 20, 21, 22, 23, 24, 4]  # is truncated
     of_text = {"source_text": 1, "target_text": 2, "source_lang": "en", "target_lang": "zh"}
     features = [
         {**pair(framed, 0), **of_text, "negative_ids": [dog, cat], "negative_text": [8, 9]},
@@ -318,15 +318,17 @@ def test_hard_negatives_of_all_rows_are_stacked(kind: str, framed: Any) -> None:
         {**pair(framed, 2), **of_text, "negative_ids": [cat], "negative_text": [9]},
     ]
     collators: dict[str, Callable[..., Any]] = {
-        "pairs": PairCollator(framed, masking="single", max_length=4),
-        "hictl": HictlCollator(framed, max_length=4),
-        "dual": DualCollator(PADS, max_length=4),
+        "pairs": PairCollator(framed, masking="single", max_length=5),
+        "hictl": HictlCollator(framed, max_length=5),
+        "dual": DualCollator(PADS, max_length=5),
     }
+
     batch = collators[kind](features)
-    pad = PADS["zh"] if kind == "dual" else framed.pad_token_id
-    rows, _ = pad_rows([truncate_row(ids, 4) for ids in (dog, cat, cat)], pad)
-    assert batch["negative_input_ids"].tolist() == rows.tolist()
-    assert batch["negative_attention_mask"].sum(1).tolist() == [4, len(cat), len(cat)]
+
+    pad = 9 if kind == "dual" else 0  # negatives are in the language of the target
+    padded = [3, 10, 4, pad, pad]
+    assert batch["negative_input_ids"].tolist() == [[3, 20, 21, 22, 4], padded, padded]
+    assert batch["negative_attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0]]
     assert kind != "dual" or batch["negative_texts"].tolist() == [8, 9, 9]
 
     without = collators[kind]([{**feature, "negative_ids": []} for feature in features])

@@ -23,6 +23,7 @@ from hf_xlsr.data.encoding import TokenCounts
 from hf_xlsr.data.label_tasks import LabelledTask
 from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.prepared import PreparedRows
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.sources import parse_sources
 from hf_xlsr.data.tokenization import train_tokenizer, trained_tokenizer
 from hf_xlsr.data.training_rows import clean_inference, clean_labelled, clean_pairs, clean_running_text, clean_texts
@@ -94,6 +95,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def addresses(cache: Path, file: str) -> set[str]:
     """Folders of the cache with a file: `text.arrow` of clean rows, `rows.arrow` of tokenised ones."""
     return {path.parent.name for path in cache.glob(f"*/{file}") if not path.parent.suffix}
+
+
+def test_each_prompt_has_prepared_data_of_its_own(file: str, tokenizer: Any) -> None:
+    clean, _ = KINDS["pairs"](file, tokenizer)
+    texts = {"a": "two ", "b": "three "}
+    prompts = {
+        "": None,
+        "one ": "one ",
+        "four ": {"source": "four "},
+        "two ": PromptTable(texts, "a"),
+        "three ": PromptTable(texts, "b"),
+    }
+    for prompt, given_prompts in prompts.items():
+        data = DataConverter(tokenizer, max_length=16, prompts=given_prompts).pairs(clean.rows)
+        assert data[0, 0]["source_ids"] == tokenizer(f"{prompt}one")["input_ids"]
 
 
 @pytest.mark.parametrize("run", KINDS.values(), ids=KINDS)

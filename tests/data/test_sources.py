@@ -55,6 +55,13 @@ def test_where_and_hash_split(table: Path) -> None:
     assert held == [i for i in range(400) if is_held(str(i), 10)] and sorted(rest + held) == list(range(400))
 
 
+def test_one_of_a_hundred_rows_is_held_by_default(table: Path) -> None:
+    held = read(table, hash_split="held", hash_key="key")
+    assert held == [number for number in range(400) if is_held(str(number), 100)]
+    assert 0 < len(held) < len(read(table, hash_split="held", hash_key="key", hash_modulus=10))
+    assert Source.model_fields["hash_modulus"].default == 100  # as the documentation says
+
+
 def test_parallel_row_gives_all_pairs(wide: Path) -> None:
     assert parallel(wide) == ["a0 b0 en-de", "a0 c0 en-fr", "b0 c0 de-fr", "a1 c1 en-fr", "b2 c2 de-fr"]
     assert parallel(wide, parallel={"fr": "fr", "en": "english"}) == ["c0 a0 fr-en", "c1 a1 fr-en"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import FRENCH as WORDS
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
@@ -21,7 +22,7 @@ from hf_xlsr.cli import main
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.assembly import EncoderSettings
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.export import to_sentence_transformer
+from hf_xlsr.export import pruning, to_sentence_transformer
 from hf_xlsr.export.pruning import prune
 from hf_xlsr.utils.errors import XlsrError
 
@@ -76,6 +77,13 @@ def test_chosen_layers_are_kept(kind: str, tmp_path: Path) -> None:
     del layers[1:3]
     encoder.config.num_hidden_layers = 2
     np.testing.assert_allclose(model.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-5)
+
+
+def test_held_out_texts_choose_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "HELD_OUT_SHARE", 0.5)
+    _, report = prune(make_encoder(), WORDS)  # each word occurs once
+    assert 0 < report["held_out_texts"] < len(WORDS)
+    assert report["same_tokens"] < 0.9
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

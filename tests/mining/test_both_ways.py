@@ -125,6 +125,9 @@ def test_recall_is_the_share_of_true_neighbours():
     for probes in (1, 2, 6):
         neighbours = neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes)
         assert neighbours.recall == pytest.approx(true_neighbours(neighbours, source, target).mean())
+        recall_of_query = true_neighbours(neighbours, source, target).reshape(1400, 4).mean(1)
+        spread = np.std(recall_of_query)
+        assert neighbours.recall_margin == pytest.approx(1.96 * spread / np.sqrt(1400))
         recalls.append(neighbours.recall)
 
         # Scores are exact.

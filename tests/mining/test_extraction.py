@@ -149,3 +149,10 @@ def test_threshold_and_max_pairs_keep_the_best(retrieval: str, one_to_one: bool)
     assert mine(np.nextafter(score, 9)) == everything[:20]
     assert mine(9.0) == []
     assert mine(max_pairs=7) == everything[:7]
+
+
+def test_equal_scores_are_ordered_by_source_then_target():
+    source = np.eye(2, dtype=np.float32)
+    target = source[[1, 0, 0]]
+    assert pairs(mine_vectors(source, target, k=1, one_to_one=False)) == [(0, 1), (0, 2), (1, 0)]
+    assert pairs(mine_vectors(source, target, k=1)) == [(0, 1), (1, 0)]

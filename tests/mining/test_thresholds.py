@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mining_fakes import NumberEncoder
+from scipy.stats import beta
 
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import MiningRun, run_mining
-from hf_xlsr.mining.thresholds import HiddenPairs, gold_curve, label_curve
+from hf_xlsr.mining.search.extraction import MinedBitext
+from hf_xlsr.mining.thresholds import HiddenPairs, gold_curve, hidden_curve, label_curve
 from hf_xlsr.utils.errors import XlsrError
 
 TRUE = 600
@@ -103,6 +105,9 @@ def test_gold_by_hand() -> None:
     repeated = gold_curve(right, is_first, 30, scores)
     np.testing.assert_allclose(repeated.precision, curve.precision)
     np.testing.assert_allclose(repeated.recall, curve.recall / 2)
+    # Wilson's interval of 95 %, by its formula.
+    np.testing.assert_allclose([curve.low[0], curve.high[0]], [0.44604, 0.73652], atol=1e-4)  # 24 of 40
+    np.testing.assert_allclose([curve.recall_low[0], curve.recall_high[0]], [0.62691, 0.90496], atol=1e-4)  # 24 of 30
 
 
 def test_labels_tell_the_precision() -> None:
@@ -125,3 +130,38 @@ def test_labels_tell_the_precision() -> None:
     too_few = dict(list(labels.items())[:19])
     with pytest.raises(XlsrError, match="19"):
         label_curve(too_few, rows)
+
+
+def test_interval_of_labels_of_one_kind_is_that_of_the_posterior() -> None:
+    """All 40 labels are accepted: the precision has the posterior of Jeffreys' prior, Beta(40.5, 0.5)."""
+    rows = [{"score": 1 + n / 100, "source": f"a {n}", "target": f"b {n}"} for n in range(40)]
+    curve = label_curve({(row["source"], row["target"]): True for row in rows}, rows)
+    np.testing.assert_allclose(curve.low, beta(40.5, 0.5).ppf(0.025), atol=0.015)
+    np.testing.assert_allclose(curve.high, beta(40.5, 0.5).ppf(0.975), atol=0.001)
+
+
+def test_interval_of_hidden_pairs_covers_the_truth() -> None:
+    """Most intervals contain the precision of what was mined; half of them would at a level of 50 %."""
+    covered = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        true, false = rng.normal(1.2, 0.1, 300), rng.normal(1.0, 0.1, 700)
+        hits, alone = rng.normal(1.2, 0.1, 100), rng.normal(1.0, 0.1, 100)
+
+        lines = np.arange(1000)
+        hidden_lines = 1000 + np.arange(200)
+        # A sentence without translation is mined with a line of the other text.
+        source = np.r_[lines, hidden_lines[:150], lines[300:350]]
+        target = np.r_[lines, hidden_lines[:100], lines[350:400], hidden_lines[100:150]]
+        mined = MinedBitext(source, target, np.r_[true, false, hits, alone])
+
+        texts = [f"text {n}" for n in range(150)]
+        numbers = set(range(150))
+        kept = np.r_[true, false]
+        curve = hidden_curve(
+            HiddenPairs(texts, texts, 100), mined, (1000, 1000), (1000, 1000), (numbers, numbers), kept
+        )
+        point = int(np.searchsorted(curve.threshold, 1.1))
+        truth = (true >= curve.threshold[point]).sum() / (kept >= curve.threshold[point]).sum()
+        covered.append(curve.low[point] <= truth <= curve.high[point])
+    assert sum(covered) >= 8

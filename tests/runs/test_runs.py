@@ -58,6 +58,26 @@ def test_changed_test_set(run: Method, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+def test_texts_of_scored_guard_sets_are_not_trained_on(run: Method, tmp_path: Path) -> None:
+    rows = [row["source"] for row in make_pairs(60)]
+    first, second = sorted(set(rows))[:2]
+    guard = tmp_path / "scored.tsv"
+    guard.write_text(f"sentence1\tsentence2\tscore\n{first}\tother\t1\nanother\t{second}\t2\n", "utf-8")
+    (tmp_path / "test.tsv").unlink()
+    run.recipe.data.test = None
+    before = recorded(run, tmp_path / "before")["pairs"]
+
+    run.recipe.evaluation.guard = {
+        "path": str(guard),
+        "columns": "sentence1=sentence1,sentence2=sentence2,score=score",
+    }
+    after = recorded(run, tmp_path / "after")["pairs"]
+
+    assert before == 60
+    assert after == 60 - rows.count(first) - rows.count(second)
+
+
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 def test_run_with_another_export(run: Method, tmp_path: Path) -> None:
     run.recipe.training |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
     first = run.recipe.settings()

@@ -58,11 +58,17 @@ def take_in_order(trainer: Any) -> None:
 
 
 def test_momentum_moves_once_a_step(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, gradient_accumulation_steps=2, per_device_train_batch_size=8, max_steps=1)
-    start = {name: value.clone() for name, value in trainer.model.encoders.named_parameters()}
+    model = tiny_dual(in_batch_negatives=True)  # the queues are empty in the first step
+    options = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 8, "max_steps": 1}
+    trainer = trainer_of(tmp_path, model=model, **options)
+    start = {name: value.clone() for name, value in model.encoders.named_parameters()}
+
     trainer.train()
-    end = dict(trainer.model.encoders.named_parameters())
-    for name, value in trainer.model.momentum_encoders.named_parameters():
+
+    end = dict(model.encoders.named_parameters())
+    moved = [name for name, value in end.items() if (value - start[name]).abs().max() > 1e-3]
+    assert len(moved) > 40
+    for name, value in model.momentum_encoders.named_parameters():
         torch.testing.assert_close(value, 0.9 * start[name] + 0.1 * end[name], rtol=1e-5, atol=1e-7, msg=name)
 
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from conftest import make_pairs
 from dual_momentum_runs import tiny_dual, trainer_of
+from lightweight_trainers import trainer_of as lightweight_trainer_of
+from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
 from two_processes import run_on_two_processes
 
 from hf_xlsr.trainers.live_encoder import evaluation_batches
@@ -46,3 +48,31 @@ def test_batches_cover_every_row_on_any_number_of_processes() -> None:
         assert sorted(sum(one, [])) == list(range(7)) and max(map(len, one)) - min(map(len, one)) <= 1
         parts = [list(evaluation_batches(data, 2, homogeneous=homogeneous, processes=2, rank=r)) for r in (0, 1)]
         assert all(len(a) == len(b) and not set(a) & set(b) for a, b in zip(*parts, strict=True))
+
+
+def test_loss_is_the_mean_over_rows_of_batches_of_different_size(
+    tokenizer: Any, prepared: Any, tmp_path: Path
+) -> None:
+    options = {"generative_task": "xtr", "per_device_eval_batch_size": 4}
+    trainer = lightweight_trainer_of(tokenizer, prepared, tmp_path, **options)
+    rows = sorted(make_pairs(40, seed=8), key=lambda row: len(row["source"].split()))[::8]
+
+    three, two = (trainer.evaluate(part)["eval_loss"] for part in (rows[:3], rows[3:]))
+
+    assert abs(three - two) > 0.1
+    assert trainer.evaluate(rows)["eval_loss"] == pytest.approx((3 * three + 2 * two) / 5, rel=1e-5)
+
+
+def test_accuracy_of_each_direction_is_that_of_sentence_transformers(
+    tokenizer: Any, prepared: Any, tmp_path: Path
+) -> None:
+    trainer = lightweight_trainer_of(tokenizer, prepared, tmp_path)
+    rows = list({row["source"]: row for row in make_pairs(60, seed=5)}.values())
+    evaluator = TranslationEvaluator([row["source"] for row in rows], [row["target"] for row in rows])
+
+    measured = trainer.evaluate(rows)
+    expected = evaluator(trainer.live_encoder())
+
+    assert expected["src2trg_accuracy"] != expected["trg2src_accuracy"]
+    for direction in ("src2trg", "trg2src"):
+        assert measured[f"eval_en-fr_{direction}_accuracy"] == pytest.approx(expected[f"{direction}_accuracy"])
