@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -46,80 +47,93 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     Text of the recipe is escaped: Markdown, HTML, YAML and templates in names, descriptions and paths are not rendered.
     Access tokens are redacted, and local paths are shortened to their last folder.
     """
-    recipe, languages = run.recipe, list(map(one_line, run.recipe.languages))
-    template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
-    routes = tuple(map(one_line, run.routes()))
+    recipe = run.recipe
+    routes = [one_line(route) for route in run.routes()]
     prompt = settings.get("prompt", "")
-    return (
-        Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-        .from_string(template)
-        .render(
-            card_data=card_metadata(run, metrics).to_yaml(),
-            title=prose(recipe.name),
-            description=prose(recipe.description),
-            languages=[prose(language) for language in languages],
-            dimension=settings["dimension"],
-            recipe_name=code(recipe.name) if recipe.description else "",
-            recipe=recipe_block(recipe.settings()),
-            method_paper=run.paper,
-            metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
-            protocols=_protocols(metrics),
-            comparison=[
-                (code(key, cell=True), *values) for key, *values in comparison_rows(settings.get("comparison") or {})
-            ],
-            facts=_facts(run, settings),
-            plots={name: PLOTS[name] for name in settings.get("plots", ()) if name in PLOTS},
-            licence=_licence_sentence(recipe),
-            max_length=prose(settings["max_length"]),
-            citation=run.citation,
-            exported=run.exported,
-            task=run.pipeline_tag,
-            pairs=getattr(getattr(recipe, "task", None), "texts", "") == "pair",
-            prompt=python_text(prompt) if prompt else "",
-            examples=[python_text(sentence) for sentence in EXAMPLES],
-            prompted=[python_text(prompt + sentence) for sentence in EXAMPLES],
-            routes=[prose(route) for route in routes],
-            python_routes=[python_text(route) for route in routes],
-            stock=_stock_vectors(settings.get("head") or [], routes),
-            place=PLACE,
-        )
+    comparison = []
+    for key, *values in comparison_rows(settings.get("comparison") or {}):
+        comparison.append((code(key, cell=True), *values))
+
+    template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(template).render(
+        card_data=card_metadata(run, metrics).to_yaml(),
+        title=prose(recipe.name),
+        description=prose(recipe.description),
+        languages=[prose(language) for language in recipe.languages],
+        dimension=settings["dimension"],
+        recipe_name=code(recipe.name) if recipe.description else "",
+        recipe=recipe_block(recipe.settings()),
+        method_paper=run.paper,
+        metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
+        protocols=_protocols(metrics),
+        comparison=comparison,
+        facts=_facts(run, settings),
+        plots={name: PLOTS[name] for name in settings.get("plots", ()) if name in PLOTS},
+        licence=_licence_sentence(recipe),
+        max_length=prose(settings["max_length"]),
+        citation=run.citation,
+        exported=run.exported,
+        task=run.pipeline_tag,
+        pairs=getattr(getattr(recipe, "task", None), "texts", "") == "pair",
+        prompt=python_text(prompt) if prompt else "",
+        examples=[python_text(sentence) for sentence in EXAMPLES],
+        prompted=[python_text(prompt + sentence) for sentence in EXAMPLES],
+        routes=[prose(route) for route in routes],
+        python_routes=[python_text(route) for route in routes],
+        stock=_stock_vectors(settings.get("head") or [], routes),
+        place=PLACE,
     )
 
 
-def card_of_run(run: str | Path, chosen: Mapping[str, Any] | None = None) -> str:
-    """The card of a finished run, from `results.json` and `training/recipe.json`; `chosen` replaces keys of `card`."""
+def card_of_run(run: str | Path, metadata: Mapping[str, Any] | None = None) -> str:
+    """The card of a finished run, from `results.json` and `training/recipe.json`; `metadata` replaces keys of `card`."""
     folder = RunFolder(run)
     method = read_run(folder)
-    results, content = load_results(folder.results), method.recipe.settings()
-    content["card"] |= chosen or {}
+    recipe = method.recipe.settings()
+    recipe["card"] |= metadata or {}
+    results = load_results(folder.results)
     settings = {**(results.get("settings") or {}), "versions": results.get("versions", {})}
-    return render_card(type(method).bind(content), results["metrics"], settings)
+    return render_card(type(method).bind(recipe), results["metrics"], settings)
 
 
-def card_of_model(name: str, chosen: Mapping[str, Any] | None = None, origin: str = "") -> str:
-    """The card of a model without a run: what it makes of texts, where it is from, and how it is loaded."""
+def card_of_model(name: str, metadata: Mapping[str, Any] | None = None, origin: str = "") -> str:
+    """The card of a model without a run: what it makes of texts, where it is from, and how it is loaded.
+
+    Args:
+        name: Folder or Hub id.
+        metadata: Further keys of the card's header.
+        origin: A sentence on where the model is from.
+    """
     encoder = load_encoder(name, "cpu")
     routes = routes_of(encoder)
-    given: dict[str, Any] = {key: _clean(value) for key, value in (chosen or {}).items()}
-    data = ModelCardData(
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "feature-extraction", TAG],
-        **{"language": [route for route in routes if route != "und" and tag_is_valid(route)] or None, **given},
-    )
-    length = finite_length(encoder)
+    header: dict[str, Any] = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "feature-extraction", TAG],
+        "language": [route for route in routes if route != "und" and tag_is_valid(route)] or None,
+    }
+    for key, value in (metadata or {}).items():
+        header[key] = _clean(value)
+
     facts = f"Sentence embeddings of {encoder.get_embedding_dimension()} dimensions"
-    facts += f", of the first {length} tokens of a text" if length else ""
-    task = f", task={python_text(routes[0])}" if routes else ""
-    lines = [
-        "from sentence_transformers import SentenceTransformer",
-        "",
-        f'model = SentenceTransformer("{PLACE}")',
-        f"vectors = model.encode([{', '.join(map(python_text, EXAMPLES))}]{task})",
-    ]
-    more = f"Routes: {', '.join(map(code, routes))}." if routes else ""
-    paragraphs = [text for text in (f"{facts}.", more, origin) if text]
-    return part_card(data, title=Path(name).resolve().name, paragraphs=paragraphs, example="\n".join(lines))
+    length = finite_length(encoder)
+    if length:
+        facts += f", of the first {length} tokens of a text"
+    paragraphs = [f"{facts}."]
+    task = ""
+    if routes:
+        paragraphs.append(f"Routes: {', '.join(map(code, routes))}.")
+        task = f", task={python_text(routes[0])}"
+    if origin:
+        paragraphs.append(origin)
+    example = f"""from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{PLACE}")
+vectors = model.encode([{", ".join(map(python_text, EXAMPLES))}]{task})"""
+    return part_card(ModelCardData(**header), title=Path(name).resolve().name, paragraphs=paragraphs, example=example)
 
 
 def card_for(card: str, place: str) -> str:
@@ -151,12 +165,10 @@ def _stock_vectors(head: HeadConfig, routes: Sequence[str]) -> dict[str, Any] | 
     pooling = pooling_name(head)
     if kinds not in (["Pooling"], ["Pooling", "Normalize"]) or pooling not in POOLINGS or leaves_out_prompt(head):
         return None
-    folder = f"{routes[0]}_0_Transformer" if routes else None  # as sentence-transformers names the parts of a router
-    return {
-        "pooling": pooling,
-        "normalize": kinds[-1] == "Normalize",
-        "folder": python_text(folder) if folder else None,
-    }
+    folder = None
+    if routes:
+        folder = python_text(f"{routes[0]}_0_Transformer")  # as sentence-transformers names the parts of a router
+    return {"pooling": pooling, "normalize": "Normalize" in kinds, "folder": folder}
 
 
 def _licence_sentence(recipe: Recipe) -> str:
@@ -166,26 +178,30 @@ def _licence_sentence(recipe: Recipe) -> str:
             "No licence was chosen for the weights. The licences of the training text and of the models that training "
             "started from apply."
         )
-    starts = ", ".join(code(public_path(start)) for start in starting_points(recipe))
-    reason = "" if recipe.card.license else f", the licence of the models that training started from ({starts})"
+    reason = ""
+    if not recipe.card.license:
+        starts = ", ".join(code(public_path(start)) for start in starting_points(recipe))
+        reason = f", the licence of the models that training started from ({starts})"
     return f"The weights are under {code(licence)}{reason}. The licences of the training text may apply too."
 
 
 def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
-    data, versions = settings["data"], settings.get("versions", {})
-    time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
-    facts = {
-        **{key: public_path(path) for key, path in run.recipe.weights().items() if key != "tokenizer.path"},
-        **run.card_facts(data),
-        "parameters": f"{settings['parameters']:,}, including those only for training",
-        "steps": f"{settings['steps']:,}",
-        "time": f"{time}{settings['threads']} threads, {settings['precision']}",
-        **({"hardware": settings["hardware"]} if settings.get("hardware") else {}),
-        "seed": str(run.recipe.seed),
-        "versions": ", ".join(f"{name} {versions.get(name) or version(name)}" for name in FRAMEWORKS),
-    }
+    """What a card says of the training, by heading, in Markdown."""
     sources = dict.fromkeys(map(_source_text, training_sources(run.recipe)))
-    return {"training data": "; ".join(sources), **{prose(name): prose(value) for name, value in facts.items()}}
+    starts = {key: public_path(path) for key, path in _starting_weights(run.recipe).items()}
+    facts = starts | run.card_facts(settings["data"])
+    facts["parameters"] = f"{settings['parameters']:,}, including those only for training"
+    facts["steps"] = f"{settings['steps']:,}"
+    facts["time"] = (
+        f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
+        f"{settings['threads']} threads, {settings['precision']}"
+    )
+    if settings.get("hardware"):
+        facts["hardware"] = settings["hardware"]
+    facts["seed"] = str(run.recipe.seed)
+    versions = settings.get("versions", {})
+    facts["versions"] = ", ".join(f"{name} {versions.get(name) or version(name)}" for name in FRAMEWORKS)
+    return {"training data": "; ".join(sources)} | {prose(name): prose(value) for name, value in facts.items()}
 
 
 def _source_text(source: Source) -> str:
@@ -196,18 +212,19 @@ def _source_text(source: Source) -> str:
 
 def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
     """The header of a run's card: keys of the recipe's section `card`, or derived from the rest of the recipe."""
-    recipe, chosen = run.recipe, run.recipe.card
+    recipe = run.recipe
+    stated = recipe.card
     scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
     return ModelCardData(
         language=list(map(one_line, recipe.languages)),
         license=licence_of(recipe),
-        license_name=_clean(chosen.license_name),
-        license_link=_clean(chosen.license_link),
+        license_name=_clean(stated.license_name),
+        license_link=_clean(stated.license_link),
         library_name=run.library_name,
         pipeline_tag=run.pipeline_tag,
         tags=[*run.card_tags, TAG, recipe.method],
-        base_model=_clean(as_list(chosen.base_model)) or base_models(recipe) or None,
-        datasets=_clean(as_list(chosen.datasets)) or datasets_of(recipe) or None,
+        base_model=_clean(as_list(stated.base_model)) or base_models(recipe) or None,
+        datasets=_clean(as_list(stated.datasets)) or datasets_of(recipe) or None,
         model_name=one_line(recipe.name) if scores else None,
         eval_results=[_eval_result(key, value, run.pipeline_tag) for key, value in scores.items()] or None,
     )
@@ -217,43 +234,53 @@ def licence_of(recipe: Recipe) -> str:
     """The licence of the weights: `card.license`, else that of all models that they started from, else `unknown`."""
     if recipe.card.license:
         return one_line(recipe.card.license).lower()
-    stated = [_card_data(start).get("license") for start in starting_points(recipe)]
-    return str(stated[0]) if stated and stated[0] and set(map(str, stated)) == {str(stated[0])} else UNKNOWN
+    licences = {str(_card_data(start).get("license") or UNKNOWN) for start in starting_points(recipe)}
+    return licences.pop() if len(licences) == 1 else UNKNOWN
 
 
 def base_models(recipe: Recipe) -> list[str]:
     """Hub ids of the models that a run started from; for folders, those that their cards name."""
-    found: list[str] = []
+    names: list[str] = []
     for start in starting_points(recipe):
-        # `start_from` is always a folder.
-        own = _on_hub(start) and start != recipe.start_from
-        found += [start] if own else as_list(_card_data(start).get("base_model"))
-    return [name for name in dict.fromkeys(map(str, found)) if is_hub_id(name)]
+        if _on_hub(start) and start != recipe.start_from:  # which is always a folder
+            names.append(start)
+        else:
+            names += map(str, as_list(_card_data(start).get("base_model")))
+    return [name for name in dict.fromkeys(names) if is_hub_id(name)]
 
 
 def starting_points(recipe: Recipe) -> list[str]:
     """Folders and Hub ids of the weights that a run started from, as the recipe writes them."""
-    return list(dict.fromkeys(path for key, path in recipe.weights().items() if key != "tokenizer.path"))
+    return list(dict.fromkeys(_starting_weights(recipe).values()))
+
+
+def _starting_weights(recipe: Recipe) -> dict[str, str]:
+    weights = recipe.weights()
+    weights.pop("tokenizer.path", None)
+    return weights
 
 
 def training_sources(recipe: Recipe) -> Iterator[Source]:
     """The sources of all training text, including a second task's."""
+    sources = []
+    for key in TRAINING_PLACES:
+        sources += as_list(getattr(recipe.data, key, None))
     second_task = getattr(recipe, "nli", None)
-    places = [getattr(recipe.data, place, None) for place in TRAINING_PLACES]
-    for sources in (*places, second_task.train if second_task else None):
-        yield from parse_sources(sources)
+    if second_task:
+        sources += as_list(second_task.train)
+    yield from parse_sources(sources)
 
 
 def datasets_of(recipe: Recipe) -> list[str]:
     """Hub ids of the datasets that a run was trained on; files have none."""
-    found = []
+    names = []
     for source in training_sources(recipe):
         path = source.path
         if source.corpus:
-            found.append(CORPORA[source.corpus].hub_id)
+            names.append(CORPORA[source.corpus].hub_id)
         elif isinstance(path, str) and _on_hub(path) and is_dataset([Path(path)]):
-            found.append(path)
-    return [name for name in dict.fromkeys(found) if name]
+            names.append(path)
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def _on_hub(path: str) -> bool:
@@ -262,23 +289,23 @@ def _on_hub(path: str) -> bool:
 
 def _card_data(start: str) -> Mapping[str, Any]:
     """Metadata of the local card next to the weights; empty if it is missing or invalid."""
-    folder = Path(os.path.expandvars(start))
     if _on_hub(start):
         cached = try_to_load_from_cache(start, "README.md")
         cards = [Path(cached)] if isinstance(cached, str) else []
     else:
+        folder = Path(os.path.expandvars(start))
         cards = [folder / "README.md", folder.parent.parent / "README.md"]  # of a run: training/final
     for card in cards:
-        try:
+        with suppress(OSError, ValueError):
             return front_matter(card.read_text("utf-8"))
-        except (OSError, ValueError):
-            continue
     return {}
 
 
 def _clean(value: Any) -> Any:
-    """A text or a list of texts of a user, on one line each."""
-    return [*map(one_line, value)] if isinstance(value, list) else one_line(value) if value else None
+    """A text or a list of texts of a user, on one line each; None for an empty text."""
+    if isinstance(value, list):
+        return [one_line(text) for text in value]
+    return one_line(value) if value else None
 
 
 def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:

@@ -33,10 +33,10 @@ def guard_rows(source: Source, languages: Sequence[str]) -> tuple[str, Rows]:
 def retrieval(encoder: Any, rows: Rows, *, name: str, split: str, batch_size: int) -> Results:
     """Accuracy of `tatoeba` and error of `xsim`, for each language pair of the rows."""
     results = Results()
-    for pair, chosen in by_pair(rows).items():
-        common: dict[str, Any] = {"languages": pair, "name": name, "split": split, "batch_size": batch_size}
+    for languages, rows_of_pair in by_pair(rows).items():
+        sides = both_sides(rows_of_pair)
         for protocol in (tatoeba, xsim):
-            results |= protocol(encoder, *both_sides(chosen), **common)
+            results |= protocol(encoder, *sides, languages=languages, name=name, split=split, batch_size=batch_size)
     return results
 
 
@@ -45,35 +45,42 @@ def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[
     if not rows or "score" not in rows[0]:
         return retrieval(encoder, rows, name=name, split="guard", batch_size=batch_size)
     metrics: dict[str, float] = {}
-    for language, chosen in by_language(rows).items():
-        found = sts(encoder, {name: chosen}, language=language, split="guard", batch_size=batch_size)
-        metrics.update({key: value for key, value in found.items() if key.endswith("/spearman_all")})
+    for language, rows_of_language in by_language(rows).items():
+        results = sts(encoder, {name: rows_of_language}, language=language, split="guard", batch_size=batch_size)
+        for key, value in results.items():
+            if key.endswith("/spearman_all"):
+                metrics[key] = value
     return metrics
 
 
 def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: Any) -> dict[str, dict[str, float]]:
     """The same metrics of two encoders: `before`, `after` and `difference` by key."""
-    before, after = measure(start), measure(trained)
-    return {
-        key: {"before": before[key], "after": value, "difference": value - before[key]}
-        for key, value in after.items()
-        if key.rpartition("/")[2] not in COUNTS
-    }
+    before = measure(start)
+    after = measure(trained)
+    comparison = {}
+    for key, value in after.items():
+        if key.rpartition("/")[2] not in COUNTS:
+            comparison[key] = {"before": before[key], "after": value, "difference": value - before[key]}
+    return comparison
 
 
 def comparison_rows(comparison: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
     """Metric, before, after and signed difference, as text."""
     rows = []
     for key, values in comparison.items():
-        before, after, change = (metric_value(key.rpartition("/")[2], value) for value in values.values())
-        rows.append((key, before, after, change if change.startswith("-") else f"+{change}"))
+        metric = key.rpartition("/")[2]
+        before, after, change = (metric_value(metric, value) for value in values.values())
+        sign = "" if change.startswith("-") else "+"
+        rows.append((key, before, after, sign + change))
     return rows
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
-    names = ("protocol", "languages", "split", "metric")
-    table = Table(*(Column(name, overflow="fold") for name in names), "before", "after", "change", title=title)
+    """A table for the console."""
+    names = [Column(name, overflow="fold") for name in ("protocol", "languages", "split", "metric")]
+    table = Table(*names, "before", "after", "change", title=title)
     for key, *numbers in comparison_rows(comparison):
-        *parts, metric = key.rsplit("/", 3)
-        table.add_row(*map(Text, [*parts, metric.replace("_", " "), *numbers]))
+        *task, metric = key.rsplit("/", 3)
+        cells = [*task, metric.replace("_", " "), *numbers]
+        table.add_row(*map(Text, cells))
     return table

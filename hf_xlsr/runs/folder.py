@@ -43,10 +43,12 @@ class RunFolder:
 
     @property
     def processes(self) -> int:
-        return int(json.loads(self.recipe.read_text("utf-8")).get("processes") or 1)
+        """How many processes train this run together."""
+        return int(self._stored_recipe().get("processes") or 1)
 
     @property
     def started(self) -> bool:
+        """Whether there are weights to go on from."""
         return self.final.exists() or any(self.training.glob("checkpoint-*"))
 
     @property
@@ -58,8 +60,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keeps other processes from training in this folder; one that stays empty is removed."""
         self.path.mkdir(parents=True, exist_ok=True)
+        lock = self.path / ".lock"
         try:
-            with FileLock(lock := self.path / ".lock", timeout=0):
+            with FileLock(lock, timeout=0):
                 try:
                     yield
                 finally:
@@ -81,10 +84,10 @@ class RunFolder:
             if training_taken or any(path.exists() for path in self.outputs):
                 raise XlsrError(f"output folder '{self.path}' holds other files; use another --output_dir.")
         elif self.started and not recipe["overwrite"]:
-            there = json.loads(self.recipe.read_text("utf-8"))
-            if different := differing_keys(there, json.loads(json.dumps(recipe))):
-                keys = ", ".join(different[:4])
-                raise XlsrError(f"output folder '{self.path}' has a run with other {keys}; use --overwrite true.")
+            keys = differing_keys(self._stored_recipe(), json.loads(json.dumps(recipe)))
+            if keys:
+                shown = ", ".join(keys[:4])
+                raise XlsrError(f"output folder '{self.path}' has a run with other {shown}; use --overwrite true.")
             return self.training
         self.preparing.mkdir()
         return self.preparing
@@ -92,8 +95,10 @@ class RunFolder:
     def claim(self, recipe: Mapping[str, Any]) -> None:
         """Takes the folder for a new run with the data in `preparing`; an existing run is removed."""
         for old in (self.training, *self.outputs):
-            # Of a link, the target stays.
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
+            if old.is_dir() and not old.is_symlink():  # of a link, the target stays
+                shutil.rmtree(old)
+            else:
+                old.unlink(missing_ok=True)
         write_json(self.preparing / self.recipe.name, recipe)
         self.preparing.rename(self.training)
 
@@ -103,23 +108,33 @@ class RunFolder:
         write_json(self.recipe, recipe)
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether a run with this recipe has finished, in which only the place may differ."""
         if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
             return False
-        there = json.loads(self.recipe.read_text("utf-8"))
-        here = json.loads(json.dumps(recipe))
-        there.pop("processes", None)
-        return all(there.get(key) == here.get(key) for key in {*there, *here} - {"output_dir", "overwrite"})
+        stored = self._stored_recipe()
+        new = json.loads(json.dumps(recipe))
+        compared = {*stored, *new} - {"output_dir", "overwrite", "processes"}
+        return all(stored.get(key) == new.get(key) for key in compared)
+
+    def _stored_recipe(self) -> dict[str, Any]:
+        return json.loads(self.recipe.read_text("utf-8"))
 
 
-def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys in which two recipes differ, without `FREE_KEYS`."""
-    different = []
-    for key in sorted({*one, *other}):
+def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys in which two recipes differ, without `FREE_KEYS`.
+
+    Examples:
+        >>> differing_keys({"seed": 1, "data": {"limit": 5}, "name": "a"}, {"seed": 1, "data": {}, "name": "b"})
+        ['data.limit']
+    """
+    differing = []
+    for key in sorted({*left, *right}):
         if not prefix and key in FREE_KEYS:
             continue
-        left, right = one.get(key), other.get(key)
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            different += differing_keys(left, right, f"{prefix}{key}.")
-        elif left != right:
-            different.append(f"{prefix}{key}")
-    return different
+        left_value = left.get(key)
+        right_value = right.get(key)
+        if isinstance(left_value, Mapping) and isinstance(right_value, Mapping):
+            differing += differing_keys(left_value, right_value, f"{prefix}{key}.")
+        elif left_value != right_value:
+            differing.append(f"{prefix}{key}")
+    return differing

@@ -12,7 +12,7 @@ from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
 from hf_xlsr.export.sentence_transformer import save_export
-from hf_xlsr.runs.card import card_for, card_of_model, licence_of
+from hf_xlsr.runs.card import PLOTS, card_for, card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.base import last_whole_checkpoint
@@ -46,7 +46,8 @@ def push_run(
     """
     check_repo(repo)
     require_choice("what", what, PARTS)
-    folder, uploads = RunFolder(run), list[RepoUpload]()
+    folder = RunFolder(run)
+    uploads: list[RepoUpload] = []
     with tempfile.TemporaryDirectory() as scratch:
         if what != "training":
             if what == "all" or folder.recipe.is_file():
@@ -64,18 +65,21 @@ def _encoder(folder: RunFolder, repo: str, private: bool) -> RepoUpload:
     if not card.is_file():
         raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
     files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
-    files |= {name: folder.path / name for name in ("loss.png", "tsne.png") if (folder.path / name).is_file()}
+    for plot in (folder.path / name for name in PLOTS):
+        if plot.is_file():
+            files[plot.name] = plot
     return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
 
 
 def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
     """A model without a run: of a saved model, its export."""
-    home = Path(find_model(name).path)
-    card = (home / CARD).read_text("utf-8") if (home / CARD).is_file() else card_of_model(name)
-    if not (home / "modules.json").is_file():
-        home = scratch
-        save_export(load_encoder(name, "cpu"), home)
-    return RepoUpload(repo, card_for(card, repo), folder_files(home, without=(CARD, *LEFT_OUT)), private)
+    folder = Path(find_model(name).path)
+    card = folder / CARD
+    text = card.read_text("utf-8") if card.is_file() else card_of_model(name)
+    if not (folder / "modules.json").is_file():
+        folder = scratch
+        save_export(load_encoder(name, "cpu"), folder)
+    return RepoUpload(repo, card_for(text, repo), folder_files(folder, without=(CARD, *LEFT_OUT)), private)
 
 
 def _training(folder: RunFolder, repo: str) -> RepoUpload:
@@ -83,18 +87,20 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
     newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:
         raise XlsrError(f"run '{folder.path}' has no complete checkpoint to push.")
-    single = (folder.recipe, folder.log, folder.training / "seconds.json", folder.results)
-    files = {str(path.relative_to(folder.path)): path for path in single if path.is_file()}
+
+    files = {}
+    for file in (folder.recipe, folder.log, folder.training / "seconds.json", folder.results):
+        if file.is_file():
+            files[str(file.relative_to(folder.path))] = file
     whole = [path for path in folder.training.glob("checkpoint-*") if _step(path) <= _step(newest)]
-    for part in (*whole, folder.final, folder.merged):
-        if part.is_dir():
-            files |= folder_files(part, f"training/{part.name}", LEFT_OUT)
+    for weights in (*whole, folder.final, folder.merged):
+        if weights.is_dir():
+            files |= folder_files(weights, f"training/{weights.name}", LEFT_OUT)
+
     name = one_line(recipe.name)
-    data = ModelCardData(
-        language=list(map(one_line, recipe.languages)), license=licence_of(recipe), tags=[TRAINING_TAG]
-    )
+    languages = [one_line(language) for language in recipe.languages]
     card = part_card(
-        data,
+        ModelCardData(language=languages, license=licence_of(recipe), tags=[TRAINING_TAG]),
         title=f"{name}: training state",
         paragraphs=[
             f"Checkpoints to resume a run of the recipe {code(name)} of hf-xlsr, with optimiser, queues and momentum "
