@@ -1,7 +1,5 @@
 """The `hf-xlsr` command. Each verb is imported when it is called."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence
@@ -12,26 +10,26 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hf_xlsr.cli.options import HELP, Verb
+from hf_xlsr.cli.verbs import HELP, Verb, add_verb
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 # Verb -> module and name of its function or `Typer`, and a summary.
 VERBS: dict[str, tuple[str, str, str]] = {
     "train": ("train", "train", "Train by a recipe, evaluate, export, write the card."),
     "prepare": ("train", "prepare", "Prepare the data of a recipe ahead of its training."),
-    "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol."),
+    "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol, or several under a suite."),
     "compare": ("evaluate", "compare", "Compare encoders: tables with intervals, and tests of the differences."),
     "plot": ("plot", "plot", "Plot translation pairs or retrieved languages."),
     "encode": ("encode", "encode", "Encode texts: to files, or for other commands."),
     "mine": ("mine", "mine", "Find translations in two texts."),
     "score": ("mine", "score", "Score given pairs by margin and cosine."),
-    "prune": ("export", "prune", "Make an encoder smaller: fewer tokens, fewer layers."),
+    "prune": ("export", "prune", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
     "export": ("export", "export", "Export an encoder: sentence-transformers, AutoModel, ONNX."),
     "push": ("export", "push", "Push a run or a model to the Hub."),
     "card": ("export", "card", "Write the card of a run or a model."),
     "debias": ("encode", "debias", "Remove language bias from sentence embeddings."),
-    "recipes": ("train", "recipes", "List the recipes."),
-    "corpora": ("train", "corpora", "List the named corpora."),
+    "recipes": ("train", "recipes", "List the recipes by method, with what they read."),
+    "corpora": ("train", "corpora", "List the named corpora by kind."),
 }
 # Public in neither typer nor click since typer brings its own click.
 UsageError: Any = typer.BadParameter.__base__
@@ -48,21 +46,21 @@ class VerbGroup(TyperGroup):
         return Verb(cmd_name, help=VERBS[cmd_name][2])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in VERBS:
-            raise XlsrError(f"No such command '{args[0]}'; {did_you_mean(args[0], VERBS)}")
-        return args[0], load_verb(args[0]), args[1:]
+        name, *rest = args
+        if name not in VERBS:
+            raise XlsrError(f"No such command '{name}'; {did_you_mean(name, VERBS)}")
+        return name, load_verb(name), rest
 
 
 def load_verb(name: str) -> Any:
     """The command of a verb, with its module imported."""
-    module, member, _ = VERBS[name]
-    found = getattr(import_module(f"hf_xlsr.cli.{module}"), member)
-    if not isinstance(found, typer.Typer):
-        app, recipe = typer.Typer(add_completion=False), name in ("train", "prepare")
-        extra = {"allow_extra_args": True, "ignore_unknown_options": True} if recipe else {}
-        app.command(name, cls=Verb, context_settings={**HELP, **extra})(found)
-        found = app
-    return typer.main.get_command(found)
+    module_name, member, _ = VERBS[name]
+    verb = getattr(import_module(f"hf_xlsr.cli.{module_name}"), member)
+    if isinstance(verb, typer.Typer):
+        return typer.main.get_command(verb)
+    single = typer.Typer(add_completion=False)
+    add_verb(single, verb)
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(
@@ -94,9 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     standard error), 130 for a stop by a signal.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return typer.main.get_command(app)(given, prog_name="hf-xlsr", standalone_mode=False) or 0
+        return typer.main.get_command(app)(words, prog_name="hf-xlsr", standalone_mode=False) or 0
     except (UsageError, XlsrError, OSError) as error:
         from hf_xlsr.utils.access_tokens import redact_tokens
 

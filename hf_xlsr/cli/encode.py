@@ -1,97 +1,119 @@
 """The verbs `encode`, `debias fit` and `debias apply`."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from hf_xlsr.cli.options import (
-    ENCODING_OPTIONS,
-    HELP,
-    MODEL,
-    TEXT_OPTIONS,
-    Texts,
-    Verb,
-    encoder_options,
-    extended,
-    new_folder,
-    read_texts,
-)
+from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts
+from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, check_writable
 
 ROWS_AT_ONCE = 4096
-KINDS = ("npy", "txt")
 
 
-@extended(*TEXT_OPTIONS, *ENCODING_OPTIONS)
-def encode(
-    model: Annotated[str, typer.Argument(help=MODEL)],
-    texts: Texts,
+@dataclass(kw_only=True)
+class EncodedTexts(ModelOptions, TextOptions):
+    """A model, and the texts that it encodes."""
+
+    model: Annotated[str, typer.Argument(help=MODEL)]
+    texts: Annotated[list[str], TEXTS]
+
+
+@dataclass(kw_only=True)
+class EncodeOptions(EncodedTexts):
+    """Options of `hf-xlsr encode`."""
+
     vectors: Annotated[
         str | None,
         typer.Option(metavar="FOLDER", help="Embeddings that `evaluate --vectors` and `mine --vectors` share."),
-    ] = None,
+    ] = None
     output: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="LANG.npy, a row per text, and the texts, LANG.txt.")
-    ] = None,
-    **given: Any,
-) -> None:
+    ] = None
+
+
+def encode(options: EncodeOptions) -> None:
     """Encode texts: to files, or for other commands.
 
     Embeddings have length 1. A killed call with --vectors resumes.
     """
-    from tqdm import tqdm
-
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
-    from hf_xlsr.encoders.encoding import embed
     from hf_xlsr.encoders.loading import encoder_facts
 
-    if not (vectors or output):
+    if not options.vectors and not options.output:
         raise XlsrError("Give --vectors, --output, or both.")
-    for name, place in (("--vectors", vectors), ("--output", output)):
-        if place:
-            check_writable(place, name, folder=True)
+    for name, folder in (("--vectors", options.vectors), ("--output", options.output)):
+        if folder:
+            check_writable(folder, name, folder=True)
+
     quarantine = Quarantine()
-    streams = read_texts(model, texts, given, quarantine)
-    encoder, options = _encoder(model, given)
-    if vectors:
-        encoder = CachedEncoder(encoder, VectorStore(vectors, encoder_facts(encoder, model)))
+    streams = read_texts(options.model, options.texts, options, quarantine)
+    encoder, encoding = _encoder(options)
+    if options.vectors:
+        encoder = CachedEncoder(encoder, VectorStore(options.vectors, encoder_facts(encoder, options.model)))
     for language, stream in streams.items():
-        rows, count = iter(stream), 0
-        with tqdm(desc=language, unit=" texts", disable=not sys.stderr.isatty()) as bar, ExitStack() as stack:
-            names = [f"{language}.{kind}" for kind in KINDS] if output else []
-            files = [stack.enter_context(_writing(Path(str(output), name))) for name in names]
-            while chunk := list(islice(rows, ROWS_AT_ONCE)):
-                found = embed(encoder, chunk, language=language, **options)
-                count += len(chunk)
-                bar.update(len(chunk))
-                if files:
-                    matrix, lines = files
-                    if not matrix.tell():
-                        _write_header(matrix, (0, found.shape[1]))
-                    matrix.write(found.astype("<f4").tobytes())
-                    lines.write("".join(" ".join(line.split()) + "\n" for line in chunk).encode())
-            if files:
-                files[0].seek(0)
-                _write_header(files[0], (count, found.shape[1]))
-        print(f"{language}: {count:,} texts" + (f", {Path(output) / language}.npy" if output else ""))
-    if faults := quarantine.report():
-        print(faults, file=sys.stderr)
+        if options.output:
+            count = _encode_to_files(encoder, language, stream, Path(options.output), encoding)
+            print(f"{language}: {count:,} texts, {Path(options.output) / language}.npy")
+        else:
+            count = sum(len(chunk) for chunk, _ in _encoded_chunks(encoder, language, stream, encoding))
+            print(f"{language}: {count:,} texts")
+
+    rejected = quarantine.report()
+    if rejected:
+        print(rejected, file=sys.stderr)
 
 
-def _encoder(model: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _encoder(options: EncodedTexts) -> tuple[Any, dict[str, Any]]:
+    """The loaded model, and how `embed` calls it."""
     from hf_xlsr.encoders.loading import load_encoder
 
-    options = encoder_options(given)
-    return load_encoder(model, options.device, options.dtype), options.encoding
+    encoder = options.encoder_options()
+    return load_encoder(options.model, encoder.device, encoder.dtype), dict(encoder.encoding)
+
+
+def _encoded_chunks(
+    encoder: Any, language: str, texts: Iterable[str], encoding: dict[str, Any]
+) -> Iterator[tuple[Sequence[str], Any]]:
+    """Texts with their vectors, `ROWS_AT_ONCE` at a time."""
+    from tqdm import tqdm
+
+    from hf_xlsr.encoders.encoding import embed
+
+    rows = iter(texts)
+    with tqdm(desc=language, unit=" texts", disable=not sys.stderr.isatty()) as bar:
+        while chunk := list(islice(rows, ROWS_AT_ONCE)):
+            vectors = embed(encoder, chunk, language=language, **encoding)
+            bar.update(len(chunk))
+            yield chunk, vectors
+
+
+def _encode_to_files(encoder: Any, language: str, texts: Iterable[str], folder: Path, encoding: dict[str, Any]) -> int:
+    """Writes LANGUAGE.npy and LANGUAGE.txt; the number of texts."""
+    count = 0
+    dimension = 0
+    with ExitStack() as stack:
+        matrix = stack.enter_context(_writing(folder / f"{language}.npy"))
+        lines = stack.enter_context(_writing(folder / f"{language}.txt"))
+        for chunk, vectors in _encoded_chunks(encoder, language, texts, encoding):
+            if not count:
+                dimension = vectors.shape[1]
+                _write_header(matrix, (0, dimension))
+            count += len(chunk)
+            matrix.write(vectors.astype("<f4").tobytes())
+            for text in chunk:
+                lines.write((" ".join(text.split()) + "\n").encode())
+        matrix.seek(0)
+        _write_header(matrix, (count, dimension))
+    return count
 
 
 @contextmanager
@@ -109,70 +131,89 @@ def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
     format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
-debias = typer.Typer(
-    help="Remove language bias from sentence embeddings.", context_settings=HELP, add_completion=False
-)
+@dataclass(kw_only=True)
+class FitOptions(EncodedTexts):
+    """Options of `hf-xlsr debias fit`."""
 
-
-@debias.command(cls=Verb, context_settings=HELP)
-@extended(*TEXT_OPTIONS, *ENCODING_OPTIONS)
-def fit(
-    model: Annotated[str, typer.Argument(help=MODEL)],
-    output: Annotated[str, typer.Option(help="Folder for what is found.")],
-    texts: Texts,
-    components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1,
+    output: Annotated[str, typer.Option(help="Folder for what is found.")]
+    components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1
     method: Annotated[
         Literal["components", "mean", "whitening"], typer.Option(help="Remove components or the mean, or whiten.")
-    ] = "components",
-    **given: Any,
-) -> None:
+    ] = "components"
+
+
+def fit(options: FitOptions) -> None:
     """Find the language bias of a model."""
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.debias import check_method, fit_debias
 
-    check_method(components, method)
-    check_writable(output, "--output", folder=True)
+    check_method(options.components, options.method)
+    check_writable(options.output, "--output", folder=True)
     quarantine = Quarantine()
-    rows = read_texts(model, texts, given, quarantine)
-    encoder, options = _encoder(model, given)
-    options |= {"show_progress_bar": sys.stderr.isatty(), "name": model}
-    fitted = fit_debias(encoder, rows, components=components, method=method, **options)
-    fitted.save(output)
-    _print_report({"output": output, **fitted.facts(), "bad_lines": quarantine.report()})
+    texts = read_texts(options.model, options.texts, options, quarantine)
+    encoder, encoding = _encoder(options)
+    fitted = fit_debias(
+        encoder,
+        texts,
+        components=options.components,
+        method=options.method,
+        show_progress_bar=sys.stderr.isatty(),
+        name=options.model,
+        **encoding,
+    )
+    fitted.save(options.output)
+    _print_removal(options.output, fitted.facts(), quarantine.report())
 
 
-@debias.command(cls=Verb, context_settings=HELP)
-def apply(
-    fitted: Annotated[str, typer.Argument(help="Folder that `fit` wrote.")],
-    model: Annotated[str, typer.Option(help=MODEL)],
-    output: Annotated[str, typer.Option(help="Folder for the model.")],
-    normalize: Annotated[bool, typer.Option("--normalize", help="Scale to length 1 afterwards.")] = False,
-) -> None:
+@dataclass(kw_only=True)
+class ApplyOptions:
+    """Options of `hf-xlsr debias apply`."""
+
+    fitted: Annotated[str, typer.Argument(help="Folder that `fit` wrote.")]
+    model: Annotated[str, typer.Option(help=MODEL)]
+    output: Annotated[str, typer.Option(help="Folder for the model.")]
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale to length 1 afterwards.")] = False
+
+
+def apply(options: ApplyOptions) -> None:
     """Remove the language bias from a model."""
     from hf_xlsr.encoders.debias import Debias
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.export import debias_sentence_transformer
 
-    removal, home = Debias.load(fitted), new_folder(output)
-    debiased = debias_sentence_transformer(load_encoder(model, "cpu"), removal, normalize=normalize)
-    debiased.save(str(home), create_model_card=False)
-    _print_report({"output": output, **removal.facts()})
+    removal = Debias.load(options.fitted)
+    folder = new_folder(options.output)
+    encoder = load_encoder(options.model, "cpu")
+    debiased = debias_sentence_transformer(encoder, removal, normalize=options.normalize)
+    debiased.save(str(folder), create_model_card=False)
+    _print_removal(options.output, removal.facts())
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _print_removal(output: str, facts: dict[str, Any], rejected: str = "") -> None:
+    """Prints what a debias removes of each language, and which lines could not be read."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    count = report["components"]
-    others = {"mean": "the mean", "whitening": "mean and covariance"}
-    what = others.get(report["method"], f"{count} component{'s' if count > 1 else ''}")
-    table = Table(title=escape(f"{report['output']}: removes {what} of each language, width {report['dimension']}"))
+    count = facts["components"]
+    removed = {
+        "components": f"{count} component{'s' if count > 1 else ''}",
+        "mean": "the mean",
+        "whitening": "mean and covariance",
+    }[facts["method"]]
+    table = Table(title=escape(f"{output}: removes {removed} of each language, width {facts['dimension']}"))
     table.add_column("language")
     table.add_column("texts", justify="right")
     table.add_column("share of squared length removed", justify="right")
-    for language, fitted in report["languages"].items():
+    for language, fitted in facts["languages"].items():
         table.add_row(language, f"{fitted['texts']:,}", f"{100 * fitted['share']:.1f} %")
     Console().print(table)
-    if report.get("bad_lines"):
-        Console().print(escape(report["bad_lines"]))
+    if rejected:
+        Console().print(escape(rejected))
+
+
+debias = typer.Typer(
+    help="Remove language bias from sentence embeddings.", context_settings=HELP, add_completion=False
+)
+add_verb(debias, fit)
+add_verb(debias, apply)

@@ -1,107 +1,147 @@
-"""The verb `evaluate` of the `hf-xlsr` command."""
-
-from __future__ import annotations
+"""The verbs `evaluate` and `compare` of the `hf-xlsr` command."""
 
 import sys
-from inspect import Parameter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from hf_xlsr.cli.options import (
-    MODEL,
-    data_options,
-    encoder_options,
-    extended,
-    keyword,
-    labelled,
-    load_labelled,
-    shared,
-)
-from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, option_specs, specs_of
+from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, ReadingOptions, labelled, load_labelled
+from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
+if TYPE_CHECKING:
+    from hf_xlsr.evaluation.comparison import ComparisonTable
+    from hf_xlsr.evaluation.protocol import DataOptions
+    from hf_xlsr.evaluation.suites.suite import Suite
+
 PANEL = "Options of some protocols (--list shows which)"
+FILES = ("pool", "tune", "gold", "tune_gold")  # options of protocols that name files
+PROTOCOL_OPTIONS = [spec for spec in option_specs().values() if spec.name not in FOR_ALL]
 
 
-def protocol_parameters() -> list[Parameter]:
-    found = []
-    for spec in option_specs().values():
-        if spec.name in FOR_ALL:
-            continue
-        text = f"{spec.help}: {', '.join(spec.choices)}" if spec.choices else spec.help
-        kind: Any = bool if spec.type is bool else (list[str] if spec.several else spec.type) | None
-        default = False if spec.type is bool else None
-        found.append(keyword(spec.name, kind, default, text, rich_help_panel=PANEL, show_default=False))
-    return found
+def flag(name: str) -> str:
+    """The option of a name.
+
+    Examples:
+        >>> flag("tune_gold")
+        '--tune-gold'
+    """
+    return "--" + name.replace("_", "-")
 
 
-@extended(*shared(), *protocol_parameters())
-def evaluate(
+def _option_of(spec: OptionSpec) -> tuple[str, Any, Any]:
+    """Name, type and default of a protocol's option, as a field of a dataclass."""
+    text = f"{spec.help}: {', '.join(spec.choices)}" if spec.choices else spec.help
+    option = typer.Option(flag(spec.name), help=escape(text), rich_help_panel=PANEL, show_default=False)
+    if spec.type is bool:
+        return spec.name, Annotated[bool, option], field(default=False)
+    value_type: Any = list[str] if spec.several else spec.type
+    return spec.name, Annotated[value_type | None, option], field(default=None)
+
+
+# Protocols declare their options, see `hf_xlsr.evaluation.registry`.
+ProtocolOptions: Any = make_dataclass("ProtocolOptions", map(_option_of, PROTOCOL_OPTIONS), kw_only=True)
+
+
+@dataclass(kw_only=True)
+class EvaluateOptions(ProtocolOptions, ModelOptions, ReadingOptions):
+    """Options of `hf-xlsr evaluate`."""
+
     model: Annotated[
         list[str] | None, typer.Argument(help=f"{MODEL} With several, LABEL=PATH names one.", show_default=False)
-    ] = None,
+    ] = None
     protocol: Annotated[
         str | None, typer.Option(help="A protocol, or several with commas that take the same data.")
-    ] = None,
+    ] = None
+    data: Annotated[list[str] | None, DATA] = None
     suite: Annotated[
         list[str] | None,
         typer.Option(
             help="YAML files of encoders and tasks, or names of shipped ones: open, hub, mteb.", show_default=False
         ),
-    ] = None,
+    ] = None
     vectors: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Folder where embeddings are kept; by default of suites OUTPUT/vectors."),
-    ] = None,
+    ] = None
     show_list: Annotated[
         bool, typer.Option("--list", help="Print the protocols with their columns and options, and stop.")
-    ] = False,
+    ] = False
     name: Annotated[
         str | None, typer.Option(help="Name of the data in metric keys; by default the corpus or file name.")
-    ] = None,
+    ] = None
+    seed: Annotated[int | None, SEED] = None
     output: Annotated[
         str | None, typer.Option(help="File for the results, as JSON; of a suite or several models, a folder.")
-    ] = None,
+    ] = None
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Also save the outcome of each example, for hf-xlsr compare.")
-    ] = False,
-    **given: Any,
-) -> None:
-    """Evaluate any sentence encoder under a protocol, or several under a suite."""
-    from rich.console import Console
+    ] = False
 
-    if show_list:
+    def protocol_options(self) -> dict[str, Any]:
+        """The options of protocols that are given, by name."""
+        values = {}
+        for spec in PROTOCOL_OPTIONS:
+            value = getattr(self, spec.name)
+            if value is not None and value is not False:
+                values[spec.name] = tuple(value) if isinstance(value, list) else value
+        return values
+
+
+def evaluate(options: EvaluateOptions) -> None:
+    """Evaluate any sentence encoder under a protocol, or several under a suite."""
+    if options.show_list:
+        from rich.console import Console
+
         Console().print(_protocols_table())
         return
-    models = model or []
-    several = bool(suite) or len(models) > 1
-    of_task = {"MODEL": models, "--protocol NAME": protocol, "--data FILE": given["data"]}
-    needed = {**({} if suite else of_task), **({"--output": output} if several or predictions else {})}
-    if missing := [option for option, value in needed.items() if not value]:
-        raise XlsrError(f"{missing[0]} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
-    data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    options = {key: value for key, value in options.items() if value is not None and value is not False}
+    for option in _missing(options):
+        raise XlsrError(f"{option} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
+    models = options.model or []
+    if options.suite or len(models) > 1:
+        _evaluate_suite(models, options)
+    else:
+        _evaluate_model(models[0], options)
 
-    if several:
-        from hf_xlsr.evaluation.suites.suite import SuiteEncoder, evaluate_suite
-        from hf_xlsr.runs.inputs import check_all_named
 
-        whole = _suite(suite, protocol or "", data, options, seed)
-        for label, path in labelled(models).items():
-            whole.encoders[label] = SuiteEncoder(model=path)
-        common = encoder.model_dump(exclude_defaults=True)
-        for label, one in whole.encoders.items():
-            whole.encoders[label] = SuiteEncoder(**{**common, **one.model_dump(exclude_unset=True)})
-        check_all_named(
-            {f"encoder {label}": one.model for label, one in whole.encoders.items()},
-            {f"task {name}": (task.data, task.languages) for name, task in whole.tasks.items()},
-            "the suite" if suite else "the command",
-        )
-        _print_tables(evaluate_suite(whole, str(output), vectors=vectors))
-        return
+def _missing(options: EvaluateOptions) -> Iterator[str]:
+    """The required options that are not given."""
+    if not options.suite:
+        if not options.model:
+            yield "MODEL"
+        if not options.protocol:
+            yield "--protocol NAME"
+        if not options.data:
+            yield "--data FILE"
+    several = options.suite or len(options.model or ()) > 1
+    if (several or options.predictions) and not options.output:
+        yield "--output"
+
+
+def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
+    from hf_xlsr.evaluation.suites.suite import SuiteEncoder, evaluate_suite
+    from hf_xlsr.runs.inputs import check_all_named
+
+    suite = _suite(options)
+    for label, path in labelled(models).items():
+        suite.encoders[label] = SuiteEncoder(model=path)
+    common = options.encoder_options().model_dump(exclude_defaults=True)
+    for label, encoder in suite.encoders.items():
+        suite.encoders[label] = SuiteEncoder(**{**common, **encoder.model_dump(exclude_unset=True)})
+    check_all_named(
+        {f"encoder {label}": encoder.model for label, encoder in suite.encoders.items()},
+        {f"task {name}": (task.data, task.languages) for name, task in suite.tasks.items()},
+        "the suite" if options.suite else "the command",
+    )
+    _print_tables(evaluate_suite(suite, str(options.output), vectors=options.vectors))
+
+
+def _evaluate_model(model: str, options: EvaluateOptions) -> None:
+    from rich.console import Console
 
     from hf_xlsr.evaluation.command import evaluate_files
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
@@ -109,34 +149,68 @@ def evaluate(
     from hf_xlsr.evaluation.results import Results
     from hf_xlsr.runs.inputs import check_named
 
-    files = {f"--{key.replace('_', '-')}": options.get(key) for key in ("pool", "tune", "gold", "tune_gold")}
-    check_named(models[0], {"--data": data.files, **files}, data.languages)
-    places: dict[str, Any] = {"output": output, "predictions": predictions, "vectors": vectors}
-    results = evaluate_files(models[0], str(protocol), data, options, encoder=encoder, seed=seed, **places)
+    data = options.data_options(options.data or (), options.name)
+    encoder = options.encoder_options()
+    protocol_options = options.protocol_options()
+    files = {flag(name): protocol_options.get(name) for name in FILES}
+    check_named(model, {"--data": data.files, **files}, data.languages)
+    results = evaluate_files(
+        model,
+        str(options.protocol),
+        data,
+        protocol_options,
+        encoder=encoder,
+        seed=options.seed,
+        output=options.output,
+        predictions=options.predictions,
+        vectors=options.vectors,
+    )
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
-    Console().print(results_table(shown, title=f"{models[0]}, {protocol}"))
+    Console().print(results_table(shown, title=f"{model}, {options.protocol}"))
 
 
-def _suite(suites: list[str] | None, protocol: str, data: Any, options: dict[str, Any], seed: int | None) -> Any:
-    """The suites of these names, or one of a single task."""
+def _suite(options: EvaluateOptions) -> "Suite":
+    """The suites that are named, or one of a single task."""
     from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, load_suite
 
-    same = {key: value for key, value in vars(data).items() if key != "files"}
-    if not suites:
-        task = SuiteTask(protocol=protocol.split(","), data=list(data.files), seed=seed, options=options, **same)
+    protocol = options.protocol or ""
+    data = options.data_options(options.data or (), options.name)
+    if not options.suite:
+        task = SuiteTask(
+            protocol=protocol.split(","),
+            data=list(data.files),
+            seed=options.seed,
+            options=options.protocol_options(),
+            **{key: value for key, value in vars(data).items() if key != "files"},
+        )
         return Suite(tasks={protocol.replace(",", "-"): task})
-    fields = {"data": data.files, "protocol": protocol, **same, "split": data.split != "test", "limit": None}
-    of_tasks = [*options, *(name for name, value in fields.items() if value), *([] if seed is None else ["seed"])]
-    if of_tasks:
-        raise XlsrError(f"--{of_tasks[0].replace('_', '-')} must be set in the tasks of the suite.")
-    chosen = load_suite(*suites)
-    for task in chosen.tasks.values():
+
+    for name in _options_of_tasks(options, data):
+        raise XlsrError(f"{flag(name)} must be set in the tasks of the suite.")
+    suite = load_suite(*options.suite)
+    for task in suite.tasks.values():
         task.limit = data.limit or task.limit
-    return chosen
+    return suite
 
 
-def _print_tables(tables: list[Any]) -> None:
+def _options_of_tasks(options: EvaluateOptions, data: "DataOptions") -> Iterator[str]:
+    """The given options that a suite has for each task."""
+    yield from options.protocol_options()
+    if data.files:
+        yield "data"
+    if options.protocol:
+        yield "protocol"
+    for name in ("columns", "languages", "where", "config", "name"):
+        if getattr(data, name):
+            yield name
+    if data.split != "test":
+        yield "split"
+    if options.seed is not None:
+        yield "seed"
+
+
+def _print_tables(tables: list["ComparisonTable"]) -> None:
     from rich.console import Console
 
     from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
@@ -144,33 +218,39 @@ def _print_tables(tables: list[Any]) -> None:
     Console(highlight=False).print(*map(terminal_table, tables), LEGEND)
 
 
-def compare(
+@dataclass(kw_only=True)
+class CompareOptions:
+    """Options of `hf-xlsr compare`."""
+
     results: Annotated[
         list[str],
         typer.Argument(help="Files of hf-xlsr evaluate --output, as FILE or LABEL=FILE.", show_default=False),
-    ],
+    ]
     metric: Annotated[
         str | None, typer.Option(help="Metrics, with commas; by default the headline of each protocol.")
-    ] = None,
+    ] = None
     output: Annotated[
         str | None,
         typer.Option(help="A .md, .csv, .tex or .json file; by default a table is printed, in a pipe as Markdown."),
-    ] = None,
-    plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None,
-) -> None:
+    ] = None
+    plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None
+
+
+def compare(options: CompareOptions) -> None:
     """Compare encoders: tables with intervals, and tests of the differences."""
     from hf_xlsr.evaluation import comparison
     from hf_xlsr.utils.files import write_text
 
-    ending = Path(output).suffix if output else ".md"
+    ending = Path(options.output).suffix if options.output else ".md"
     require_choice("--output", ending, comparison.ENDINGS)
-    tables = comparison.compare_encoders(load_labelled(results), metric.split(",") if metric else ())
-    if plots is not None:
+    metrics = options.metric.split(",") if options.metric else ()
+    tables = comparison.compare_encoders(load_labelled(options.results), metrics)
+    if options.plots is not None:
         from hf_xlsr.evaluation.plots import plot_comparisons
 
-        plot_comparisons(plots, tables)
-    if output is not None:
-        write_text(output, comparison.render_tables(tables, ending))
+        plot_comparisons(options.plots, tables)
+    if options.output is not None:
+        write_text(options.output, comparison.render_tables(tables, ending))
     elif sys.stdout.isatty():
         _print_tables(tables)
     else:
@@ -186,7 +266,8 @@ def _protocols_table() -> Any:
         lines = [protocol.summary, f"data: {protocol.data}"]
         if protocol.optional:
             lines.append(f"optional columns: {', '.join(protocol.optional)}")
-        if specs := specs_of(protocol.options):
-            lines.append("options: " + " ".join(f"--{option.replace('_', '-')}" for option in specs))
+        specs = specs_of(protocol.options)
+        if specs:
+            lines.append("options: " + " ".join(map(flag, specs)))
         table.add_row(protocol.name, "\n".join(lines))
     return table

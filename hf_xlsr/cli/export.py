@@ -1,118 +1,159 @@
 """The verbs `export`, `prune`, `push` and `card`."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, TEXT_OPTIONS, TEXTS, extended, new_folder, parse_named, read_texts
+from hf_xlsr.cli.options import MODEL, TEXTS, TextOptions, new_folder, parse_named, read_texts
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
-def export(
-    model: Annotated[str, typer.Argument(help=f"{MODEL} Of a run, the trained weights are exported.")],
-    output: Annotated[str, typer.Option(help="Folder, new or empty.")],
+    from hf_xlsr.encoders.reading import ModelPlace
+    from hf_xlsr.runs.methods import Method
+
+
+@dataclass(kw_only=True)
+class ExportOptions:
+    """Options of `hf-xlsr export`."""
+
+    model: Annotated[str, typer.Argument(help=f"{MODEL} Of a run, the trained weights are exported.")]
+    output: Annotated[str, typer.Option(help="Folder, new or empty.")]
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also onnx/model.onnx: tokens to sentence embeddings in one graph.")
-    ] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="Also onnx/model_quantized.onnx, quantized.")] = False,
+    ] = False
+    int8: Annotated[bool, typer.Option("--int8", help="Also onnx/model_quantized.onnx, quantized.")] = False
     route: Annotated[
         str | None, typer.Option(help="Only the encoder of this language, without routes: for transformers.js.")
-    ] = None,
+    ] = None
     tokenizer: Annotated[
         list[str] | None,
         typer.Option(help="FOLDER, or LANG=FOLDER for each, of a saved model; by default the one next to it."),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def export(options: ExportOptions) -> None:
     """Export an encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.encoders.loading import load_encoder
-    from hf_xlsr.encoders.reading import find_model, read_saved
+    from hf_xlsr.encoders.reading import find_model
     from hf_xlsr.export.hub import folder_files
     from hf_xlsr.export.sentence_transformer import save_export
-    from hf_xlsr.runs.card import PLOTS
 
     transformers_logging.disable_progress_bar()
-    home = new_folder(output).resolve()
-    if onnx or int8:
+    folder = new_folder(options.output).resolve()
+    with_onnx = options.onnx or options.int8
+    if with_onnx:
         require_package("onnx", "onnxscript", "onnxruntime")
-    source = find_model(model, trained=True)
-    copied = {}
-    if source.model_type:
-        exported = read_saved(source, _tokenizer(tokenizer)).detached().assemble()
-    elif not route and (Path(source.path) / "modules.json").is_file():
-        copied = folder_files(Path(source.path))
-    else:
-        exported = load_encoder(model, "cpu")
-    if route:
-        from hf_xlsr.encoders.assembly import single_route
+    source = find_model(options.model, trained=True)
+    model = _model_to_export(source, options)
 
-        exported = single_route(exported, route)
-    partial = home.with_name(home.name + ".partial")
+    partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
+    onnx_files: dict[str, dict[str, float]] = {}
     try:
-        if copied:
-            for name, file in copied.items():
-                (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, partial / name)
+        if model is None:
+            _copy_files(folder_files(Path(source.path)), partial)
         else:
-            save_export(exported, partial)
-            # A run's card and plots, which describe all routes.
-            for file in map(Path(model).joinpath, () if route else ("model/README.md", *PLOTS)):
-                if file.is_file():
-                    shutil.copyfile(file, partial / file.name)
-        files: dict[str, dict[str, float]] = {}
-        if onnx or int8:
+            save_export(model, partial)
+            if not options.route:
+                _copy_card(Path(options.model), partial)
+        if with_onnx:
             from hf_xlsr.export.onnx_files import write_onnx
 
-            files = write_onnx(partial, int8=int8)
-        home.parent.mkdir(parents=True, exist_ok=True)
-        partial.replace(home)
+            onnx_files = write_onnx(partial, int8=options.int8)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(f'SentenceTransformer("{output}")')
-    for route, numbers in files.items():
-        folder = Path(output) / "onnx" / route
-        print(f"{folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
+
+    print(f'SentenceTransformer("{options.output}")')
+    for route, numbers in onnx_files.items():
+        onnx_folder = Path(options.output) / "onnx" / route
+        print(f"{onnx_folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
-            print(f"{folder / 'model_quantized.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
+            quantized = onnx_folder / "model_quantized.onnx"
+            print(f"{quantized}: cosine with torch {numbers['cosine_int8']:.4f} or more")
 
 
-def _tokenizer(given: list[str] | None) -> Any:
+def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":
+    """The encoder with its settings; None for an export, whose files are copied as they are."""
+    from hf_xlsr.encoders.assembly import single_route
+    from hf_xlsr.encoders.loading import load_encoder
+    from hf_xlsr.encoders.reading import read_saved
+
+    if source.model_type:
+        model = read_saved(source, _tokenizer(options.tokenizer)).detached().assemble()
+    elif not options.route and (Path(source.path) / "modules.json").is_file():
+        return None
+    else:
+        model = load_encoder(options.model, "cpu")
+    return single_route(model, options.route) if options.route else model
+
+
+def _copy_files(files: Mapping[str, Path], folder: Path) -> None:
+    for name, file in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / name)
+
+
+def _copy_card(run: Path, folder: Path) -> None:
+    """Copies the card and the plots of a run, which describe all routes."""
+    from hf_xlsr.runs.card import PLOTS
+
+    for file in map(run.joinpath, ("model/README.md", *PLOTS)):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
+
+
+def _tokenizer(folders: list[str] | None) -> Any:
     """The tokenizer of `--tokenizer`, or one for each language; None if it is not given."""
     from hf_xlsr.encoders.reading import read_tokenizer
 
-    if not given:
+    if not folders:
         return None
-    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        return read_tokenizer(given[0], "--tokenizer")
-    return {name: read_tokenizer(path, "--tokenizer") for name, path in parse_named(given, "--tokenizer").items()}
+    first = folders[0]
+    if len(folders) == 1 and ("=" not in first or Path(first).exists()):
+        return read_tokenizer(first, "--tokenizer")
+    folder_of_language = parse_named(folders, "--tokenizer")
+    return {language: read_tokenizer(folder, "--tokenizer") for language, folder in folder_of_language.items()}
 
 
-@extended(*TEXT_OPTIONS)
-def prune(
-    model: Annotated[str, typer.Argument(help=MODEL)],
-    output: Annotated[str, typer.Option(help="Folder, new or empty.")],
-    texts: Annotated[list[str] | None, TEXTS] = None,
+@dataclass(kw_only=True)
+class PruneOptions(TextOptions):
+    """Options of `hf-xlsr prune`."""
+
+    model: Annotated[str, typer.Argument(help=MODEL)]
+    output: Annotated[str, typer.Option(help="Folder, new or empty.")]
+    texts: Annotated[list[str] | None, TEXTS] = None
     recipe: Annotated[
         str | None, typer.Option(help="Instead of --texts: the training data of this recipe, name or file.")
-    ] = None,
-    layers: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="Layers to keep, from 0; by default all.")
-    ] = None,
+    ] = None
+    layers: Annotated[str | None, typer.Option(metavar="N,N,...", help="Layers to keep, from 0; by default all.")] = (
+        None
+    )
     vocab_size: Annotated[
         int | None, typer.Option(help="Tokens to keep, the most frequent; by default all in the texts.", min=1)
-    ] = None,
-    **given: Any,
-) -> None:
+    ] = None
+
+    def layer_numbers(self) -> list[int] | None:
+        if self.layers is None:
+            return None
+        try:
+            return [int(number) for number in self.layers.split(",")]
+        except ValueError:
+            raise XlsrError(f"--layers must be numbers separated by commas, got '{self.layers}'.") from None
+
+
+def prune(options: PruneOptions) -> None:
     """Make an encoder smaller: the tokens of some texts, and some of its layers.
 
     The embedding of a text changes only where its tokens do, unless layers are dropped: train such a model, see
@@ -120,115 +161,141 @@ def prune(
     """
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.loading import load_encoder
-    from hf_xlsr.export import card
+    from hf_xlsr.export.card import code, public_path
     from hf_xlsr.export.hub import CARD, is_hub_id
     from hf_xlsr.export.pruning import prune as prune_model
     from hf_xlsr.export.sentence_transformer import save_export
     from hf_xlsr.runs.card import card_of_model
-    from hf_xlsr.runs.recipe import load_runs
 
     transformers_logging.disable_progress_bar()
-    if bool(texts) == bool(recipe):
+    if bool(options.texts) == bool(options.recipe):
         raise XlsrError("Give either --texts or --recipe.")
-    try:
-        numbers = None if layers is None else [int(number) for number in layers.split(",")]
-    except ValueError:
-        raise XlsrError(f"--layers must be numbers separated by commas, got '{layers}'.") from None
-    home = new_folder(output)
-    if recipe:
-        run = load_runs(recipe)[0]
-        languages, words = list(run.recipe.languages), _training_texts(run)
-    else:
-        found = read_texts(model, texts or [], given, Quarantine())
-        languages, words = list(found), chain.from_iterable(found.values())
-    pruned, report = prune_model(load_encoder(model, "cpu"), words, layers=numbers, vocab_size=vocab_size)
-    save_export(pruned, home)
-    chosen: dict[str, Any] = {"language": languages}
-    if is_hub_id(model) and not Path(model).exists():
-        chosen["base_model"] = model
-    (tokens, left), (layers_before, layers_after) = report["tokens"], report["layers"]
+    layers = options.layer_numbers()
+    folder = new_folder(options.output)
+    languages, texts = _texts_to_keep(options)
+
+    encoder = load_encoder(options.model, "cpu")
+    pruned, report = prune_model(encoder, texts, layers=layers, vocab_size=options.vocab_size)
+    save_export(pruned, folder)
+
+    metadata: dict[str, Any] = {"language": languages}
+    if is_hub_id(options.model) and not Path(options.model).exists():
+        metadata["base_model"] = options.model
+    tokens_before, tokens_after = report["tokens"]
+    layers_before, layers_after = report["layers"]
     origin = (
-        f"Pruned from {card.code(card.public_path(model))} for {', '.join(map(card.code, languages))}: "
-        f"{left:,} of {tokens:,} tokens, {layers_after} of {layers_before} layers."
+        f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: "
+        f"{tokens_after:,} of {tokens_before:,} tokens, {layers_after} of {layers_before} layers."
     )
-    (home / CARD).write_text(card_of_model(str(home), chosen, origin), "utf-8")
-    print(json.dumps({"output": output, **report}, indent=2))
+    (folder / CARD).write_text(card_of_model(str(folder), metadata, origin), "utf-8")
+    print(json.dumps({"output": options.output, **report}, indent=2))
 
 
-def _training_texts(run: Any) -> Iterator[str]:
+def _texts_to_keep(options: PruneOptions) -> tuple[list[str], Iterable[str]]:
+    """The languages, and the texts whose tokens stay."""
+    from hf_xlsr.data.formats.quarantine import Quarantine
+    from hf_xlsr.runs.recipe import load_runs
+
+    if options.recipe:
+        run = load_runs(options.recipe)[0]
+        return list(run.recipe.languages), _training_texts(run)
+    streams = read_texts(options.model, options.texts or [], options, Quarantine())
+    return list(streams), chain.from_iterable(streams.values())
+
+
+def _training_texts(run: "Method") -> Iterator[str]:
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.data.sources import open_source, parse_sources
     from hf_xlsr.runs.inputs import check_inputs
 
     check_inputs([run])
-    content = run.recipe
-    for source in parse_sources(content.data.train):
-        for row in open_source(source, languages=content.languages, quarantine=Quarantine(), seed=content.seed):
-            yield from (row["source"], row["target"])
+    recipe = run.recipe
+    for source in parse_sources(recipe.data.train):
+        for row in open_source(source, languages=recipe.languages, quarantine=Quarantine(), seed=recipe.seed):
+            yield row["source"]
+            yield row["target"]
 
 
-Place = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
+@dataclass(kw_only=True)
+class PushOptions:
+    """Options of `hf-xlsr push`."""
 
-
-def push(
-    model: Place,
-    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="Repository of the encoder.")],
-    private: Annotated[bool, typer.Option("--private", help="Make it private; the training state always is.")] = False,
+    model: Annotated[str, typer.Argument(help=MODEL)]
+    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="Repository of the encoder.")]
+    private: Annotated[bool, typer.Option("--private", help="Make it private; the training state always is.")] = False
     what: Annotated[
         Literal["encoder", "training", "all"],
         typer.Option(help="What to push; the training state goes to OWNER/NAME-training."),
-    ] = "encoder",
+    ] = "encoder"
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Write to a repository that was not pushed from here.")
-    ] = False,
-    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
-) -> None:
+    ] = False
+    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None
+
+
+def push(options: PushOptions) -> None:
     """Push a run or a model to the Hub.
 
     The access token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted upload.
     """
     from hf_xlsr.runs.publish import push_run
 
-    for one in push_run(model, repo, what=what, private=private, exist_ok=exist_ok, message=message):
-        shown = "private" if one.private else "public"
-        print(f"{one.url} ({shown}): {one.files} files, {one.size / 1e6:.1f} MB")
+    uploads = push_run(
+        options.model,
+        options.repo,
+        what=options.what,
+        private=options.private,
+        exist_ok=options.exist_ok,
+        message=options.message,
+    )
+    for upload in uploads:
+        visibility = "private" if upload.private else "public"
+        print(f"{upload.url} ({visibility}): {upload.files} files, {upload.size / 1e6:.1f} MB")
 
 
-def card(
-    model: Place,
-    output: Annotated[
-        str | None, typer.Option(help="File; by default README.md of the model, and of its run.")
-    ] = None,
+@dataclass(kw_only=True)
+class CardOptions:
+    """Options of `hf-xlsr card`."""
+
+    model: Annotated[str, typer.Argument(help=MODEL)]
+    output: Annotated[str | None, typer.Option(help="File; by default README.md of the model, and of its run.")] = None
     license: Annotated[
         str | None, typer.Option(help="Licence of the weights by its name on the Hub, e.g. apache-2.0.")
-    ] = None,
+    ] = None
     base_model: Annotated[
         list[str] | None, typer.Option(metavar="OWNER/NAME", help="Models on the Hub that it started from.")
-    ] = None,
+    ] = None
     datasets: Annotated[
         list[str] | None, typer.Option(metavar="OWNER/NAME", help="Datasets on the Hub that it was trained on.")
-    ] = None,
-) -> None:
+    ] = None
+
+
+def card(options: CardOptions) -> None:
     """Write the card of a run or a model."""
     from hf_xlsr.encoders.reading import find_model
     from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text
 
-    folder = RunFolder(model)
-    of_run = folder.recipe.is_file()
-    own = [folder.card, folder.model / "README.md"] if of_run else [Path(find_model(model).path) / "README.md"]
-    if not (of_run or output or own[0].parent.is_dir()):  # a new folder would hide the model on the Hub
-        raise XlsrError(f"'{model}' is on the Hub. Name the file of its card with --output.")
-    places = [Path(output)] if output else own
-    for place in places:
-        check_writable(place, "--output" if output else "the card")
-    given = {"license": license, "base_model": base_model, "datasets": datasets}
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value}
-    text = (card_of_run if of_run else card_of_model)(model, chosen)
-    for place in places:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_text(place, text)
-        print(place)
+    folder = RunFolder(options.model)
+    is_run = folder.recipe.is_file()
+    if is_run:
+        files = [folder.card, folder.model / "README.md"]
+    else:
+        files = [Path(find_model(options.model).path) / "README.md"]
+        if not options.output and not files[0].parent.is_dir():  # a new folder would hide the model on the Hub
+            raise XlsrError(f"'{options.model}' is on the Hub. Name the file of its card with --output.")
+    if options.output:
+        files = [Path(options.output)]
+    for file in files:
+        check_writable(file, "--output" if options.output else "the card")
+
+    metadata = {"license": options.license, "base_model": options.base_model, "datasets": options.datasets}
+    stated = {key: value for key, value in metadata.items() if value}
+    write_card = card_of_run if is_run else card_of_model
+    text = write_card(options.model, stated)
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+        print(file)

@@ -1,100 +1,122 @@
 """The verb `plot` of the `hf-xlsr` command: a command for each kind of plot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import (
-    HELP,
-    MODEL,
-    REQUIRED,
-    Verb,
-    data_options,
-    encoder_options,
-    extended,
-    labelled,
-    load_labelled,
-    shared,
-)
+from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, ReadingOptions, labelled, load_labelled
+from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.utils.errors import XlsrError
 
-plot = typer.Typer(help="Plot translation pairs or retrieved languages.", context_settings=HELP, add_completion=False)
+PICTURE = typer.Option(help="The picture: .png, .pdf or .svg.")
 
 
-def _checked(output: str) -> str:
-    from hf_xlsr.utils.files import check_writable
+@dataclass(kw_only=True)
+class PairsOptions(ModelOptions, ReadingOptions):
+    """Translations to plot."""
 
-    if Path(output).suffix not in (".png", ".pdf", ".svg"):
-        raise typer.BadParameter("the picture must end in .png, .pdf or .svg.")
-    check_writable(output, "--output")
-    return output
-
-
-Picture = Annotated[str, typer.Option(help="The picture: .png, .pdf or .svg.", callback=_checked)]
-Model = Annotated[str, typer.Argument(help=MODEL)]
-Models = Annotated[list[str], typer.Argument(help="Models; LABEL=PATH names one in the plot.")]
-Results = Annotated[list[str], typer.Argument(help="Results files; LABEL=PATH names one in the plot.")]
-Pairs = Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=2, max=100)]
+    output: Annotated[str, PICTURE]
+    data: Annotated[list[str], DATA]
+    seed: Annotated[int, SEED] = 1
 
 
-@plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared(data=REQUIRED, seed=1))
-def tsne(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
+@dataclass(kw_only=True)
+class TsneOptions(PairsOptions):
+    """Options of `hf-xlsr plot tsne`."""
+
+    model: Annotated[str, typer.Argument(help=MODEL)]
+    pairs: Annotated[int, typer.Option(help="Random pairs of the two languages to plot.", min=2, max=100)] = 15
+
+
+def tsne(options: TsneOptions) -> None:
     """Plot embeddings of translations on a plane."""
     from hf_xlsr.evaluation.plots import plot_tsne
     from hf_xlsr.evaluation.rows import both_sides
 
-    chosen, vectors = _encoded({"model": model}, pairs, given, most=1)
-    ((languages, rows),) = chosen.items()
-    print(plot_tsne(output, *vectors["model"][languages], *both_sides(rows), languages, seed=given["seed"]))
+    rows_of_pair, vectors = _encoded({"model": options.model}, options.pairs, options, single=True)
+    ((languages, rows),) = rows_of_pair.items()
+    sides = vectors["model"][languages]
+    print(plot_tsne(options.output, *sides, *both_sides(rows), languages, seed=options.seed))
 
 
-@plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared(data=REQUIRED, seed=1))
-def spaces(
-    models: Models,
-    output: Picture,
-    pairs: Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=5, max=2000)] = 500,
-    **given: Any,
-) -> None:
+@dataclass(kw_only=True)
+class SpacesOptions(PairsOptions):
+    """Options of `hf-xlsr plot spaces`."""
+
+    models: Annotated[list[str], typer.Argument(help="Models; LABEL=PATH names one in the plot.")]
+    pairs: Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=5, max=2000)] = 500
+
+
+def spaces(options: SpacesOptions) -> None:
     """Plot the spaces of several models, a panel for each language pair."""
     from hf_xlsr.evaluation.plots import plot_spaces
 
-    _, found = _encoded(labelled(models), pairs, given)
-    print(plot_spaces(output, found, seed=given["seed"]))
+    _, vectors = _encoded(labelled(options.models), options.pairs, options)
+    print(plot_spaces(options.output, vectors, seed=options.seed))
 
 
-@plot.command(cls=Verb, context_settings=HELP)
-def languages(results: Results, output: Picture) -> None:
+@dataclass(kw_only=True)
+class LanguagesOptions:
+    """Options of `hf-xlsr plot languages`."""
+
+    results: Annotated[list[str], typer.Argument(help="Results files; LABEL=PATH names one in the plot.")]
+    output: Annotated[str, PICTURE]
+
+
+def languages(options: LanguagesOptions) -> None:
     """Plot which languages retrieval finds."""
     from hf_xlsr.evaluation.plots import plot_languages
 
-    print(plot_languages(output, load_labelled(results)))
+    _check_picture(options.output)
+    print(plot_languages(options.output, load_labelled(options.results)))
 
 
-def _encoded(models: Mapping[str, str], pairs: int, given: dict[str, Any], most: int | None = None) -> Any:
-    """Random rows by language pair, and vectors of both sides by model and language pair."""
+def _check_picture(output: str) -> None:
+    from hf_xlsr.utils.files import check_writable
+
+    if Path(output).suffix not in (".png", ".pdf", ".svg"):
+        raise XlsrError(f"--output must end in .png, .pdf or .svg, got '{output}'.")
+    check_writable(output, "--output")
+
+
+def _encoded(models: Mapping[str, str], count: int, options: PairsOptions, single: bool = False) -> Any:
+    """Random rows by language pair, and vectors of both sides by model and language pair.
+
+    Args:
+        models: Folder or Hub id by label.
+        count: Number of rows of each language pair.
+        options: The data, and how they are encoded.
+        single: Refuse data of several language pairs.
+    """
     from hf_xlsr.encoders.loading import check_choice, load_encoder
     from hf_xlsr.evaluation.pairs import encode_pairs
     from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS
     from hf_xlsr.evaluation.reading import read_pairs
     from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 
-    options = encoder_options(given)
+    _check_picture(options.output)
+    encoder_options = options.encoder_options()
     for model in models.values():
-        check_choice(model, options.device, options.dtype)
-    groups = by_pair(read_pairs(PROTOCOLS[0], data_options(given), {}).rows)
-    if most and len(groups) > most:
-        named = ", ".join(map("-".join, groups))
-        raise XlsrError(f"the data contain the language pairs {named}; choose one with --languages.")
-    chosen = {pair: random_rows(rows, pairs, given["seed"]) for pair, rows in groups.items()}
-    found: dict[str, dict[tuple[str, str], Any]] = {}
+        check_choice(model, encoder_options.device, encoder_options.dtype)
+
+    groups = by_pair(read_pairs(PROTOCOLS[0], options.data_options(options.data), {}).rows)
+    if single and len(groups) > 1:
+        pairs = ", ".join(map("-".join, groups))
+        raise XlsrError(f"the data contain the language pairs {pairs}; choose one with --languages.")
+    rows_of_pair = {pair: random_rows(rows, count, options.seed) for pair, rows in groups.items()}
+
+    vectors: dict[str, dict[tuple[str, str], Any]] = {}
     for label, model in models.items():
-        encoder, found[label] = load_encoder(model, options.device, options.dtype), {}
-        for pair, rows in chosen.items():
-            found[label][pair] = encode_pairs(encoder, *both_sides(rows), pair, **options.encoding)
-    return chosen, found
+        encoder = load_encoder(model, encoder_options.device, encoder_options.dtype)
+        vectors[label] = {}
+        for pair, rows in rows_of_pair.items():
+            vectors[label][pair] = encode_pairs(encoder, *both_sides(rows), pair, **encoder_options.encoding)
+    return rows_of_pair, vectors
+
+
+plot = typer.Typer(help="Plot translation pairs or retrieved languages.", context_settings=HELP, add_completion=False)
+for verb in (tsne, spaces, languages):
+    add_verb(plot, verb)

@@ -1,123 +1,162 @@
 """The verbs `train`, `prepare`, `recipes` and `corpora`."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from hf_xlsr.runs.own_data import OwnData
 from hf_xlsr.utils.tasks import import_ahead
 
-WIDTH, SHOWN_LANGUAGES = 80, 15
-Word = Annotated[str | None, typer.Argument(help="Only entries that contain this text.")]
-Recipe = Annotated[str, typer.Argument(help="Name of a built-in recipe, or path of a YAML file.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only these runs of a list.", metavar="RUN")]
+SHOWN_LANGUAGES = 15
+LAYOUT = textwrap.TextWrapper(
+    80, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False
+)
+# Name -> lines of text, by the group of the name.
+Groups = dict[str, dict[str, list[str]]]
 
 
-def train(
-    context: typer.Context,
-    recipe: Recipe,
-    only: Only = None,
-    show: Annotated[bool, typer.Option("--show", help="Print the resolved recipe and stop.")] = False,
-) -> int:
-    """Train by a recipe, evaluate, export, write the card.
+@dataclass(kw_only=True)
+class RecipeOptions(OwnData):
+    """A recipe with what is changed of it."""
 
-    Any key of the recipe may follow as --key value, e.g. --seed 2 or --training.learning_rate 1e-3.
-    """
+    recipe: Annotated[str, typer.Argument(help="Name of a built-in recipe, or path of a YAML file.")]
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="--KEY VALUE",
+            help="Any key of the recipe: --seed 2, --data.max_length 64. Keys of training and keys whose last part "
+            "is unique need no section: --learning_rate 1e-3, --pooling cls. docs/recipes.md lists all keys.",
+            show_default=False,
+        ),
+    ] = None
+    only: Annotated[list[str] | None, typer.Option(help="Only these runs of a list.", metavar="RUN")] = None
+
+
+@dataclass(kw_only=True)
+class TrainOptions(RecipeOptions):
+    """Options of `hf-xlsr train`."""
+
+    show: Annotated[bool, typer.Option("--show", help="Print the resolved recipe and stop.")] = False
+
+
+def train(options: TrainOptions) -> int:
+    """Train by a recipe, evaluate, export, write the card."""
     from hf_xlsr.runs.recipe import load_runs
 
-    runs = load_runs(recipe, context.args, only=only)
-    if show:
+    runs = load_runs(options.recipe, options.overrides or (), options.only, own_data=options)
+    if options.show:
         import yaml
 
-        print(yaml.safe_dump_all([run.recipe.settings() for run in runs], sort_keys=False, allow_unicode=True), end="")
+        settings = [run.recipe.settings() for run in runs]
+        print(yaml.safe_dump_all(settings, sort_keys=False, allow_unicode=True), end="")
         return 0
+
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.train import train_recipe
 
-    done = [len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()) for run in runs]
-    if waiting := [run for run, finished in zip(runs, done, strict=True) if not finished]:
+    waiting = list(runs)
+    if len(runs) > 1:
+        waiting = [run for run in runs if not RunFolder(run.recipe.output_dir).done(run.recipe.settings())]
+    if waiting:
         check_inputs(waiting)
-    for run, finished in zip(runs, done, strict=True):
-        if finished:
+    for run in runs:
+        if run not in waiting:
             print(f"{run.recipe.name} is done: {run.recipe.output_dir}")
         elif train_recipe(run).stopped:
             return 130
     return 0
 
 
-def prepare(
-    context: typer.Context,
-    recipe: Recipe,
-    only: Only = None,
-    num_proc: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
-) -> None:
+@dataclass(kw_only=True)
+class PrepareOptions(RecipeOptions):
+    """Options of `hf-xlsr prepare`."""
+
+    num_proc: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1
+
+
+def prepare(options: PrepareOptions) -> None:
     """Prepare the data of a recipe ahead of its training.
 
-    They go to the cache, where runs find them. A killed call resumes. Any key of the recipe may follow as --key value.
+    They go to the cache, where runs find them. A killed call resumes.
     """
-    if num_proc > 1:
+    if options.num_proc > 1:
         import_ahead("transformers", "hf_xlsr.data.conversion", "hf_xlsr.data.preparation")
     from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.recipe import load_runs
     from hf_xlsr.runs.train import prepare_recipe
 
-    runs = load_runs(recipe, [*context.args, "--data.num_proc", str(num_proc)], only=only)
+    overrides = [*(options.overrides or ()), "--data.num_proc", str(options.num_proc)]
+    runs = load_runs(options.recipe, overrides, options.only, own_data=options)
     check_inputs(runs)
     for run in runs:
         run.check_complete()
         print(f"{run.recipe.name}: {run.describe_data(prepare_recipe(run))}")
 
 
-def recipes(word: Word = None) -> None:
+@dataclass(kw_only=True)
+class ListOptions:
+    """Options of `hf-xlsr recipes` and `hf-xlsr corpora`."""
+
+    word: Annotated[str | None, typer.Argument(help="Only entries that contain this text.")] = None
+
+
+def recipes(options: ListOptions) -> None:
     """List the recipes by method, with what they read."""
     from hf_xlsr.runs.inputs import needs
     from hf_xlsr.runs.recipe import load_runs, read_recipe, recipe_names
 
-    found: dict[str, dict[str, list[str]]] = {}
+    groups: Groups = {}
     for name in recipe_names():
-        recipe, runs = read_recipe(name), load_runs(name)
+        recipe = read_recipe(name)
+        runs = load_runs(name)
         languages = recipe.get("languages") or ["any language"]
-        facts = [" ".join(languages) if len(languages) <= SHOWN_LANGUAGES else f"{len(languages)} languages"]
-        facts += [f"{len(runs)} runs"] if len(runs) > 1 else []
-        inputs = dict.fromkeys(part for run in runs for part in needs(run.recipe))
-        texts = [str(recipe.get("description", "")), f"{', '.join(facts)}; needs {', '.join(inputs)}"]
-        found.setdefault(runs[0].name, {})[name] = texts
-    _print_groups(found, word)
+        facts = [" ".join(languages)]
+        if len(languages) > SHOWN_LANGUAGES:
+            facts = [f"{len(languages)} languages"]
+        if len(runs) > 1:
+            facts.append(f"{len(runs)} runs")
+        inputs: dict[str, None] = {}
+        for run in runs:
+            inputs |= dict.fromkeys(needs(run.recipe))
+        lines = [str(recipe.get("description", "")), f"{', '.join(facts)}; needs {', '.join(inputs)}"]
+        groups.setdefault(runs[0].name, {})[name] = lines
+    _print_groups(groups, options.word or "")
 
 
-def corpora(word: Word = None) -> None:
+def corpora(options: ListOptions) -> None:
     """List the named corpora by kind."""
     from hf_xlsr.data.corpora.loading import corpora_table
 
-    found: dict[str, dict[str, list[str]]] = {}
+    groups: Groups = {}
     for row in corpora_table():
-        origin = row["source"] if row["hub_id"] == "-" else f"{row['source']}, {row['hub_id']}"
-        texts = [f"{row['languages']}; {row['size']}; splits {row['splits']}", f"{origin}; licence: {row['licence']}"]
-        found.setdefault(row["kind"], {})[row["name"]] = [*texts, *([row["note"]] if row["note"] != "-" else [])]
-    _print_groups(found, word)
+        origin = row["source"]
+        if row["hub_id"] != "-":
+            origin += f", {row['hub_id']}"
+        lines = [f"{row['languages']}; {row['size']}; splits {row['splits']}", f"{origin}; licence: {row['licence']}"]
+        if row["note"] != "-":
+            lines.append(row["note"])
+        groups.setdefault(row["kind"], {})[row["name"]] = lines
+    _print_groups(groups, options.word or "")
 
 
-def _print_groups(groups: Mapping[str, Mapping[str, Sequence[str]]], word: str | None) -> None:
+def _print_groups(groups: Mapping[str, Mapping[str, Sequence[str]]], word: str) -> None:
     """Prints names with indented texts below, in groups; with a word, those that contain it."""
-    shown = 0
+    count = 0
     for group, entries in groups.items():
-        chosen = {
-            name: texts
-            for name, texts in entries.items()
-            if (word or "").casefold() in " ".join((group, name, *texts)).casefold()
-        }
-        if chosen:
-            print(f"{chr(10) if shown else ''}{group}")
-        for name, texts in chosen.items():
+        is_first = True
+        for name, lines in entries.items():
+            if word.casefold() not in " ".join((group, name, *lines)).casefold():
+                continue
+            if is_first:
+                print(f"\n{group}" if count else group)
+                is_first = False
             print(f"  {name}")
-            for text in texts:
-                layout = textwrap.TextWrapper(WIDTH, break_on_hyphens=False, break_long_words=False)
-                layout.initial_indent = layout.subsequent_indent = " " * 6
-                print(layout.fill(" ".join(text.split())))
-        shown += len(chosen)
-    if not shown:
+            for line in lines:
+                print(LAYOUT.fill(" ".join(line.split())))
+            count += 1
+    if not count:
         print(f"nothing found for '{word}'")

@@ -28,12 +28,15 @@ INTRODUCTION = f"""# Keys of recipes
 `{COMMAND}` writes this page from the code that validates recipes.
 
 A recipe is a YAML file; [train.md](train.md) shows some. Every key is also an option of the command line, as
-`--section.key value`, or by its last part if that is unique. An unknown key or an invalid value is an error before
+`--section.key value`. A key of `training` needs no section (`--learning_rate`), nor does another one whose last part is
+unique (`--pooling`). An unknown key or an invalid value is an error before
 anything starts. The section of a method lists the keys that it adds, or whose type or default it changes."""
 STOCK = """These mean what they mean in
 [TrainingArguments](https://huggingface.co/docs/transformers/main_classes/trainer):"""
 WIDTH = 120
 EVERY = ("adapters", "card")  # sections that are the same for every method
+BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+# Name, type, default and meaning of a key or an option.
 Row = tuple[str, str, str, str]
 # Keys that a loaded recipe no longer has.
 LOADING: list[Row] = [
@@ -46,55 +49,84 @@ LOADING: list[Row] = [
 
 def reference() -> str:
     """The page of all keys, in Markdown."""
-    training = training_section(XlsrTrainingArguments)
-    of_stock, of_ours = (
-        {field.name: field.default for field in dataclasses.fields(kind)}
-        for kind in (TrainingArguments, XlsrTrainingArguments)
-    )
-    stock = {name for name, default in of_stock.items() if of_ours.get(name) == default}
-    rows = list(_rows(training))
-    ours = [row for row in rows if row[0] not in stock]
-    common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(rows)}
-    parts = [INTRODUCTION, "## Every recipe", _table([*LOADING, *_rows(Recipe)])]
+    stock = _stock_arguments()
+    training = list(_rows(training_section(XlsrTrainingArguments)))
+    added = [row for row in training if row[0] not in stock]
+    tables = _tables_of_methods(training)
+
+    page = [INTRODUCTION, "## Every recipe", table([*LOADING, *_rows(Recipe)])]
     for section in ("data", *EVERY):
-        parts += [f"## `{section}` of every recipe", _table(_rows(_section(Recipe, section)))]
-    parts += ["## A source", _table(_rows(Source)), "## `training` of every recipe", _table(ours)]
-    users: dict[tuple[str, str], list[str]] = {}  # title and table -> methods
+        page += [f"## `{section}` of every recipe", table(_rows(_section(Recipe, section)))]
+    page += ["## A source", table(_rows(Source)), "## `training` of every recipe", table(added)]
+
+    for (title, keys), methods in tables.items():
+        if len(methods) > 1:
+            page += [f"## {title} of {', '.join(f'`{name}`' for name in methods)}", keys]
     for name, method in METHODS.items():
-        for section, keys in _sections(method).items():
-            if section not in EVERY and (own := [row for row in keys if row not in common.get(section, ())]):
-                users.setdefault((f"`{section}`" if section else "Top level", _table(own)), []).append(name)
-    for (title, table), methods in users.items():
-        parts += [f"## {title} of {', '.join(f'`{name}`' for name in methods)}", table] if len(methods) > 1 else []
+        page += [f"## Method `{name}`", method.paper]
+        for (title, keys), methods in tables.items():
+            if methods == [name]:
+                page += [f"### {title}", keys]
+
+    names = ", ".join(f"`{row[0]}`" for row in training if row[0] in stock)
+    page += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
+    return "\n\n".join(page) + "\n"
+
+
+def _stock_arguments() -> set[str]:
+    """Training arguments of transformers whose defaults our arguments keep."""
+    ours = {field.name: field.default for field in dataclasses.fields(XlsrTrainingArguments)}
+    return {field.name for field in dataclasses.fields(TrainingArguments) if ours.get(field.name) == field.default}
+
+
+def _tables_of_methods(training: Iterable[Row]) -> dict[tuple[str, str], list[str]]:
+    """Title and table of the keys that methods add or change -> the methods that have this table."""
+    common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(training)}
+    methods_of_table: dict[tuple[str, str], list[str]] = {}
     for name, method in METHODS.items():
-        own_tables = [(title, table) for (title, table), methods in users.items() if methods == [name]]
-        parts += [f"## Method `{name}`", method.paper, *(f"### {title}\n\n{table}" for title, table in own_tables)]
-    names = ", ".join(f"`{row[0]}`" for row in rows if row[0] in stock)
-    parts += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
-    return "\n\n".join(parts) + "\n"
+        for section, rows in _sections(method).items():
+            changed = [row for row in rows if row not in common.get(section, ())]
+            if changed and section not in EVERY:
+                title = f"`{section}`" if section else "Top level"
+                methods_of_table.setdefault((title, table(changed)), []).append(name)
+    return methods_of_table
 
 
 def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:
-    found = recipe.model_fields[key].annotation
-    return found if isinstance(found, type) and issubclass(found, Section) and found.model_fields else None
+    """The section of a key; None for other keys and for sections without keys."""
+    annotation = recipe.model_fields[key].annotation
+    is_section = isinstance(annotation, type) and issubclass(annotation, Section)
+    return annotation if is_section and annotation.model_fields else None
 
 
 def _sections(method: type[Method]) -> dict[str, list[Row]]:
     """The keys of a method by section; those of the top under an empty name."""
     recipe = method.recipe_class
-    inside = {key: section for key in recipe.model_fields if (section := _section(recipe, key))}
-    top = [row for row in _rows(recipe) if row[0] not in {*inside, "model", "training", "method"}]
-    sections = {**inside, "model": method.model_section, "training": training_section(method.arguments_class)}
-    return {"": top, **{key: list(_rows(section)) for key, section in sections.items()}}
+    sections: dict[str, Any] = {}
+    for key in recipe.model_fields:
+        section = _section(recipe, key)
+        if section:
+            sections[key] = section
+    top = [row for row in _rows(recipe) if row[0] not in {*sections, "model", "training", "method"}]
+    sections |= {"model": method.model_section, "training": training_section(method.arguments_class)}
+    return {"": top} | {key: list(_rows(section)) for key, section in sections.items()}
 
 
 def _rows(section: type[BaseModel] | None) -> Iterator[Row]:
-    for name, field in section.model_fields.items() if section else ():
-        default = "" if field.is_required() else _shown_default(field.default)
+    if section is None:
+        return
+    for name, field in section.model_fields.items():
+        default = "" if field.is_required() else shown_default(field.default)
         yield name, shown_type(field), default, field.description or ""
 
 
-def _shown_default(value: Any) -> str:
+def shown_default(value: Any) -> str:
+    """A default in the spelling of YAML; empty for none.
+
+    Examples:
+        >>> shown_default(0.5), shown_default(["a", 1]), shown_default(None)
+        ('0.5', '[a, 1]', '')
+    """
     if value is None or isinstance(value, BaseModel) or value in ("", {}, []):
         return ""
     return json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
@@ -111,32 +143,47 @@ def shown_type(field: FieldInfo) -> str:
         return "source or list of sources"
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
         return "mapping"
-    return _shown_hint(field.annotation) + _shown_bounds(field.metadata)
+    return shown_hint(field.annotation) + _shown_bounds(field.metadata)
 
 
 def _shown_bounds(metadata: Iterable[Any]) -> str:
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    bounds = [(sign, getattr(part, key, None)) for part in metadata for key, sign in signs.items()]
-    return ",".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    bounds = []
+    for constraint in metadata:
+        for attribute, sign in BOUNDS.items():
+            bound = getattr(constraint, attribute, None)
+            if bound is not None:
+                bounds.append(f" {sign} {bound:g}")
+    return ",".join(bounds)
 
 
-def _shown_hint(hint: Any) -> str:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+def shown_hint(hint: Any) -> str:
+    """The name of a type, without None; of several, of literals and of enumerations, all with `|` between.
+
+    Examples:
+        >>> shown_hint(int | None), shown_hint(typing.Literal["a", "b"]), shown_hint(list[str])
+        ('int', '"a" | "b"', 'list')
+    """
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is typing.Annotated:
-        return _shown_hint(parts[0]) + _shown_bounds(parts[1:])
+        return shown_hint(arguments[0]) + _shown_bounds(arguments[1:])
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(dict.fromkeys(_shown_hint(part) for part in parts if part is not type(None)))
+        return " | ".join(dict.fromkeys(shown_hint(argument) for argument in arguments if argument is not type(None)))
     if origin is typing.Literal:
-        return " | ".join(json.dumps(part) for part in parts)
-    if members := getattr(hint, "__members__", None):
+        return " | ".join(map(json.dumps, arguments))
+    members = getattr(hint, "__members__", None)
+    if members:
         return " | ".join(json.dumps(member.value) for member in members.values())
     return getattr(origin or hint, "__name__", str(hint))
 
 
-def _table(rows: Iterable[Row]) -> str:
-    cells = ((f"`{key}`", f"`{kind}`", f"`{default}`" if default else "", text) for key, kind, default, text in rows)
-    lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
-    return "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(lines)
+def table(rows: Iterable[Row], heading: str = "key") -> str:
+    """A table of keys or options in Markdown."""
+    lines = [f"| {heading} | type | default | meaning |", "|---|---|---|---|"]
+    for key, kind, default, meaning in rows:
+        cells = (f"`{key}`", f"`{kind}`", f"`{default}`" if default else "", meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:

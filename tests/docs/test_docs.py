@@ -28,7 +28,8 @@ from hf_xlsr.data.sources import check_source
 from hf_xlsr.evaluation.protocol import find_protocols
 from hf_xlsr.evaluation.suites.suite import Suite
 from hf_xlsr.runs.methods import METHODS
-from hf_xlsr.runs.recipe import load_runs, parse_yaml
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.yaml import parse_yaml
 from hf_xlsr.utils.errors import XlsrError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,9 +135,9 @@ def run_verb(words: list[str]) -> None:
     assert verb in cli.VERBS, f"there is no verb '{verb}'"
     if "--help" in words:
         return
-    context, options = parsed(words)
+    options = parsed(words)
     if verb == "train":
-        return run_training(words, options, context.args)
+        return run_training(words, options)
     if OF_THE_HUB.search(text) or verb == "push":
         return void(find_protocols(options.protocol) if verb == "evaluate" and options.protocol else None)
     if verb == "evaluate" and options.data and options.data[0] == "bible":
@@ -153,16 +154,16 @@ def call(words: list[str]) -> None:
     assert status == 0, f"hf-xlsr {' '.join(words)} failed: {errors.getvalue()[-500:]}"
 
 
-def parsed(words: list[str]) -> tuple[Any, Any]:
-    """The context and the options of a command, none of which may be unknown."""
+def parsed(words: list[str]) -> Any:
+    """The options of a command, none of which may be unknown."""
     command, rest = cli.load_verb(words[0]), words[1:]
     while subcommands := getattr(command, "commands", None):
         command, rest = subcommands[rest[0]], rest[1:]
-    context = command.make_context(words[0], rest)
-    return context, SimpleNamespace(**context.params)
+    values = command.make_context(words[0], rest).params
+    return SimpleNamespace(**{name: value or None for name, value in values.items()})
 
 
-def run_training(words: list[str], options: Any, overrides: list[str]) -> None:
+def run_training(words: list[str], options: Any) -> None:
     """Resolves the recipe with its overrides and, where it is small, trains a step of it."""
     recipe = options.recipe
     if recipe.startswith("hf_xlsr/recipes/"):
@@ -170,12 +171,12 @@ def run_training(words: list[str], options: Any, overrides: list[str]) -> None:
         recipe = Path(recipe).stem
     if options.show:
         return call(words)
-    runs = load_runs(recipe, overrides, only=options.only)
+    runs = load_runs(recipe, options.overrides or (), options.only, own_data=options)
     if recipe in TRAINED:
         data = runs[0].recipe.data
         limited = [split for split in LIMITS if (getattr(data, split) or {}).get("corpus")]
         limits = [word for split in limited for word in (f"--data.{split}.limit", str(LIMITS[split]))]
-        call(["train", recipe, *overrides, *limits, *SHRINK])
+        call(["train", recipe, *words[2:], *limits, *SHRINK])
 
 
 def run_script(words: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +17,11 @@ from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.methods.base import TrainingData
-from hf_xlsr.runs.recipe import guard_source, load_runs, own_options, own_source, parse_yaml
+from hf_xlsr.runs.own_sources import guard_source, own_source
+from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.runs.yaml import parse_yaml
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -45,27 +46,6 @@ def test_overrides_by_full_and_short_name() -> None:
     assert run.recipe.model["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
 
 
-def test_an_encoder_of_the_user_replaces_tokenizer_and_weights(tmp_path: Path) -> None:
-    model = "model: {encoder: {path: old}}\ntokenizer: {path: old}\nstart_from: old"
-    path = write(tmp_path, f"method: lightweight\nlanguages: [en, fr]\n{model}")
-    for words, expected in ((["--seed", "2"], "old"), (["--encoder", "new"], None)):
-        (run,) = load_runs(path, words)
-        assert [run.recipe.tokenizer.path, run.recipe.start_from] == [expected, expected]
-
-
-def test_no_sentence_occurs_twice_in_a_drawn_dev_set(tmp_path: Path) -> None:
-    sources = [f"word {number}" for number in range(200)]
-    rows = [f"{source}\tmot {copy} {number}" for copy in range(3) for number, source in enumerate(sources)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(["en\tfr", *rows]) + "\n", "utf-8")
-    train = ["--train", str(tmp_path / "pairs.tsv"), "--languages", "en,fr"]
-    (run,) = load_runs("finetune", ["--encoder", "x", *train])
-
-    dev = [row["source"] for row in run.evaluation_sets()["dev"]]
-
-    held = [source for source in sources if zlib.crc32(source.encode()) % 10 == 0]
-    assert dev == held and len(held) > 10
-
-
 @pytest.mark.parametrize(
     ("header", "languages", "expected"),
     [
@@ -86,7 +66,6 @@ def test_columns_of_own_tables(header: str, languages: list[str], expected: dict
     for wanted in (["fr", "en"], ["en", "de"]):
         assert guard_source(path, wanted) == {"path": str(path), **pair}
     assert guard_source("bible", languages) == {"corpus": "bible"}
-    assert own_options([("train", "{en,de}.txt"), ("train", "[a, b]")]) == {"train": ["{en,de}.txt", "a", "b"]}
 
 
 def test_guard_sets_of_one_name_are_refused() -> None:
@@ -126,7 +105,7 @@ def test_stages_start_from_the_stage_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (["--learning_rte", "1"], "did you mean 'training.learning_rate'"),
+        (["--learning_rte", "1"], "did you mean --learning_rate?"),
         (["--temperature", "1"], "temperature"),
         (["--seed"], "--seed"),
         (["--seed", "x"], "seed is 'x'"),

@@ -1,0 +1,195 @@
+"""The data, languages and encoders of a user in place of a recipe's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from hf_xlsr.data.columns import MissingColumn, parse_columns
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
+from hf_xlsr.data.languages import language_of_name, nearest_tag
+from hf_xlsr.data.sources import Source, as_list, expand, unset_variables
+from hf_xlsr.runs.inputs import missing_files
+from hf_xlsr.runs.methods import Method
+from hf_xlsr.runs.own_data import OwnData, own_values
+from hf_xlsr.runs.sections import holds_named_sources, holds_sources
+
+SPLITS = ("train", "dev", "test")
+STS_COLUMNS = ("sentence1", "sentence2", "score")
+# A tenth of the training pairs, at most 1,000, is drawn as dev set.
+DEV_MODULUS = 10
+DEV_PAIRS = 1000
+
+
+def with_own_data(recipe: Mapping[str, Any], own: OwnData, method: type[Method]) -> dict[str, Any]:
+    """A recipe on other data, in other languages, or from another encoder.
+
+    - `train` replaces all data of the recipe. Without `dev`, a dev set is drawn from it by the hash of each source
+      sentence; preparation then removes every training row with a sentence of the dev set.
+    - `dev`, `test` and `guard` each replace one set. `columns` applies to `train`, `dev` and `test`.
+    - `encoder` replaces the encoders, with their tokenizer.
+    """
+    content: dict[str, Any] = deepcopy(dict(recipe))
+    if own.languages is not None:
+        codes = ",".join(map(str, own_values("languages", own.languages)))
+        content["languages"] = [code.strip() for code in codes.split(",") if code.strip()]
+    languages = as_list(content.get("languages"))
+
+    if own.train is not None:
+        content.pop("nli", None)
+    data = _own_sets(content.get("data") or {}, own, languages, method)
+    if data:
+        content["data"] = data
+
+    if own.guard is not None:
+        guard = [guard_source(value, languages) for value in own_values("guard", own.guard)]
+        content["evaluation"] = {**(content.get("evaluation") or {}), "guard": guard}
+
+    if own.encoder is not None:
+        encoders = {}
+        for value in own_values("encoder", own.encoder):
+            match = re.fullmatch(r"(?:([\w-]+)=)?(.+)", str(value))
+            if match:
+                encoders[match[1] or ""] = match[2]
+        content["model"] = {**(content.get("model") or {}), **method.encoder_keys(encoders)}
+        for key in ("tokenizer", "start_from"):  # of the recipe's encoder
+            content.pop(key, None)
+    return content
+
+
+def _own_sets(data: Mapping[str, Any], own: OwnData, languages: list[str], method: type[Method]) -> dict[str, Any]:
+    """The section `data` with the sets of a user, and with a dev set drawn from their training data."""
+    section: Any = method.recipe_class.model_fields["data"].annotation
+    data_fields = section.model_fields
+    columns = None if own.columns is None else ",".join(own.columns)
+
+    changed = dict(data)
+    if own.train is not None:
+        for key in data.keys() & data_fields.keys():
+            if holds_sources(data_fields[key]):
+                del changed[key]
+    for split in SPLITS:
+        texts = getattr(own, split)
+        if texts is None:
+            continue
+        sources = [own_source(value, languages, columns) for value in own_values(split, texts)]
+        changed[split] = sources
+        if holds_named_sources(data_fields[split]):
+            changed[split] = {}
+            for source in sources:
+                changed[split].setdefault(Source.parse(source).name, []).append(source)
+
+    if own.train is not None and own.dev is None and not holds_named_sources(data_fields["dev"]):
+        sources = changed["train"]
+        drawn = [drawn_dev(source, len(sources)) for source in sources]
+        changed["dev"] = [source for source in drawn if source]
+    return changed
+
+
+def own_source(value: Any, languages: Sequence[str], columns: str | None = None) -> dict[str, Any]:
+    """A source for a path or corpus of the user; columns of tables are those named like the languages, unless given.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "pairs.tsv"
+        ...     _ = file.write_text("en\\tde\\ngood day\\tguten Tag\\n")
+        ...     own_source(file, ["en", "de"])["columns"]
+        {'source': 'en', 'target': 'de'}
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    source = _written_source(value)
+    if "corpus" in source:
+        return source
+    if columns:
+        return source | _mapped_columns(parse_columns(columns), languages)
+
+    column_of_tag = {}
+    for column in column_names(source["path"]):
+        tag = language_of_name(column, languages)
+        if tag:
+            column_of_tag[tag] = column
+    column_of_language = {}
+    for language in languages:
+        tag = nearest_tag(language, column_of_tag)
+        if tag:
+            column_of_language[language] = column_of_tag[tag]
+
+    if len(column_of_language) > 2:
+        return {**source, "parallel": column_of_language}
+    if len(column_of_language) == 2:
+        sides = dict(zip(("source", "target"), column_of_language.values(), strict=True))
+        return {**source, "columns": sides, "languages": list(column_of_language)}
+    return source
+
+
+def _mapped_columns(columns: dict[str, str], languages: Sequence[str]) -> dict[str, Any]:
+    """Keys of a source with these columns, also the languages where both columns are named after one."""
+    pair = []
+    for side in ("source", "target"):
+        tag = language_of_name(columns.get(side, ""))
+        if tag:
+            pair += [language for language in languages if nearest_tag(language, [tag])]
+    return {"columns": columns, "languages": pair} if len(pair) == 2 else {"columns": columns}
+
+
+def _written_source(value: Any) -> dict[str, Any]:
+    """A corpus or path of the user as a recipe writes a source."""
+    return Source.parse(str(value)).model_dump(exclude_unset=True)
+
+
+def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
+    """A source of pairs or, where the file has columns `sentence1`, `sentence2` and `score`, of scored pairs.
+
+    Pairs are of the languages among `languages`; with fewer than two there, of the file's first two.
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    source = _written_source(value)
+    if "corpus" in source:
+        return source
+    names = column_names(str(value))
+    if set(STS_COLUMNS) <= set(names):
+        return {**source, "columns": {name: name for name in STS_COLUMNS}}
+
+    languages_of_file = [language for name in names if (language := language_of_name(name))]
+    trained = [language for language in languages_of_file if nearest_tag(language, languages)]
+    if len(trained) > 1:
+        return own_source(value, trained)
+    if len(languages_of_file) > 2:  # `id` is Indonesian, or a number
+        languages_of_file = [language for language in languages_of_file if language != "id"]
+    return own_source(value, languages_of_file[:2])
+
+
+def column_names(path: str) -> list[str]:
+    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns and missing files."""
+    if unset_variables(path) or missing_files(Source(path=path)):  # an error of `check_inputs`
+        return []
+    if detect_format(expand_braces(expand(path))[0]) in ("tmx", "po", "mo"):
+        return []
+    try:
+        next(read_rows(expand(path), columns={"source": "\0"}, quarantine=Quarantine()), None)
+    except MissingColumn as error:
+        return list(error.names)
+    return []
+
+
+def drawn_dev(source: Mapping[str, Any], files: int) -> dict[str, Any] | None:
+    """The part of a training source that a dev set is drawn from; None where the source selects its own part."""
+    if "corpus" in source or source.get("hash_split"):
+        return None
+    columns = source.get("parallel") or {"source": "source", **parse_columns(source.get("columns"))}
+    first_column = next(iter(columns.values()))
+    return {
+        **source,
+        "hash_split": "held",
+        "hash_key": first_column,
+        "hash_modulus": DEV_MODULUS,
+        "distinct": True,
+        "sample": max(1, DEV_PAIRS // files),
+    }
