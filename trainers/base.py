@@ -82,8 +82,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
     - Ctrl-C saves a checkpoint; `stopped_early` says so.
 
     A trainer is made in steps, of which a trainer of another method overrides some: `read_rows`, `make_model`,
-    `make_converter`, `make_features`, `make_collator`. Rows come first, because a model may depend on them: on their
-    languages, or on their labels.
+    `make_converter`, `make_features`, `make_collator`, `make_callbacks`. Rows come first, because a model may depend on
+    them: on their languages, or on their labels.
 
     Args:
         model: Any of this package's models, with or without adapters.
@@ -162,11 +162,9 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self._choose_attention()
         self._part_sums: dict[str, torch.Tensor] = {}
         self._part_count = 0
-        if args.early_stopping_patience:
-            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience, args.early_stopping_threshold))
         self._graceful_stop = GracefulStopCallback()
-        self.add_callback(SamplerEpochCallback())
-        self.add_callback(self._graceful_stop)
+        for callback in self.make_callbacks():
+            self.add_callback(callback)
 
     def read_rows(self, data: Any) -> dict[str, Any]:
         """The training rows by task, the main task first: what users give, of one task or of several by name."""
@@ -190,6 +188,14 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def make_collator(self, model: Any) -> Any:
         """What makes batches of features."""
         raise NotImplementedError
+
+    def make_callbacks(self) -> list[TrainerCallback]:
+        """The trainer's own callbacks, which run after those that its caller gives."""
+        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop]
+        patience = self.args.early_stopping_patience
+        if patience:
+            callbacks.insert(0, EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
+        return callbacks
 
     def text_converter(self, text: TextSettings, languages: Sequence[str] | None = None) -> DataConverter:
         """A converter with the tokenizers, prompts and length of a sentence encoder."""

@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
@@ -15,8 +17,44 @@ from hf_xlsr.modeling.hictl import HictlForPreTraining
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import PairTrainer
 
-RECENT = "RecentContrast"  # name in the trainer's state
 STEPS = 100  # optimiser steps that are remembered
+
+
+class RecentContrastCallback(TrainerCallback, ExportableState):
+    """Remembers how easy the contrast of sentences was in the last steps; Trainer stores it in every checkpoint."""
+
+    def __init__(self) -> None:
+        self.probabilities: list[float] = []  # mean probability of the translation in each of the last steps
+        self.step_losses: list[float] = []  # of the sentences in the micro-batches of this step
+
+    @property
+    def mean_probability(self) -> float:
+        """Mean probability of the translation over the last steps; 0 before the first."""
+        return sum(self.probabilities) / max(len(self.probabilities), 1)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores, taken at the end of a step."""
+        return {"args": {}, "attributes": {"probabilities": list(self.probabilities)}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Restores the steps before a checkpoint, which Trainer does only when an argument asks for it."""
+        self.probabilities = []
+        self.step_losses = []
+        if state.global_step:
+            # A checkpoint of a training without this callback has no entry, which Trainer needs to save the next one.
+            stored = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+            self.probabilities = list(stored["attributes"]["probabilities"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Adds the mean probability of this step."""
+        if not self.step_losses:
+            return
+        # Half of equation 4 is the mean over the sentences of both languages.
+        mean_loss = sum(self.step_losses) / len(self.step_losses) / 2
+        if math.isfinite(mean_loss):
+            self.probabilities.append(math.exp(-mean_loss))
+        del self.probabilities[:-STEPS]
+        self.step_losses.clear()
 
 
 class HictlTrainer(PairTrainer):
@@ -60,37 +98,32 @@ class HictlTrainer(PairTrainer):
         spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
         return torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
 
-    @cached_property
-    def _step_losses(self) -> list[float]:
-        """Losses of the sentences in the micro-batches of this step."""
-        return []
+    def make_callbacks(self) -> list[TrainerCallback]:
+        """Also remembers the contrast of the last steps, if negative sentences depend on it."""
+        callbacks = super().make_callbacks()
+        if base_model(self.model).config.negative_interpolation:
+            callbacks.append(RecentContrastCallback())
+        return callbacks
+
+    @property
+    def _recent_contrast(self) -> RecentContrastCallback | None:
+        # Not an attribute of the trainer: Trainer makes a new callback when an argument asks it to restore callbacks.
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, RecentContrastCallback):
+                return callback
+        return None
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         """Adds the rows of the embedding table that are not words, and how easy the contrast of sentences was."""
         inputs = {**inputs, "special_ids": self._special_ids.to(inputs["input_ids"].device)}
-        if not base_model(self.model).config.negative_interpolation:
+        recent_contrast = self._recent_contrast
+        if recent_contrast is None:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
 
-        # The trainer's state is part of every checkpoint.
-        stored_states: Any = self.state.stateful_callbacks
-        recent = stored_states.setdefault(RECENT, {"args": {}, "attributes": {"probabilities": []}})
-        probabilities = recent["attributes"]["probabilities"]
-        inputs["positive_probability"] = sum(probabilities) / max(len(probabilities), 1)
+        inputs["positive_probability"] = recent_contrast.mean_probability
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         if model.training and "sentence" in outputs.losses:
-            self._remember(outputs.losses["sentence"].item(), probabilities)
+            recent_contrast.step_losses.append(outputs.losses["sentence"].item())
         return (loss, outputs) if return_outputs else loss
-
-    def _remember(self, sentence_loss: float, probabilities: list[float]) -> None:
-        """Adds the mean probability of the translation to those of the last steps, at the end of each step."""
-        self._step_losses.append(sentence_loss)
-        if len(self._step_losses) < self.current_gradient_accumulation_steps:
-            return
-        # Half of equation 4 is the mean over the sentences of both languages.
-        mean = sum(self._step_losses) / len(self._step_losses) / 2
-        if math.isfinite(mean):
-            probabilities.append(math.exp(-mean))
-        del probabilities[:-STEPS]
-        self._step_losses.clear()

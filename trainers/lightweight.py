@@ -26,7 +26,8 @@ STREAMED_TEXTS = 20_000  # first texts of all streams, whose mean embedding is t
 
 def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float:
     """Learning rate factor of the released code: untuned linear warm-up, then a tenth from `decay_step`."""
-    return min(1.0, (step + 1) * (1 - beta2) / 2) * (0.1 if step >= decay_step else 1.0)
+    warm_up = min(1.0, (step + 1) * (1 - beta2) / 2)
+    return warm_up * 0.1 if step >= decay_step else warm_up
 
 
 class LightweightTrainer(PairTrainer):
@@ -60,14 +61,14 @@ class LightweightTrainer(PairTrainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the id of `<mask>` for label mode `set`."""
-        return super().compute_loss(
-            model, {**inputs, "mask_token_id": self.processing_class.mask_token_id}, *args, **kwargs
-        )
+        inputs = {**inputs, "mask_token_id": self.processing_class.mask_token_id}
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Trainer's optimiser, or the released code's Adam with AMSGrad and coupled weight decay."""
         if self.args.optimization == "released" and self.optimizer is None:
-            parameters = [p for p in (self.model if model is None else model).parameters() if p.requires_grad]
+            trained = self.model if model is None else model
+            parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
             self.optimizer = torch.optim.Adam(
                 parameters,
                 lr=self.args.learning_rate,
@@ -136,11 +137,16 @@ class DistillationTrainer(LightweightTrainer):
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
-        if base_model(self.model).config.queue_size:
-            if base_model(self.model) is not self.model:
+
+    def make_callbacks(self) -> list[TrainerCallback]:
+        """Also puts the teacher's embeddings of a step into the queue, if the model has one."""
+        callbacks = super().make_callbacks()
+        model = base_model(self.model)
+        if model.config.queue_size:
+            if model is not self.model:
                 raise XlsrError("`queue_size` must be 0 with adapters, whose checkpoints do not contain the queue.")
-            self.add_callback(SoundStepCallback(self.step_keys))
-            self.add_callback(MemoryQueueCallback(self.step_keys))
+            callbacks += [SoundStepCallback(self.step_keys), MemoryQueueCallback(self.step_keys)]
+        return callbacks
 
     def new_model_options(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """The width of the teacher, and no dropout, which only keeps a student from its teacher."""
