@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,27 @@ def test_overrides_by_full_and_short_name() -> None:
         run.given_tokenizer()
     (run,) = load_runs("moco_en_fr_open", ["--model.encoders.fr", "mine"])
     assert run.recipe.model["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
+
+
+def test_an_encoder_of_the_user_replaces_tokenizer_and_weights(tmp_path: Path) -> None:
+    model = "model: {encoder: {path: old}}\ntokenizer: {path: old}\nstart_from: old"
+    path = write(tmp_path, f"method: lightweight\nlanguages: [en, fr]\n{model}")
+    for words, expected in ((["--seed", "2"], "old"), (["--encoder", "new"], None)):
+        (run,) = load_runs(path, words)
+        assert [run.recipe.tokenizer.path, run.recipe.start_from] == [expected, expected]
+
+
+def test_no_sentence_occurs_twice_in_a_drawn_dev_set(tmp_path: Path) -> None:
+    sources = [f"word {number}" for number in range(200)]
+    rows = [f"{source}\tmot {copy} {number}" for copy in range(3) for number, source in enumerate(sources)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["en\tfr", *rows]) + "\n", "utf-8")
+    train = ["--train", str(tmp_path / "pairs.tsv"), "--languages", "en,fr"]
+    (run,) = load_runs("finetune", ["--encoder", "x", *train])
+
+    dev = [row["source"] for row in run.evaluation_sets()["dev"]]
+
+    held = [source for source in sources if zlib.crc32(source.encode()) % 10 == 0]
+    assert dev == held and len(held) > 10
 
 
 @pytest.mark.parametrize(
