@@ -68,14 +68,17 @@ def sentences(count: int, length: int, vocabulary: int, seed: int) -> tuple[torc
     lengths[0] = length
     mask = (torch.arange(length) < lengths).long()
     ids = torch.randint(SPECIAL, vocabulary, (count, length), generator=generator)
-    ids[:, 0], ids[0, 1] = START, vocabulary - 1
+    ids[:, 0] = START
+    ids[0, 1] = vocabulary - 1
     return ids * mask, mask
 
 
 def masked(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sentences whose second token is masked, and that token as label."""
-    hidden, labels = ids.clone(), torch.full_like(ids, -100)
-    hidden[:, 1], labels[:, 1] = MASK, ids[:, 1]
+    hidden = ids.clone()
+    hidden[:, 1] = MASK
+    labels = torch.full_like(ids, -100)
+    labels[:, 1] = ids[:, 1]
     return hidden, labels
 
 
@@ -84,13 +87,11 @@ def pair_batch(vocabulary: int, source: str = "en", target: str = "fr") -> dict[
     for seed, side in enumerate(("source", "target")):
         batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = sentences(4, 7, vocabulary, seed)
         batch[f"{side}_texts"] = torch.arange(4) + 10 * seed
-    names = ("input_ids", "attention_mask")
-    sides = [
-        dict(zip((f"{side}_{name}" for name in names), sentences(3, 6, vocabulary, seed), strict=True))
-        for seed, side in enumerate(("premise", "hypothesis"), 2)
-    ]
-    batch["nli"] = {**sides[0], **sides[1], "labels": torch.tensor([0, 1, 2]), "lang": source}
-    return batch
+
+    nli: dict[str, Any] = {"labels": torch.tensor([0, 1, 2]), "lang": source}
+    nli["premise_input_ids"], nli["premise_attention_mask"] = sentences(3, 6, vocabulary, 2)
+    nli["hypothesis_input_ids"], nli["hypothesis_attention_mask"] = sentences(3, 6, vocabulary, 3)
+    return {**batch, "nli": nli}
 
 
 def hictl_batch(vocabulary: int) -> dict[str, Any]:
@@ -252,8 +253,7 @@ def dual_batch(count: int = 4, seed: int = 0, languages: tuple[str, str] = ("en"
     """Pairs with their texts, numbered from 100 * seed."""
     batch: dict[str, Any] = {"source_lang": languages[0], "target_lang": languages[1]}
     for side, first in (("source", 1000), ("target", 2000)):
-        ids, mask = sentences(count, 6, VOCABULARY, first + seed)
-        batch |= {f"{side}_input_ids": ids, f"{side}_attention_mask": mask}
+        batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = sentences(count, 6, VOCABULARY, first + seed)
         batch[f"{side}_texts"] = first + 100 * seed + torch.arange(count)
     return {**batch, "examples": 100 * seed + torch.arange(count)}
 

@@ -1,3 +1,5 @@
+"""HictlForPreTraining against the equations with loops and whole matrices."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,61 +12,86 @@ from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.modeling.hictl import HictlForPreTraining
 
+SEED = 11  # of the negative words
+
+Batch = dict[str, torch.Tensor]
+
 
 @pytest.fixture(scope="module")
 def framed() -> Any:
     return framed_tokenizer()
 
 
-def naive_losses(model: HictlForPreTraining, batch: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Equations 2 to 7 with loops and whole matrices."""
-    config, table = model.config, model.encoder.get_input_embeddings().weight
+def states(model: HictlForPreTraining, batch: Batch, name: str = "") -> torch.Tensor:
+    return model.encoder(
+        input_ids=batch[f"{name}input_ids"], attention_mask=batch[f"{name}attention_mask"]
+    ).last_hidden_state
 
-    def states(name: str) -> torch.Tensor:
-        mask = batch[f"{name}attention_mask"]
-        return model.encoder(input_ids=batch[f"{name}input_ids"], attention_mask=mask).last_hidden_state
 
-    x, y = model.head[1].linear(states("")[:, 0]).chunk(2)
-    count, total = len(x), torch.zeros((), dtype=x.dtype)
-    for own, other in ((x, y), (y, x)):
-        for i in range(count):
-            cosine = [F.cosine_similarity(own[i], other[j], dim=0) for j in range(count)]
-            cosine += [F.cosine_similarity(own[i], own[j], dim=0) for j in range(count) if j != i]
-            logits = torch.stack(cosine) / config.sentence_temperature
-            total = total - logits.log_softmax(0)[i]
-    hidden = states("lm_")
+def naive_sentence_loss(model: HictlForPreTraining, batch: Batch) -> torch.Tensor:
+    """Equations 2 to 4."""
+    sources, targets = model.head[1].linear(states(model, batch)[:, 0]).chunk(2)
+    count = len(sources)
+    total = sources.new_zeros(())
+    for queries, translations in ((sources, targets), (targets, sources)):
+        for row, query in enumerate(queries):
+            same_language = torch.cat([queries[:row], queries[row + 1 :]])
+            candidates = torch.cat([translations[[row]], translations[:row], translations[row + 1 :], same_language])
+            logits = F.cosine_similarity(query, candidates) / model.config.sentence_temperature
+            total = total - logits.log_softmax(0)[0]
+    return total / count
+
+
+def naive_language_model_loss(model: HictlForPreTraining, batch: Batch) -> torch.Tensor:
     head = model.lm_head
     assert head is not None
-    logits = F.linear(head.norm(F.gelu(head.dense(hidden))), table, head.bias)
-    lm = F.cross_entropy(logits.flatten(0, 1), batch["lm_labels"].flatten(), ignore_index=-100)
-    query = states("joint_")[:, 0] if config.word_query == "plain" else hidden[:, 0]
+    hidden = head.norm(F.gelu(head.dense(states(model, batch, "lm_"))))
+    logits = F.linear(hidden, model.get_input_embeddings().weight, head.bias)
+    return F.cross_entropy(logits.flatten(0, 1), batch["lm_labels"].flatten(), ignore_index=-100)
+
+
+def naive_word_loss(model: HictlForPreTraining, batch: Batch) -> torch.Tensor:
+    """Equations 5 and 6."""
+    config = model.config
+    table = model.get_input_embeddings().weight
+    queries = states(model, batch, "joint_" if config.word_query == "plain" else "lm_")[:, 0]
     bags = bags_of_words(batch["joint_input_ids"], batch["joint_attention_mask"], batch["special_ids"])
-    torch.manual_seed(seed)
-    negatives = draw_negative_words(query, table, bags, count=config.negative_words, special_ids=batch["special_ids"])
-    word = torch.zeros((), dtype=x.dtype)
-    for i in range(count):
-        positives = bags[1][bags[0] == i]
-        wrong = torch.stack([F.cosine_similarity(query[i], table[j], dim=0) for j in negatives[i]])
-        for token in positives:
-            right = F.cosine_similarity(query[i], table[token], dim=0)
-            logits = torch.cat([right[None], wrong]) / config.word_temperature
-            word = word - logits.log_softmax(0)[0] / len(positives) / count
-    return {"lm": lm, "sentence": total / count, "word": word}
+
+    torch.manual_seed(SEED)
+    negatives = draw_negative_words(
+        queries, table, bags, count=config.negative_words, special_ids=batch["special_ids"]
+    )
+
+    total = queries.new_zeros(())
+    for row, query in enumerate(queries):
+        cosines = F.cosine_similarity(query, table)
+        words = bags[1][bags[0] == row]
+        for word in words:
+            candidates = torch.cat([word[None], negatives[row]])
+            logits = cosines[candidates] / config.word_temperature
+            total = total - logits.log_softmax(0)[0] / len(words)
+    return total / len(queries)
 
 
 @pytest.mark.parametrize("word_query", ["plain", "masked"])
 def test_loss_equals_the_equations(word_query: str, framed: Any) -> None:
-    temperatures = {"sentence_temperature": 0.5, "word_temperature": 0.2}
-    model = tiny_hictl(len(framed), word_query=word_query, **temperatures).double()
+    options: dict[str, Any] = {"sentence_temperature": 0.5, "word_temperature": 0.2, "word_query": word_query}
+    model = tiny_hictl(len(framed), **options).double()
     batch = tiny_batch(framed)
-    torch.manual_seed(11)
+    torch.manual_seed(SEED)
     output = model(**batch)
-    expected = naive_losses(model, batch, 11)
-    for name, value in expected.items():
-        torch.testing.assert_close(output.losses[name], value, rtol=1e-9, atol=1e-10, msg=name)
-    torch.testing.assert_close(output.loss, sum(expected.values()))
-    parameters = dict(model.named_parameters())
-    ours = torch.autograd.grad(output.loss, list(parameters.values()))
-    naive = torch.autograd.grad(sum(expected.values()), list(parameters.values()))
-    for name, one, other in zip(parameters, ours, naive, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-10, msg=name)
+
+    expected = {
+        "sentence": naive_sentence_loss(model, batch),
+        "lm": naive_language_model_loss(model, batch),
+        "word": naive_word_loss(model, batch),
+    }
+    torch.testing.assert_close(output.losses, expected, rtol=1e-9, atol=1e-10)
+    expected_loss = torch.stack(list(expected.values())).sum()
+    torch.testing.assert_close(output.loss, expected_loss)
+
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    gradients = torch.autograd.grad(output.loss, parameters)
+    expected_gradients = torch.autograd.grad(expected_loss, parameters)
+    for name, gradient, expected_gradient in zip(names, gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-7, atol=1e-10, msg=name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from model_cases import PLAIN, lightweight
-from transformers import AutoConfig, BertConfig, BertForMaskedLM
+from transformers import AutoConfig, BertForMaskedLM
 
 from hf_xlsr import HictlConfig, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
@@ -28,9 +28,11 @@ def build(encoder: dict[str, Any] = BERT, **options: Any) -> HictlForSequenceCla
     return HictlForSequenceClassification(HictlConfig(text_config=dict(encoder), **options))
 
 
-def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    first, second = one.state_dict(), other.state_dict()
-    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
+def equal(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    expected = second.state_dict()
+    return first.state_dict().keys() == expected.keys() and all(
+        torch.equal(value, expected[name]) for name, value in first.state_dict().items()
+    )
 
 
 @pytest.fixture
@@ -46,13 +48,17 @@ def test_logits() -> None:
     model = build(num_labels=3).double().eval()
     labels = torch.tensor([2, 0, 1])
     output = model(IDS, MASK, labels=labels)
+
     states = model.encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state
     logits = states[:, 0] @ model.classifier.weight.T + model.classifier.bias
     torch.testing.assert_close(output.logits, logits, rtol=1e-12, atol=1e-12)
     expected = -torch.log_softmax(logits, 1)[range(3), labels].mean()
     torch.testing.assert_close(output.loss, expected, rtol=1e-12, atol=1e-12)
-    assert output.losses.keys() == {"classification"} and torch.equal(output.losses["classification"], output.loss)
-    assert model(IDS, MASK).loss is None and model(IDS, MASK).losses is None
+    assert output.losses == {"classification": output.loss}
+
+    without_labels = model(IDS, MASK)
+    assert without_labels.loss is None
+    assert without_labels.losses is None
 
 
 def test_regression() -> None:
@@ -60,9 +66,9 @@ def test_regression() -> None:
     gold = torch.tensor([5.0, 0.0, 2.5], dtype=torch.float32)
     output = model(IDS, MASK, labels=gold)
     assert output.logits.shape == (3, 1)
-    expected = sum((output.logits[row, 0].item() - float(gold[row])) ** 2 for row in range(3)) / 3
-    assert output.loss.item() == pytest.approx(expected, rel=1e-12)
-    assert list(output.losses) == ["regression"]
+    expected = (output.logits[:, 0] - gold.double()).square().mean()
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert output.losses == {"regression": output.loss}
     # Gold numbers in a column are the same numbers: they must not broadcast against the outputs.
     assert torch.equal(model(IDS, MASK, labels=gold.unsqueeze(1)).loss, output.loss)
 
@@ -74,15 +80,20 @@ def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
     folder, encoder = plain
     torch.manual_seed(1)
     model = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
-    assert equal(model.encoder, encoder) and model.config.num_labels == 3
+    assert equal(model.encoder, encoder)
+    assert model.config.num_labels == 3
     assert model.config.problem_type == "single_label_classification"
-    other = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
-    assert not torch.equal(other.classifier.weight, model.classifier.weight)
-    assert model.classifier.weight.std().item() == pytest.approx(0.02, rel=0.5) and not model.classifier.bias.any()
-    lm = BertForMaskedLM(BertConfig(**{key: value for key, value in BERT.items() if key != "model_type"}))
+
+    second = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
+    assert not torch.equal(second.classifier.weight, model.classifier.weight)
+    assert model.classifier.weight.std().item() == pytest.approx(0.02, rel=0.5)
+    assert not model.classifier.bias.any()
+
+    lm = BertForMaskedLM(AutoConfig.for_model(**BERT))
     lm.save_pretrained(tmp_path / "lm")
     loaded = HictlForSequenceClassification.from_encoder(tmp_path / "lm", num_labels=1)
-    assert equal(loaded.encoder, lm.bert) and loaded.config.problem_type == "regression"
+    assert equal(loaded.encoder, lm.bert)
+    assert loaded.config.problem_type == "regression"
 
 
 def test_from_exports_and_runs(plain: tuple[Path, Any], tokenizer: Any, tmp_path: Path) -> None:
@@ -90,9 +101,11 @@ def test_from_exports_and_runs(plain: tuple[Path, Any], tokenizer: Any, tmp_path
     exported = tmp_path / "run" / "model"
     to_sentence_transformer(encoder, tokenizer).save(str(exported))
     assert equal(start_encoder(exported), encoder)
+
     (tmp_path / "run" / "training").mkdir()
     (tmp_path / "run" / "training" / "recipe.json").write_text("{}", "utf-8")
     assert equal(start_encoder(tmp_path / "run"), encoder)
+
     exported.rename(tmp_path / "elsewhere")
     with pytest.raises(XlsrError, match="run"):
         start_encoder(tmp_path / "run")
@@ -101,8 +114,10 @@ def test_from_exports_and_runs(plain: tuple[Path, Any], tokenizer: Any, tmp_path
 def test_folders_without_an_encoder(tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="model.start 'nowhere'"):
         start_encoder("nowhere", place="model.start")
+
     lightweight().save_pretrained(tmp_path / "lightweight")
     assert equal(start_encoder(tmp_path / "lightweight"), lightweight().encoder)  # a model of ours has an encoder too
+
     torn = build()
     state = {name: value for name, value in torn.state_dict().items() if "layer.1" not in name}
     torn.save_pretrained(tmp_path / "torn", state_dict=state)

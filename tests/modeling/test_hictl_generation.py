@@ -17,6 +17,7 @@ from translation_helpers import (
     translation_tokenizer,
 )
 
+from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
@@ -25,20 +26,23 @@ from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGenera
 def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
     model.zero_grad()
     model(**batch, **options).loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_logits(model_type: str) -> None:
-    model, batch = small_model(model_type), small_batch()
+    model = small_model(model_type)
+    batch = small_batch()
+    del batch["labels"]
     targets = torch.tensor([[START, 5, 6], [START, 7, 8], [START, 9, 9]])
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    output = model(**inputs, decoder_input_ids=targets)
-    states = model.encoder(**inputs).last_hidden_state
+    output = model(**batch, decoder_input_ids=targets)
+
+    states = model.encoder(**batch).last_hidden_state
     table = model.get_input_embeddings().weight
     hidden = model.decoder(
         inputs_embeds=table[targets], encoder_hidden_states=states, encoder_attention_mask=batch["attention_mask"]
     ).last_hidden_state
+
     for row in range(3):
         cosine = F.cosine_similarity(states[row, 0], table)
         expected = hidden[row] @ table.T + model.output_bias.bias + cosine
@@ -49,32 +53,36 @@ def test_logits(model_type: str) -> None:
 @pytest.mark.parametrize("word_similarity", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_equals_cross_entropy(word_similarity: bool, smoothing: float) -> None:
-    model, batch = small_model(word_similarity=word_similarity, logits_chunk_size=3).double(), small_batch()
-    ours = gradients(model, batch, label_smoothing=smoothing)
+    model = small_model(word_similarity=word_similarity, logits_chunk_size=3).double()
+    batch = small_batch()
     loss = model(**batch, label_smoothing=smoothing).loss
+    own_gradients = gradients(model, batch, label_smoothing=smoothing)
+
+    labels = batch.pop("labels")
+    targets = torch.cat([torch.full((3, 1), START), labels[:, :-1]], 1).clamp(min=0)
     model.zero_grad()
-    targets = torch.cat([torch.full((3, 1), START), batch["labels"][:, :-1]], 1).clamp(min=0)
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    logits = model(**inputs, decoder_input_ids=targets).logits
-    twin = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=smoothing)
-    twin.backward()
-    torch.testing.assert_close(loss, twin, rtol=1e-10, atol=0)
+    logits = model(**batch, decoder_input_ids=targets).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-8, atol=1e-12, msg=name)
+        torch.testing.assert_close(own_gradients[name], parameter.grad, rtol=1e-8, atol=1e-12, msg=name)
 
 
 def test_decoder_of_another_size() -> None:
-    model, batch = small_model(decoder_layers=3), small_batch()
-    del batch["labels"]
+    model = small_model(decoder_layers=3)
     assert model.config.get_text_config().num_hidden_layers == 2
     decoder = model.config.get_text_config(decoder=True)
     assert decoder.num_hidden_layers == len(model.decoder.encoder.layer) == 3
     assert decoder.num_attention_heads == model.decoder.config.num_attention_heads
     assert HictlConfig(text_config=small_encoder()).get_text_config(decoder=True).num_hidden_layers == 2
+
+    batch = small_batch()
+    del batch["labels"]
     plain = model.generate(**batch, num_beams=3, max_new_tokens=5, use_cache=False)
     for kind in ("dynamic", "static"):
-        found = model.generate(**batch, num_beams=3, max_new_tokens=5, cache_implementation=kind)
-        assert torch.equal(found, plain), kind
+        cached = model.generate(**batch, num_beams=3, max_new_tokens=5, cache_implementation=kind)
+        assert torch.equal(cached, plain), kind
 
 
 @pytest.fixture(scope="module")
@@ -87,23 +95,27 @@ def test_from_encoder(folder: str) -> None:
     stored = HictlForSequenceClassification.from_encoder(folder).encoder.state_dict()
     for name, value in model.encoder.state_dict().items():
         assert torch.equal(value, stored[name]), name
+
     tokenizer = translation_tokenizer()
-    config = model.config.get_text_config()
-    ends = config.bos_token_id, config.eos_token_id, config.pad_token_id
-    assert ends == (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-    assert model.generation_config.bos_token_id == tokenizer.bos_token_id
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-    assert model.encoder.config.hidden_dropout_prob == model.decoder.config.hidden_dropout_prob == 0.2
-    assert len(model.decoder.encoder.layer) == 1 and (model.output_bias.bias == 0).all()
-    assert model.encoder.config._attn_implementation == model.decoder.config._attn_implementation == "sdpa"
+    for config in (model.config.get_text_config(), model.generation_config):
+        assert config.bos_token_id == tokenizer.bos_token_id
+        assert config.eos_token_id == tokenizer.eos_token_id
+    assert model.config.get_text_config().pad_token_id == tokenizer.pad_token_id
+
+    assert len(model.decoder.encoder.layer) == 1
+    assert (model.output_bias.bias == 0).all()
+    for config in (model.encoder.config, model.decoder.config):
+        assert config.hidden_dropout_prob == 0.2
+        assert attention_of(config) == "sdpa"
 
 
 def test_from_an_object(folder: str, tmp_path: Path) -> None:
     SentenceTransformer(folder, device="cpu").save(str(tmp_path / "given"))
     of_object = HictlForConditionalGeneration.from_encoder(SentenceTransformer(str(tmp_path / "given"), device="cpu"))
     of_path = HictlForConditionalGeneration.from_encoder(str(tmp_path / "given"))
-    for name, value in of_path.encoder.state_dict().items():
-        assert torch.equal(of_object.encoder.state_dict()[name], value), name
+    expected = of_path.encoder.state_dict()
+    for name, value in of_object.encoder.state_dict().items():
+        assert torch.equal(value, expected[name]), name
     assert of_object.generation_config.eos_token_id == of_path.generation_config.eos_token_id
 
 
@@ -112,12 +124,15 @@ def test_smaller_vocabulary(folder: str) -> None:
     tokens = [0, 5, 7, *range(9, 9 + len(small) - 3)]
     whole = HictlForConditionalGeneration.from_encoder(folder)
     model = HictlForConditionalGeneration.from_encoder(folder, tokenizer=small, tokens=tokens)
+
     table = model.get_input_embeddings()
-    assert torch.equal(table.weight, whole.get_input_embeddings().weight[tokens])
-    assert model.config.get_text_config().vocab_size == len(tokens) == len(model.output_bias.bias) == len(small)
-    assert table.padding_idx == whole.get_input_embeddings().padding_idx
-    assert model.config.get_text_config().eos_token_id == small.eos_token_id
-    ids = torch.tensor([[4, 5, 2]])
-    original = torch.tensor([[tokens[4], tokens[5], tokens[2]]])
-    states = [side.eval().encode(rows).last_hidden_state for side, rows in ((model, ids), (whole, original))]
-    torch.testing.assert_close(*states)
+    whole_table = whole.get_input_embeddings()
+    assert torch.equal(table.weight, whole_table.weight[tokens])
+    assert table.padding_idx == whole_table.padding_idx
+    config = model.config.get_text_config()
+    assert config.vocab_size == len(tokens) == len(model.output_bias.bias) == len(small)
+    assert config.eos_token_id == small.eos_token_id
+
+    states = model.eval().encode(torch.tensor([[4, 5, 2]])).last_hidden_state
+    original_ids = torch.tensor([[tokens[4], tokens[5], tokens[2]]])
+    torch.testing.assert_close(states, whole.eval().encode(original_ids).last_hidden_state)

@@ -62,13 +62,17 @@ def test_checkpoint_of_a_stop_stays(
     trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=[falling()], **options)
     trainer.add_callback(SignalAt(4))
     trainer.train()
-    assert trainer.stopped_early and trainer.state.global_step == 4
+    assert trainer.stopped_early
+    assert trainer.state.global_step == 4
     last = last_whole_checkpoint(tmp_path)
-    assert last is not None and last.name == "checkpoint-4"
+    assert last is not None
+    assert last.name == "checkpoint-4"
+
     # A training that goes on from there ends, and then the best alone is kept where that was asked for.
     again = trainer_of(tokenizer, prepared, tmp_path, evaluations=[falling()], **options)
     again.train(resume_from_checkpoint=str(last))
-    assert not again.stopped_early and again.state.global_step == 12
+    assert not again.stopped_early
+    assert again.state.global_step == 12
     if options.get("save_total_limit"):
         assert len(list(tmp_path.glob("checkpoint-*"))) == 1
 
@@ -92,7 +96,8 @@ def test_stop_within_an_epoch_adds_no_evaluation(
 
     whole = evaluated("whole", None)
     stopped = evaluated("stopped", step)
-    assert stopped == [at for at in whole if at <= step] and len(whole) == 3
+    assert len(whole) == 3
+    assert stopped == [evaluated_step for evaluated_step in whole if evaluated_step <= step]
     assert evaluated("stopped", None) == whole
 
 
@@ -109,11 +114,13 @@ def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bo
         process.join(200)
     finally:
         process.kill()
+
     text = log.read_text("utf-8")
     assert process.exitcode == 0, text
     assert text.count("Finishing the step") == 1
     last = last_whole_checkpoint(tmp_path)
-    assert last is not None and last.name == f"checkpoint-{step + 1}"
+    assert last is not None
+    assert last.name == f"checkpoint-{step + 1}"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,9 @@ def test_handlers_after(
     trainer = trainer_of(tokenizer, prepared, tmp_path)
     for callback in callbacks:
         trainer.add_callback(callback)
+
     with pytest.raises(error):
         trainer.train()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-    assert trainer.state.global_step < 2 and not trainer.stopped_early
+    assert trainer.state.global_step < 2
+    assert not trainer.stopped_early
