@@ -30,16 +30,19 @@ QUEUE = 64
 
 def encoder_folder(folder: Path, seed: int = 0) -> str:
     """An encoder without dropout, as folders of the Hub hold them; two processes may ask for it at once."""
-    if not folder.is_dir():
-        begun = folder.with_name(f"{folder.name}-{os.getpid()}")
-        texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
-        tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
-        torch.manual_seed(seed)
-        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)), **dropout)).save_pretrained(begun)
-        tokenizer.save_pretrained(str(begun))
-        with contextlib.suppress(OSError):  # the other process was first
-            begun.rename(folder)
+    if folder.is_dir():
+        return str(folder)
+
+    partial = folder.with_name(f"{folder.name}-{os.getpid()}")
+    texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
+    tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
+    tokenizer.save_pretrained(str(partial))
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = AutoConfig.for_model(**tiny_encoder(len(tokenizer)), **dropout)
+    torch.manual_seed(seed)
+    encoder_from_config(config).save_pretrained(partial)
+    with contextlib.suppress(OSError):  # the other process was first
+        partial.rename(folder)
     return str(folder)
 
 
@@ -56,10 +59,12 @@ def shared_model(folder: Path) -> SentenceTransformer:
 
 
 def routed_model(folder: Path) -> SentenceTransformer:
-    paths = {name: encoder_folder(folder / name, seed) for seed, name in enumerate(("en", "fr"))}
+    english = encoder_folder(folder / "en", seed=0)
+    french = encoder_folder(folder / "fr", seed=1)
     seed_unused_weights()
     routes: dict[str, Any] = {
-        name: [Transformer(path), Pooling(16, pooling_mode="mean")] for name, path in paths.items()
+        "en": [Transformer(english), Pooling(16, pooling_mode="mean")],
+        "fr": [Transformer(french), Pooling(16, pooling_mode="mean")],
     }
     return SentenceTransformer(modules=[Router(routes, default_route="en"), Normalize()], device="cpu")
 
@@ -98,15 +103,17 @@ def static_model(folder: Path) -> SentenceTransformer:
 
 def rows(count: int = 64, seed: int = 1, *names: str) -> Dataset:
     """Pairs, and with more column names hard negatives."""
-    pairs, others = make_pairs(count, seed), make_pairs(count, seed + 1)
+    pairs = make_pairs(count, seed)
+    negatives = [pair["target"] for pair in make_pairs(count, seed + 1)]
     columns = {"en": [pair["source"] for pair in pairs], "fr": [pair["target"] for pair in pairs]}
-    return Dataset.from_dict(columns | {name: [pair["target"] for pair in others] for name in names})
+    return Dataset.from_dict(columns | dict.fromkeys(names, negatives))
 
 
 def arguments(folder: Path, **options: Any) -> SentenceTransformerTrainingArguments:
-    given: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "seed": 3}
-    given |= {"save_strategy": "no", "logging_steps": 1, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
-    return SentenceTransformerTrainingArguments(output_dir=str(folder), **{**given, **options})
+    defaults: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "seed": 3}
+    defaults |= {"save_strategy": "no", "logging_steps": 1, "report_to": "none"}
+    defaults |= {"disable_tqdm": True, "use_cpu": True}
+    return SentenceTransformerTrainingArguments(output_dir=str(folder), **{**defaults, **options})
 
 
 def trainer_of(

@@ -27,35 +27,40 @@ def bitext(count: int, seed: int) -> BuccData:
 @pytest.mark.parametrize("name", ["", "dev"])
 @pytest.mark.parametrize("routed", [False, True], ids=["shared", "router"])
 def test_values_are_those_of_the_protocols(routed: bool, name: str, tmp_path: Path) -> None:
-    model = (routed_model if routed else shared_model)(tmp_path)
-    texts, pair = rows(32).to_dict(), ("en", "fr")
-    sides, parts = (texts["en"], texts["fr"]), (bitext(32, 1), bitext(32, 7))
-    options: Any = {"languages": pair, "name": "x"}
+    model = routed_model(tmp_path) if routed else shared_model(tmp_path)
+    texts = rows(32).to_dict()
+    sides = (texts["en"], texts["fr"])
+    bitexts = (bitext(32, 1), bitext(32, 7))
+    languages = ("en", "fr")
+    options: Any = {"languages": languages, "name": "x"}
     evaluators = [
-        (TatoebaEvaluator(*sides, name, languages=pair), tatoeba(model, *sides, **options), "accuracy"),
-        (XsimEvaluator(*sides, name, k=3, languages=pair), xsim(model, *sides, k=3, **options), "error"),
-        (BuccEvaluator(*parts, name, languages=pair), bucc(model, *parts, **options), "f1"),
+        (TatoebaEvaluator(*sides, name, languages=languages), tatoeba(model, *sides, **options), "accuracy"),
+        (XsimEvaluator(*sides, name, k=3, languages=languages), xsim(model, *sides, k=3, **options), "error"),
+        (BuccEvaluator(*bitexts, name, languages=languages), bucc(model, *bitexts, **options), "f1"),
         (LanguageBiasEvaluator(texts, name), language_bias(model, texts, name="x"), "bias"),
     ]
-    prefix = f"{name}_" if name else ""
-    for evaluator, expected, metric in evaluators:
-        found = evaluator(model, str(tmp_path / "eval"), epoch=1, steps=5)
+    for evaluator, expected_metrics, metric in evaluators:
+        assert evaluator.primary_metric == (f"{name}_{metric}" if name else metric)
+        metrics = evaluator(model, str(tmp_path / "eval"), epoch=1, steps=5)
         evaluator(model, str(tmp_path / "eval"), epoch=2, steps=9)
-        assert evaluator.primary_metric == prefix + metric
-        of_tests = [value for key, value in expected.items() if key.endswith(f"/test/{metric}")]
-        assert found[evaluator.primary_metric] == pytest.approx(of_tests[-1])
+        *_, expected = (value for key, value in expected_metrics.items() if key.endswith(f"/test/{metric}"))
+        assert metrics[evaluator.primary_metric] == pytest.approx(expected)
+
         with (tmp_path / "eval" / evaluator.csv_file).open() as file:
-            header, first, second = csv.reader(file)
-        assert [first[:2], second[:2]] == [["1", "5"], ["2", "9"]]
-        assert float(first[header.index(metric)]) == pytest.approx(of_tests[-1])
+            first, second = csv.DictReader(file)
+        assert (first["epoch"], first["steps"]) == ("1", "5")
+        assert (second["epoch"], second["steps"]) == ("2", "9")
+        assert float(first[metric]) == pytest.approx(expected)
 
 
 def test_debias_gives_a_stock_model(tmp_path: Path) -> None:
-    model, texts = routed_model(tmp_path), rows(40).to_dict()
-    plain = debias(model, texts, components=2)
-    expected = fit_debias(model, texts, components=2).apply(model.encode(texts["fr"][:5], task="fr"), "fr")
-    np.testing.assert_allclose(plain.encode(texts["fr"][:5], task="fr"), expected, atol=1e-5)
-    assert all(type(module).__module__.startswith("sentence_transformers.") for module in plain)
+    model = routed_model(tmp_path)
+    texts = rows(40).to_dict()
+    french = texts["fr"][:5]
+    debiased = debias(model, texts, components=2)
+    expected = fit_debias(model, texts, components=2).apply(model.encode(french, task="fr"), "fr")
+    np.testing.assert_allclose(debiased.encode(french, task="fr"), expected, atol=1e-5)
+    assert all(type(module).__module__.startswith("sentence_transformers.") for module in debiased)
 
 
 def test_import_is_light() -> None:
