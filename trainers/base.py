@@ -21,6 +21,7 @@ from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.losses.cross_entropy import IGNORE
+from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow
@@ -247,6 +248,14 @@ class XlsrTrainer(DataFlow, SlimPushes):
         finally:
             self._graceful_stop.restore()
 
+    def load_checkpoint(self, folder: Path) -> None:
+        """Loads the weights of a checkpoint, and what else a trainer keeps with them."""
+        self._load_from_checkpoint(str(folder))
+
+    def load_best_checkpoint(self) -> None:
+        """Loads the weights of the checkpoint that the trainer's state calls the best."""
+        self._load_best_model()
+
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
         # With save_strategy="best" this alone decides whether Trainer saves, even after a signal.
         return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
@@ -264,7 +273,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def _choose_attention(self) -> None:
         model = base_model(self.accelerator.unwrap_model(self.model))
         length = getattr(self.data_collator, "max_length", PLAIN_ATTENTION_TOKENS)
-        implementation = model.config._attn_implementation
+        implementation = attention_of(model.config) or "eager"
         fastest = attention_for(implementation, self.args.device.type, self.autocast_dtype, length)
         if fastest != implementation:
             model.set_attn_implementation(fastest)

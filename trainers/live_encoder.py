@@ -127,7 +127,7 @@ def evaluation_loss(trainer: MeasuredTrainer, data: Any, task: str = MAIN) -> fl
         torch.manual_seed(trainer.args.seed_of_data)
         for rows in evaluation_batches(data, args.per_device_eval_batch_size, **options):
             features = [{TASK: task, **feature} for feature in data.__getitems__([(0, row) for row in rows])]
-            inputs = trainer._prepare_inputs(trainer.data_collator(features))
+            inputs = trainer._prepare_inputs(trainer.data_collator(features))  # noqa: SLF001  # Trainer has no public name
             with trainer.compute_loss_context_manager():
                 loss = trainer.compute_loss(model, inputs)
             total += torch.tensor([float(loss) * len(rows), len(rows)], dtype=torch.float64)

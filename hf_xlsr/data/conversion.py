@@ -44,7 +44,7 @@ from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
-from hf_xlsr.utils.hashing import address_of, cached
+from hf_xlsr.utils.hashing import address_of, address_of_rows, cached, set_address
 from hf_xlsr.utils.tasks import Task, runner_of
 
 logger = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class DataConverter:
         """A dataset with the columns of its kind, from the cache or made there, and the counts of its tokens."""
         encoder = self._encoder(reader, reader.kind)
         prompts = [{role: text for role, text in self.prompts.texts.items() if text}, self.prompts.default]
-        facts = [VERSION, data._fingerprint, repr(reader), self._identity, self.max_length, prompts]
+        facts = [VERSION, address_of_rows(data), repr(reader), self._identity, self.max_length, prompts]
         address = address_of(facts)
 
         def make(folder: Path) -> None:
@@ -269,7 +269,7 @@ class DataConverter:
 
         folder = cached(address, make)
         tokenised = Dataset.from_file(str(folder / "rows.arrow"))
-        tokenised._fingerprint = address
+        set_address(tokenised, address)
         return tokenised, json.loads((folder / "report.json").read_text("utf-8"))
 
     def _stream(self, data: Dataset | IterableDataset, reader: RowReader) -> Stream:

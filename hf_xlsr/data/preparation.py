@@ -29,7 +29,7 @@ from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json, write_text
-from hf_xlsr.utils.hashing import address_of, cache_folder, cached, remembered_sha256
+from hf_xlsr.utils.hashing import address_of, cache_folder, cached, remembered_sha256, set_address
 from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def clean_rows(
 
     folder = cached(address, make)
     rows = Dataset.from_file(str(folder / "text.arrow"))
-    rows._fingerprint = address
+    set_address(rows, address)
     return CleanRows(rows, read_json(folder / "report.json"), folder)
 
 

@@ -29,7 +29,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
-from hf_xlsr.utils.hashing import address_of, cached
+from hf_xlsr.utils.hashing import address_of, address_of_rows, cached
 
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
 FRAME = ("<s>", "</s>")
@@ -414,7 +414,7 @@ def trained_tokenizer(
         )
         tokenizer.save_pretrained(str(folder))
 
-    facts = [TRAINING_VERSION, rows._fingerprint, dict(options), columns, max_length, seed]
+    facts = [TRAINING_VERSION, address_of_rows(rows), dict(options), columns, max_length, seed]
     return load_auto(AutoTokenizer, str(cached(address_of(facts), make)))
 
 

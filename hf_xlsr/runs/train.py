@@ -37,6 +37,7 @@ from hf_xlsr.utils.devices import autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_json, write_text
+from hf_xlsr.utils.hashing import address_of_rows
 
 
 @dataclass
@@ -95,7 +96,7 @@ def fingerprint_of(features: Any) -> str:
     """The address of converted rows, of one dataset or several."""
     if hasattr(features, "datasets"):
         return "-".join(map(fingerprint_of, features.datasets))
-    return str(getattr(features, "text", features).rows._fingerprint)
+    return address_of_rows(getattr(features, "text", features).rows)
 
 
 def train_recipe(method: Method, console: Console | None = None) -> RunResult:
@@ -167,7 +168,9 @@ def _close_reporters(trainer: XlsrTrainer) -> None:
     """Ends the run of Weights & Biases, which would otherwise continue with the next run of a list."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, WandbCallback):
-            callback._wandb.finish()
+            import wandb
+
+            wandb.finish()
 
 
 def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
@@ -178,7 +181,7 @@ def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -
     ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
     if ended and (final / TRAINER_STATE_NAME).is_file() and not trainer.is_fsdp_enabled:
         trainer.state = TrainerState.load_from_json(str(final / TRAINER_STATE_NAME))
-        trainer._load_from_checkpoint(str(final))
+        trainer.load_checkpoint(final)
         return True
     if checkpoint is None:
         return False
@@ -187,9 +190,9 @@ def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -
         return False
     trainer.state = state
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint:
-        trainer._load_best_model()
+        trainer.load_best_checkpoint()
     else:
-        trainer._load_from_checkpoint(str(checkpoint))
+        trainer.load_checkpoint(checkpoint)
     return True
 
 

@@ -68,6 +68,16 @@ def address_of(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
+def address_of_rows(rows: Any) -> str:
+    """The address of the content of a `datasets.Dataset`, which has no public name for it."""
+    return str(rows._fingerprint)  # noqa: SLF001
+
+
+def set_address(rows: Any, address: str) -> None:
+    """Gives a `datasets.Dataset` the address of what it was made from, so that it is the same in every process."""
+    rows._fingerprint = address  # noqa: SLF001
+
+
 def cached(address: str, make: Callable[[Path], None]) -> Path:
     """The folder of an `address_of` in the cache, made by the first call; others that need it wait.
 

@@ -100,7 +100,7 @@ def test_truncated_row_keeps_its_last_id_and_fits(ids: list[int], limit: int, mu
 
 def test_counter_uniform_is_uniform_and_uncorrelated() -> None:
     grid = counter_uniform(1, np.arange(50)[:, None], np.arange(200)[None, :])
-    assert 0 <= grid.min() and grid.max() < 1
+    assert grid.min() >= 0 and grid.max() < 1
     counts, _ = np.histogram(grid, 10, (0, 1))
     assert np.abs(counts / grid.size - 0.1).max() < 0.01
     for first, second in ((grid[:, :-1], grid[:, 1:]), (grid[:-1], grid[1:])):

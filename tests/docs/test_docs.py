@@ -134,7 +134,7 @@ def run_verb(words: list[str]) -> None:
     verb, text = words[0], " ".join(words)
     assert verb in cli.VERBS, f"there is no verb '{verb}'"
     if "--help" in words:
-        return
+        return None
     options = parsed(words)
     if verb == "train":
         return run_training(words, options)

@@ -46,9 +46,8 @@ def test_other_files_and_a_busy_folder_are_refused(tmp_path: Path):
         with pytest.raises(XlsrError, match="other files"):
             claim(path)
 
-    with WorkFolder(tmp_path / "work").claim("mine", INPUTS, PLAN):
-        with pytest.raises(XlsrError, match="in use"):
-            claim(tmp_path / "work")
+    with WorkFolder(tmp_path / "work").claim("mine", INPUTS, PLAN), pytest.raises(XlsrError, match="in use"):
+        claim(tmp_path / "work")
     claim(tmp_path / "work")
 
 

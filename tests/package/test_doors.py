@@ -27,9 +27,9 @@ def loads(tree: ast.AST) -> Iterator[str]:
             continue
         called = ast.unparse(node.func)
         arguments = [ast.unparse(argument) for argument in node.args]
-        if called == "load_auto" or called.split(".")[0] in LOADERS and called.endswith("from_pretrained"):
-            yield called
-        elif called == "SentenceTransformer" and arguments:  # `modules=` alone loads nothing
+        is_auto = called.split(".")[0] in LOADERS and called.endswith("from_pretrained")
+        is_assembled = called == "SentenceTransformer" and bool(arguments)  # `modules=` alone loads nothing
+        if called == "load_auto" or is_auto or is_assembled:
             yield called
 
 

@@ -59,8 +59,7 @@ def documents() -> list[dict[str, Any]]:
 
 def dual(given: Any, folder: Path, **options: Any) -> DualMomentumTrainer:
     args = DualMomentumTrainingArguments(str(folder), **{**STEP, **options})
-    trainer = DualMomentumTrainer(given, args, train_dataset=make_pairs(16))
-    return trainer
+    return DualMomentumTrainer(given, args, train_dataset=make_pairs(16))
 
 
 def lightweight(given: Any, folder: Path, **options: Any) -> LightweightTrainer:

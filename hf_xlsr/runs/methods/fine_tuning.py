@@ -24,6 +24,7 @@ from hf_xlsr.evaluation.bleu import bleu_rows, check_bleu_tokenizer, default_tok
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.modeling import citations
+from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
@@ -82,7 +83,7 @@ class FineTuningMethod(Method):
         model.save_pretrained(folder.model)
         tokenizer.save_pretrained(str(folder.model))
         # As in training: on a CPU bfloat16 rounds differently with another implementation.
-        attention = {"attn_implementation": model.config._attn_implementation}
+        attention = {"attn_implementation": attention_of(model.config)}
         return type(model).from_pretrained(folder.model, **attention).to(trainer.args.device)
 
 
