@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, ReadingOptions, labelled, load_labelled
+from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
 from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -48,7 +48,7 @@ ProtocolOptions: Any = make_dataclass("ProtocolOptions", map(_option_of, PROTOCO
 
 
 @dataclass(kw_only=True)
-class EvaluateOptions(ProtocolOptions, ModelOptions, ReadingOptions):
+class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):
     """Options of `hf-xlsr evaluate`."""
 
     model: Annotated[

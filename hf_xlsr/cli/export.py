@@ -137,9 +137,10 @@ class PruneOptions(TextOptions):
     recipe: Annotated[
         str | None, typer.Option(help="Instead of --texts: the training data of this recipe, name or file.")
     ] = None
-    layers: Annotated[str | None, typer.Option(metavar="N,N,...", help="Layers to keep, from 0; by default all.")] = (
-        None
-    )
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Layers to keep, from 0; by default all."),
+    ] = None
     vocab_size: Annotated[
         int | None, typer.Option(help="Tokens to keep, the most frequent; by default all in the texts.", min=1)
     ] = None

@@ -47,9 +47,10 @@ class SearchOptions(ModelOptions, OutputOptions):
         float | None,
         typer.Option(help="Share of neighbours that ivf must find on a sample, e.g. 0.98.", **SEARCH),
     ] = None
-    memory: Annotated[str | None, typer.Option(help="Memory for mining, besides the model, e.g. 4GB.", **SEARCH)] = (
-        None
-    )
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for mining, besides the model, e.g. 4GB.", **SEARCH),
+    ] = None
     threshold: Annotated[float | None, typer.Option(help="Lowest score to keep; by default all.", **THRESHOLD)] = None
     labels: Annotated[str | None, typer.Option(help="Labels saved from the report.", **THRESHOLD)] = None
     precision: Annotated[
@@ -145,7 +146,10 @@ def mine(options: MineOptions) -> None:
         hidden_pairs = None
         if options.known:
             hidden_pairs = _translations(options.known, mining.languages, sides, options.steps)
-        run = run_mining(*sides, options.folder, mining, encoder=options.model, vectors=vectors, known=hidden_pairs)
+        source, target = sides
+        run = run_mining(
+            source, target, options.folder, mining, encoder=options.model, vectors=vectors, known=hidden_pairs
+        )
         if run.is_main:
             _finish_mining(run, sides, mining, options)
 

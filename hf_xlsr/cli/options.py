@@ -23,7 +23,6 @@ MODEL = "Folder of a run, a checkpoint, a saved model or an export, or a Hub id.
 READING: dict[str, Any] = {"rich_help_panel": "Reading data", "show_default": False}
 ENCODING: dict[str, Any] = {"rich_help_panel": "Encoding", "show_default": False}
 DATA = typer.Option(help="Files, a corpus, or the id or folder of a dataset.", show_default=False)
-SPLIT = typer.Option(help="Split of the data, and of metric keys.", **READING)
 TEXTS = typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
 BATCH_SIZE = typer.Option(help="Sentences encoded at a time.", rich_help_panel="Encoding")
 LANGUAGES = typer.Option(help="Codes separated by commas, the source first, e.g. en,de,fr.", **READING)
@@ -40,16 +39,30 @@ class ReadingOptions:
         typer.Option(help="Our column=the file's column, {lang} for each language: target={lang}.", **READING),
     ] = None
     languages: Annotated[str | None, LANGUAGES] = None
-    split: Annotated[str | None, SPLIT] = "test"
     where: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Keep rows with these values.", **READING)
     ] = None
-    config: Annotated[str | None, typer.Option(help="Configuration of a dataset; may contain {lang}.", **READING)] = (
-        None
-    )
+    config: Annotated[
+        str | None,
+        typer.Option(help="Configuration of a dataset; may contain {lang}.", **READING),
+    ] = None
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of rows of each language (pair).", **READING)
     ] = None
+
+
+@dataclass(kw_only=True)
+class TextOptions(ReadingOptions):
+    """Which texts of the files of `--texts` are read, and how."""
+
+    split: Annotated[str | None, typer.Option(help="Split of the data.", **READING)] = None
+
+
+@dataclass(kw_only=True)
+class RowOptions(ReadingOptions):
+    """Which rows of the files of `--data` are read, and how."""
+
+    split: Annotated[str, typer.Option(help="Split of the data, and of metric keys.", **READING)] = "test"
 
     def data_options(self, files: Iterable[str], name: str | None = None) -> "DataOptions":
         from hf_xlsr.evaluation.protocol import DataOptions
@@ -64,13 +77,6 @@ class ReadingOptions:
             limit=self.limit,
             name=name,
         )
-
-
-@dataclass(kw_only=True)
-class TextOptions(ReadingOptions):
-    """Which texts of the files of `--texts` are read, and how."""
-
-    split: Annotated[str | None, typer.Option(help="Split of the data.", **READING)] = None
 
 
 @dataclass(kw_only=True)

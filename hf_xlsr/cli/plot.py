@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, ReadingOptions, labelled, load_labelled
+from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
 from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.utils.errors import XlsrError
 
@@ -15,7 +15,7 @@ PICTURE = typer.Option(help="The picture: .png, .pdf or .svg.")
 
 
 @dataclass(kw_only=True)
-class PairsOptions(ModelOptions, ReadingOptions):
+class PairsOptions(ModelOptions, RowOptions):
     """Translations to plot."""
 
     output: Annotated[str, PICTURE]

@@ -48,7 +48,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     Access tokens are redacted, and local paths are shortened to their last folder.
     """
     recipe = run.recipe
-    routes = [one_line(route) for route in run.routes()]
+    routes = list(map(one_line, run.routes()))
     prompt = settings.get("prompt", "")
     comparison = []
     for key, *values in comparison_rows(settings.get("comparison") or {}):
@@ -62,7 +62,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
         card_data=card_metadata(run, metrics).to_yaml(),
         title=prose(recipe.name),
         description=prose(recipe.description),
-        languages=[prose(language) for language in recipe.languages],
+        languages=list(map(prose, recipe.languages)),
         dimension=settings["dimension"],
         recipe_name=code(recipe.name) if recipe.description else "",
         recipe=recipe_block(recipe.settings()),
@@ -79,10 +79,10 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
         task=run.pipeline_tag,
         pairs=getattr(getattr(recipe, "task", None), "texts", "") == "pair",
         prompt=python_text(prompt) if prompt else "",
-        examples=[python_text(sentence) for sentence in EXAMPLES],
+        examples=list(map(python_text, EXAMPLES)),
         prompted=[python_text(prompt + sentence) for sentence in EXAMPLES],
-        routes=[prose(route) for route in routes],
-        python_routes=[python_text(route) for route in routes],
+        routes=list(map(prose, routes)),
+        python_routes=list(map(python_text, routes)),
         stock=_stock_vectors(settings.get("head") or [], routes),
         place=PLACE,
     )
@@ -214,7 +214,10 @@ def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
     """The header of a run's card: keys of the recipe's section `card`, or derived from the rest of the recipe."""
     recipe = run.recipe
     stated = recipe.card
-    scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
+    scores = []
+    for key, value in metrics.items():
+        if isinstance(value, float) and 0 <= value <= 1:
+            scores.append(_eval_result(key, value, run.pipeline_tag))
     return ModelCardData(
         language=list(map(one_line, recipe.languages)),
         license=licence_of(recipe),
@@ -226,7 +229,7 @@ def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
         base_model=_clean(as_list(stated.base_model)) or base_models(recipe) or None,
         datasets=_clean(as_list(stated.datasets)) or datasets_of(recipe) or None,
         model_name=one_line(recipe.name) if scores else None,
-        eval_results=[_eval_result(key, value, run.pipeline_tag) for key, value in scores.items()] or None,
+        eval_results=scores or None,
     )
 
 
@@ -304,7 +307,7 @@ def _card_data(start: str) -> Mapping[str, Any]:
 def _clean(value: Any) -> Any:
     """A text or a list of texts of a user, on one line each; None for an empty text."""
     if isinstance(value, list):
-        return [one_line(text) for text in value]
+        return list(map(one_line, value))
     return one_line(value) if value else None
 
 

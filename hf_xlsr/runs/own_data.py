@@ -36,9 +36,10 @@ class OwnData:
             **PANEL,
         ),
     ] = None
-    test: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Data to measure on at the end.", **PANEL)] = (
-        None
-    )
+    test: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Data to measure on at the end.", **PANEL),
+    ] = None
     guard: Annotated[
         list[str] | None,
         typer.Option(

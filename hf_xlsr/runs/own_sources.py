@@ -83,9 +83,11 @@ def _own_sets(data: Mapping[str, Any], own: OwnData, languages: list[str], metho
                 changed[split].setdefault(Source.parse(source).name, []).append(source)
 
     if own.train is not None and own.dev is None and not holds_named_sources(data_fields["dev"]):
-        sources = changed["train"]
-        drawn = [drawn_dev(source, len(sources)) for source in sources]
-        changed["dev"] = [source for source in drawn if source]
+        changed["dev"] = []
+        for source in changed["train"]:
+            drawn = drawn_dev(source, len(changed["train"]))
+            if drawn:
+                changed["dev"].append(drawn)
     return changed
 
 
@@ -157,7 +159,7 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     if set(STS_COLUMNS) <= set(names):
         return {**source, "columns": {name: name for name in STS_COLUMNS}}
 
-    languages_of_file = [language for name in names if (language := language_of_name(name))]
+    languages_of_file = list(filter(None, map(language_of_name, names)))
     trained = [language for language in languages_of_file if nearest_tag(language, languages)]
     if len(trained) > 1:
         return own_source(value, trained)

@@ -65,7 +65,7 @@ def _encoder(folder: RunFolder, repo: str, private: bool) -> RepoUpload:
     if not card.is_file():
         raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
     files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
-    for plot in (folder.path / name for name in PLOTS):
+    for plot in map(folder.path.joinpath, PLOTS):
         if plot.is_file():
             files[plot.name] = plot
     return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
@@ -98,7 +98,7 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
             files |= folder_files(weights, f"training/{weights.name}", LEFT_OUT)
 
     name = one_line(recipe.name)
-    languages = [one_line(language) for language in recipe.languages]
+    languages = list(map(one_line, recipe.languages))
     card = part_card(
         ModelCardData(language=languages, license=licence_of(recipe), tags=[TRAINING_TAG]),
         title=f"{name}: training state",

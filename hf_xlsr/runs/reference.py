@@ -49,9 +49,15 @@ LOADING: list[Row] = [
 
 def reference() -> str:
     """The page of all keys, in Markdown."""
-    stock = _stock_arguments()
     training = list(_rows(training_section(XlsrTrainingArguments)))
-    added = [row for row in training if row[0] not in stock]
+    stock = _stock_arguments()
+    stock_names = []
+    added = []
+    for row in training:
+        if row[0] in stock:
+            stock_names.append(f"`{row[0]}`")
+        else:
+            added.append(row)
     tables = _tables_of_methods(training)
 
     page = [INTRODUCTION, "## Every recipe", table([*LOADING, *_rows(Recipe)])]
@@ -68,8 +74,8 @@ def reference() -> str:
             if methods == [name]:
                 page += [f"### {title}", keys]
 
-    names = ", ".join(f"`{row[0]}`" for row in training if row[0] in stock)
-    page += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
+    names = textwrap.fill(", ".join(stock_names), WIDTH)
+    page += ["## `training`, arguments of transformers", f"{STOCK}\n{names}."]
     return "\n\n".join(page) + "\n"
 
 
@@ -95,8 +101,9 @@ def _tables_of_methods(training: Iterable[Row]) -> dict[tuple[str, str], list[st
 def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:
     """The section of a key; None for other keys and for sections without keys."""
     annotation = recipe.model_fields[key].annotation
-    is_section = isinstance(annotation, type) and issubclass(annotation, Section)
-    return annotation if is_section and annotation.model_fields else None
+    if isinstance(annotation, type) and issubclass(annotation, Section) and annotation.model_fields:
+        return annotation
+    return None
 
 
 def _sections(method: type[Method]) -> dict[str, list[Row]]:
