@@ -41,17 +41,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     pairs = make_pairs(40)
     for name, rows in (("train", make_pairs(200)), ("test", make_pairs(12, 9)), ("pairs", pairs)):
         lines = [f"{pair['source']}\t{pair['target']}\n" for pair in rows]
-        (home / f"{name}.tsv").write_text("".join([*(["en\tfr\n"] if rows is pairs else []), *lines]), "utf-8")
+        if name == "pairs":
+            lines.insert(0, "en\tfr\n")
+        (home / f"{name}.tsv").write_text("".join(lines), "utf-8")
     for side, language in (("source", "en"), ("target", "fr")):
         (home / f"{language}.txt").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
     (home / "one.yaml").write_text(TOY.format(train=home / "train.tsv", test=home / "test.tsv"), "utf-8")
-    more = ["--data.prompt", "one: ", "--save_strategy", "steps", "--output_dir", str(home / "run")]
-    train_recipe(load_runs(str(home / "one.yaml"), more)[0])
+    words = ["--data.prompt", "one: ", "--save_strategy", "steps", "--output_dir", str(home / "run")]
+    train_recipe(load_runs(str(home / "one.yaml"), words)[0])
     shutil.move(home / "run" / "training" / "checkpoint-4", home / "run" / "training" / "kept")
     torch.manual_seed(0)
     model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
-    for part, name in ((model, "saved"), (model.encoder, "stock")):
-        part.save_pretrained(home / name)
+    for saved, name in ((model, "saved"), (model.encoder, "stock")):
+        saved.save_pretrained(home / name)
         tokenizer.save_pretrained(home / name)
     shutil.copytree(home / "run" / "model", home / "export")
     (home / "export" / "README.md").unlink()
@@ -64,27 +66,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
 def test_verb_takes_folder(
     verb: str, kind: str, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in folders.iterdir():
-        if place.is_file():
-            shutil.copy(place, tmp_path)
+    for file in folders.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
     shutil.copytree(folders / "run", tmp_path / "run")
     if kind != "run":
         shutil.copytree(folders / kind, tmp_path / kind)
     name = "run/training/kept" if kind == "checkpoint" else kind
     monkeypatch.chdir(tmp_path)
     uploads: list[Any] = []
-    monkeypatch.setattr(
-        publish, "push_uploads", lambda made, **_: uploads.extend((one.card, *one.files) for one in made) or []
-    )
+    monkeypatch.setattr(publish, "push_uploads", lambda made, **_: uploads.extend(made) or [])
     assert main([name if word == "MODEL" else word for word in VERBS[verb]]) == 0
     if verb == "push":
-        assert "modules.json" in uploads[0] and 'SentenceTransformer("me/model")' in uploads[0][0]
+        assert "modules.json" in uploads[0].files
+        assert 'SentenceTransformer("me/model")' in uploads[0].card
     if verb == "card":
         card = (Path(find_model(name).path) / "README.md").read_text("utf-8")
         assert "license: mit" in card and "SentenceTransformer(" in card
     if verb == "export":
-        given, exported = (load_encoder(place, "cpu").encode(["one two"]) for place in (name, "out"))
-        np.testing.assert_allclose(given, exported, atol=1e-6)
+        before = load_encoder(name, "cpu").encode(["one two"])
+        exported = load_encoder("out", "cpu").encode(["one two"])
+        np.testing.assert_allclose(exported, before, atol=1e-6)
 
 
 def test_card_of_a_hub_model_needs_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -20,6 +20,8 @@ from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = make_pairs(30, seed=9)
+SOURCES = [pair["source"] for pair in PAIRS]
+TARGETS = [pair["target"] for pair in PAIRS]
 OWN = {"x": "blue ", "fr": "rouge "}
 
 
@@ -57,9 +59,11 @@ def folder(tiny_export: str, tmp_path: Path) -> Path:
     """A model with a default prompt and one for French, and files of both languages."""
     model = SentenceTransformer(tiny_export, device="cpu", prompts=OWN, default_prompt_name="x")
     model.save(str(tmp_path / "model"), create_model_card=False)
-    for language, side in (("en", "source"), ("fr", "target")):
-        (tmp_path / f"{language}.txt").write_text("".join(f"{pair[side]}\n" for pair in PAIRS), "utf-8")
-    lines = ["en\tfr", *(f"{pair['source']}\t{pair['target']}" for pair in PAIRS)]
+    for language, texts in (("en", SOURCES), ("fr", TARGETS)):
+        (tmp_path / f"{language}.txt").write_text("\n".join(texts) + "\n", "utf-8")
+    lines = ["en\tfr"]
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        lines.append(f"{source}\t{target}")
     (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", "utf-8")
     return tmp_path
 
@@ -73,13 +77,21 @@ CASES = [
     (["--prompt", "fr=bleu ", "--prompt", "eng=red "], {"en": "red ", "fr": "bleu "}),
     (["--prompt", "default=red "], {"en": "red ", "fr": "rouge "}),
 ]
+# What is asked for, and what results and fitted removals say of it.
+ASKED: list[tuple[list[str], Any]] = [
+    ([], None),
+    (["--prompt", ""], ""),
+    (["--prompt", "fr=bleu "], {"fr": "bleu "}),
+]
 
 
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_encode(words: list[str], expected: dict[str, str], folder: Path):
     texts = [f"{language}={folder / language}.txt" for language in expected]
+    output = ["--output", str(folder / "out")]
     # What follows the prompt is the model, not another prompt.
-    assert main(["encode", "--texts", *texts, "--output", str(folder / "out"), *words, str(folder / "model")]) == 0
+    assert main(["encode", "--texts", *texts, *output, *words, str(folder / "model")]) == 0
+
     model = SentenceTransformer(str(folder / "model"), device="cpu")
     for language, prompt in expected.items():
         lines = (folder / f"{language}.txt").read_text("utf-8").splitlines()
@@ -92,78 +104,74 @@ def test_evaluate(words: list[str], expected: dict[str, str], folder: Path, tiny
     output = folder / "results.json"
     data = ["--data", str(folder / "pairs.tsv"), "--columns", "source=en,target=fr", "--output", str(output)]
     assert main(["evaluate", *words, str(folder / "model"), "--protocol", "tatoeba,xsim", *data]) == 0
-    sides = [pair["source"] for pair in PAIRS], [pair["target"] for pair in PAIRS]
+
     plain = SentenceTransformer(tiny_export, device="cpu")
-    wanted = tatoeba(plain, *sides, languages=("en", "fr"), name="pairs", prompt=expected)
+    wanted = tatoeba(plain, SOURCES, TARGETS, languages=("en", "fr"), name="pairs", prompt=expected)
     metrics = json.loads(output.read_text())["metrics"]
     for key, value in wanted.items():
         assert metrics[key] == pytest.approx(value)
 
 
-def test_results_say_what_was_asked(folder: Path):
+@pytest.mark.parametrize(("words", "prompt"), ASKED)
+def test_results_say_what_was_asked(words: list[str], prompt: Any, folder: Path):
+    output = str(folder / "results.json")
     data = ["--data", str(folder / "pairs.tsv"), "--columns", "source=en,target=fr"]
-    for words, asked in (([], None), (["--prompt", ""], ""), (["--prompt", "fr=bleu "], {"fr": "bleu "})):
-        output = str(folder / "results.json")
-        assert (
-            main(["evaluate", str(folder / "model"), "--protocol", "tatoeba", *data, "--output", output, *words]) == 0
-        )
-        assert load_results(output)["settings"].get("prompt") == asked
+    command = ["evaluate", str(folder / "model"), "--protocol", "tatoeba", *data, "--output", output]
+    assert main([*command, *words]) == 0
+    assert load_results(output)["settings"].get("prompt") == prompt
 
 
 def test_mine_and_score(folder: Path, tiny_export: str):
     """By prompts that are given as by the same ones of the model."""
-    files = [str(folder / "en.txt"), str(folder / "fr.txt")]
-    given = ["--prompt", "en=blue ", "--prompt", "fr=rouge "]
-    shared = ["--languages", "en,fr", "--device", "cpu"]
-    for name, words in (("own", [str(folder / "model")]), ("given", [tiny_export, *given])):
-        output = str(folder / f"{name}.tsv")
-        assert main(["mine", *files, "--output", output, *shared, "--model", *words]) == 0
-        scored = str(folder / f"{name}-scored.tsv")
-        assert main(["score", *files, "--output", scored, *shared, "--model", *words]) == 0
-    for ending in (".tsv", "-scored.tsv"):
-        assert (folder / f"own{ending}").read_text("utf-8") == (folder / f"given{ending}").read_text("utf-8")
+    files = [str(folder / "en.txt"), str(folder / "fr.txt"), "--languages", "en,fr", "--device", "cpu"]
+    model = [str(folder / "model")]
+    plain_model = [tiny_export, "--prompt", "en=blue ", "--prompt", "fr=rouge "]
+    for verb in ("mine", "score"):
+        own = folder / f"{verb}-own.tsv"
+        assert main([verb, *files, "--output", str(own), "--model", *model]) == 0
+        by_option = folder / f"{verb}-by-option.tsv"
+        assert main([verb, *files, "--output", str(by_option), "--model", *plain_model]) == 0
+        assert own.read_text("utf-8") == by_option.read_text("utf-8")
 
 
-def test_debias_fit(folder: Path):
+@pytest.mark.parametrize(("words", "expected"), CASES)
+def test_debias_fit(words: list[str], expected: dict[str, str], folder: Path):
     texts = [f"{language}={folder / language}.txt" for language in ("en", "fr")]
-    command = ["debias", "fit", str(folder / "model"), "--texts", *texts, "--method", "mean", "--output"]
+    command = ["debias", "fit", str(folder / "model"), "--texts", *texts, "--method", "mean"]
+    assert main([*command, "--output", str(folder / "fit"), *words]) == 0
+
+    fitted = Debias.load(folder / "fit").fitted
     model = SentenceTransformer(str(folder / "model"), device="cpu")
-    for number, (words, expected) in enumerate(CASES):
-        assert main([*command, str(folder / f"fit{number}"), *words]) == 0
-        fitted = Debias.load(folder / f"fit{number}")
-        for language, prompt in expected.items():
-            lines = (folder / f"{language}.txt").read_text("utf-8").splitlines()
-            mean = model.encode(lines, prompt=prompt).mean(0)
-            np.testing.assert_allclose(fitted.fitted[language], mean, atol=1e-5)
+    for language, lines in (("en", SOURCES), ("fr", TARGETS)):
+        mean = model.encode(lines, prompt=expected[language]).mean(0)
+        np.testing.assert_allclose(fitted[language], mean, atol=1e-5)
 
 
-def test_debias_says_what_was_asked(folder: Path):
+@pytest.mark.parametrize(("words", "prompt"), ASKED)
+def test_debias_says_what_was_asked(words: list[str], prompt: Any, folder: Path):
     texts = ["--texts", f"fr={folder / 'fr.txt'}", "--method", "mean"]
-    for words, asked in (([], None), (["--prompt", ""], ""), (["--prompt", "fr=bleu "], {"fr": "bleu "})):
-        assert main(["debias", "fit", str(folder / "model"), *texts, "--output", str(folder / "fit"), *words]) == 0
-        assert Debias.load(folder / "fit").prompt == asked
+    command = ["debias", "fit", str(folder / "model"), *texts, "--output", str(folder / "fit")]
+    assert main([*command, *words]) == 0
+    assert Debias.load(folder / "fit").prompt == prompt
 
 
 def test_prompts_of_a_suite(folder: Path):
     """A text, a mapping and an empty text; the command's prompt is for encoders without their own."""
     model = str(folder / "model")
-    prompts: dict[str, Any] = {"text": "red ", "names": {"fr": "bleu "}, "none": "", "command": None}
-    encoders = {
-        label: {"model": model} | ({} if label == "command" else {"prompt": prompt})
-        for label, prompt in prompts.items()
-    }
+    prompts: dict[str, Any] = {"text": "red ", "names": {"fr": "bleu "}, "none": ""}
+    encoders: dict[str, Any] = {"command": {"model": model}}
+    for label, prompt in prompts.items():
+        encoders[label] = {"model": model, "prompt": prompt}
     task = {"protocol": "tatoeba", "data": str(folder / "pairs.tsv"), "columns": {"source": "en", "target": "fr"}}
-    (folder / "suite.yaml").write_text(yaml.safe_dump({"encoders": encoders, "tasks": {"pairs": task}}), "utf-8")
-    words = ["--suite", str(folder / "suite.yaml"), "--output", str(folder / "out"), "--prompt", "default=red "]
+    suite = folder / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"encoders": encoders, "tasks": {"pairs": task}}), "utf-8")
+    words = ["--suite", str(suite), "--output", str(folder / "out"), "--prompt", "default=red "]
     assert main(["evaluate", *words]) == 0
-    settings = {label: load_results(folder / f"out/{label}/pairs.json")["settings"] for label in prompts}
-    asked = {label: one.get("prompt") for label, one in settings.items()}
-    assert asked == prompts | {"command": {"default": "red "}}
-    sides = [pair["source"] for pair in PAIRS], [pair["target"] for pair in PAIRS]
+
     loaded = SentenceTransformer(model, device="cpu")
-    for label, prompt in asked.items():
-        wanted = tatoeba(loaded, *sides, languages=("en", "fr"), name="pairs", prompt=prompt)
-        metrics = load_results(folder / f"out/{label}/pairs.json")["metrics"]
-        assert metrics["pairs-tatoeba/en-fr/test/accuracy"] == pytest.approx(
-            wanted["pairs-tatoeba/en-fr/test/accuracy"]
-        )
+    key = "pairs-tatoeba/en-fr/test/accuracy"
+    for label, prompt in {**prompts, "command": {"default": "red "}}.items():
+        results = load_results(folder / f"out/{label}/pairs.json")
+        assert results["settings"].get("prompt") == prompt
+        wanted = tatoeba(loaded, SOURCES, TARGETS, languages=("en", "fr"), name="pairs", prompt=prompt)
+        assert results["metrics"][key] == pytest.approx(wanted[key])

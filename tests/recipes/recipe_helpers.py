@@ -36,7 +36,7 @@ def mostly_slow(runs: Iterable[dict[str, Any]], *fast: str) -> list[Any]:
 def assert_values(run: dict[str, Any], values: Mapping[str, Any]) -> None:
     """A run has values by dotted key."""
     for key, value in values.items():
-        found = run
-        for part in key.split("."):
-            found = found[part]
-        assert found == (pytest.approx(value) if isinstance(value, float) else value), (run["name"], key)
+        actual = run
+        for name in key.split("."):
+            actual = actual[name]
+        assert actual == (pytest.approx(value) if isinstance(value, float) else value), (run["name"], key)

@@ -104,8 +104,8 @@ def test_pooling_of_a_given_encoder(name: str, tmp_path: Path, tokenizer: Any) -
     to_sentence_transformer(encoder, tokenizer, pooling="cls").save(str(tmp_path / "given"))
     words = ["--encoder", str(tmp_path / "given"), "--languages", "en,fr", "--train", "t.tsv"]
     data = TrainingData({}, tokenizer)
-    for more, pooling in (([], "cls"), (["--model.pooling", "max"], "max")):
-        (run,) = load_runs(name, [*words, *more])
+    for pooling_words, pooling in (([], "cls"), (["--model.pooling", "max"], "max")):
+        (run,) = load_runs(name, [*words, *pooling_words])
         run.teacher = SimpleNamespace(dim=16)  # of a distillation
         config = run.build_model(data).config
         head = config.head if hasattr(config, "text_config") else config.heads["shared"]
@@ -115,7 +115,7 @@ def test_pooling_of_a_given_encoder(name: str, tmp_path: Path, tokenizer: Any) -
 def test_sets_of_one_name_are_one_set() -> None:
     words = ["--encoder", "x", "--languages", "en", "--train", "t.tsv", "--test", "a/test.tsv", "--test", "b/test.tsv"]
     (run,) = load_runs("start_classification", words)
-    assert [one["path"] for one in run.recipe.data.test["test"]] == ["a/test.tsv", "b/test.tsv"]
+    assert [source["path"] for source in run.recipe.data.test["test"]] == ["a/test.tsv", "b/test.tsv"]
 
 
 def test_stages_start_from_the_stage_before(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_every_key_has_a_meaning_and_a_valid_default() -> None:
     for method in METHODS.values():
         assert refused(method.arguments_class).keys() <= {field.name for field in fields(method.arguments_class)}
         sections = [method.recipe_class, method.model_section, training_section(method.arguments_class)]
-        sections += [part.annotation for part in method.recipe_class.model_fields.values()]
+        sections += [field.annotation for field in method.recipe_class.model_fields.values()]
         for section in sections:
             for name, field in getattr(section, "model_fields", {}).items():
                 explained = field.description or hasattr(field.annotation, "model_fields") or name == "method"
