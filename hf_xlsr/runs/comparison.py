@@ -47,9 +47,7 @@ def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[
     metrics: dict[str, float] = {}
     for language, rows_of_language in by_language(rows).items():
         results = sts(encoder, {name: rows_of_language}, language=language, split="guard", batch_size=batch_size)
-        for key, value in results.items():
-            if key.endswith("/spearman_all"):
-                metrics[key] = value
+        metrics |= {key: value for key, value in results.items() if key.endswith("/spearman_all")}
     return metrics
 
 

@@ -76,19 +76,19 @@ def _own_sets(data: Mapping[str, Any], own: OwnData, languages: list[str], metho
         if texts is None:
             continue
         sources = [own_source(value, languages, columns) for value in own_values(split, texts)]
-        changed[split] = sources
-        if holds_named_sources(data_fields[split]):
-            changed[split] = {}
-            for source in sources:
-                changed[split].setdefault(Source.parse(source).name, []).append(source)
+        changed[split] = _by_name(sources) if holds_named_sources(data_fields[split]) else sources
 
     if own.train is not None and own.dev is None and not holds_named_sources(data_fields["dev"]):
-        changed["dev"] = []
-        for source in changed["train"]:
-            drawn = drawn_dev(source, len(changed["train"]))
-            if drawn:
-                changed["dev"].append(drawn)
+        drawn = (drawn_dev(source, len(changed["train"])) for source in changed["train"])
+        changed["dev"] = list(filter(None, drawn))
     return changed
+
+
+def _by_name(sources: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    sets: dict[str, list[dict[str, Any]]] = {}
+    for source in sources:
+        sets.setdefault(Source.parse(source).name, []).append(source)
+    return sets
 
 
 def own_source(value: Any, languages: Sequence[str], columns: str | None = None) -> dict[str, Any]:
