@@ -137,12 +137,12 @@ class SentenceEncoder:
         """A copy on the CPU in float32, with the poolers that the architectures have; tokenizers are shared."""
         memo: dict[int, Any] = {}
         detached_parts = {}
-        for name, part in self.parts.items():
-            encoder, head = copy.deepcopy((part.encoder, list(part.head or ())), memo)
+        for name, encoder_part in self.parts.items():
+            encoder, head = copy.deepcopy((encoder_part.encoder, list(encoder_part.head or ())), memo)
             add_pooler(encoder)
             for module in (encoder, *head):
                 module.to("cpu", torch.float32)
-            detached_parts[name] = replace(part, encoder=encoder, head=head)
+            detached_parts[name] = replace(encoder_part, encoder=encoder, head=head)
         return replace(self, parts=detached_parts)
 
     def assemble(self, device: torch.device | str = "cpu") -> SentenceTransformer:
@@ -154,11 +154,11 @@ class SentenceEncoder:
         """
         transformers: dict[tuple[int, int], Transformer] = {}
         routes: dict[str, list[nn.Module]] = {}
-        for name, part in self.parts.items():
-            key = (id(part.encoder), id(part.tokenizer))
+        for name, encoder_part in self.parts.items():
+            key = (id(encoder_part.encoder), id(encoder_part.tokenizer))
             if key not in transformers:
-                transformers[key] = assemble_transformer(part)
-            routes[name] = [transformers[key], *(part.head or ())]
+                transformers[key] = assemble_transformer(encoder_part)
+            routes[name] = [transformers[key], *(encoder_part.head or ())]
 
         modules = next(iter(routes.values()))
         if len(routes) > 1:

@@ -251,6 +251,7 @@ class DebiasFitter:
         fitted: dict[str, np.ndarray] = {}
         counts: dict[str, int] = {}
         shares: dict[str, float] = {}
+
         for language, (count, total, moment) in self._moments.items():
             mean = total / count
             removed_squares = float(count * (mean @ mean))
@@ -330,6 +331,7 @@ def fit_debias(
     check_method(components, method)
     options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}
     fitter = DebiasFitter()
+
     with tqdm(desc="fitting", unit=" texts", disable=not show_progress_bar) as bar:
         for language, stream in texts.items():
             bar.set_description(f"fitting {language}")

@@ -140,13 +140,13 @@ class OnnxEncoder(EncodeMethods):
         option = "--int8" if int8 else "--onnx"
 
         self._models: dict[str, OnnxModel] = {}
-        for route, part in export_parts(home).items():
+        for route, export_part in export_parts(home).items():
             file = home / "onnx" / route / file_name
             if not file.is_file():
                 raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
             session = onnx_session(file, threads)
-            tokenizer = load_auto(AutoTokenizer, str(home / part.folder))
-            max_length = min(tokenizer.model_max_length, part.max_length or LONGEST, LONGEST)
+            tokenizer = load_auto(AutoTokenizer, str(home / export_part.folder))
+            max_length = min(tokenizer.model_max_length, export_part.max_length or LONGEST, LONGEST)
             self._models[route] = OnnxModel(session, tokenizer, int(max_length))
         self.routes = tuple(filter(None, self._models))
 
@@ -170,6 +170,7 @@ class OnnxEncoder(EncodeMethods):
 
         ids = model.token_ids([prompt + text for text in texts])
         longest_first = sorted(range(len(ids)), key=lambda row: len(ids[row]), reverse=True)
+
         vectors = np.empty((len(texts), model.width), np.float32)
         starts = range(0, len(ids), options["batch_size"])
         for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):

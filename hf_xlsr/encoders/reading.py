@@ -81,7 +81,7 @@ def read_encoder(given: Given, place: str = "model") -> SentenceEncoder:
     if isinstance(given, str | os.PathLike):
         return _read_path(os.fspath(given), place)
     if isinstance(given, SentenceTransformer):
-        return _read_modules(_copy(given), EncoderSettings.of(given), place)
+        return _read_modules(_copy(given), place)
     if isinstance(given, PreTrainedModel):
         return _read_model(given, place)
     raise XlsrError(
@@ -103,20 +103,22 @@ def _read_path(given: str, place: str) -> SentenceEncoder:
         model = load_sentence_transformer(path, "cpu")
     except Exception as error:  # a damaged folder raises errors of many types
         raise XlsrError(f"`{place}` '{given}' cannot be loaded: {error_line(error, 200)}") from error
-    encoder = _read_modules(model, EncoderSettings.of(model), place)
+    encoder = _read_modules(model, place)
     encoder.origin = path
     return encoder
 
 
-def _read_modules(model: SentenceTransformer, settings: EncoderSettings, place: str) -> SentenceEncoder:
-    parts: dict[str, EncoderPart] = {}
+def _read_modules(model: SentenceTransformer, place: str) -> SentenceEncoder:
+    """The modules and settings of a model, which are not copied."""
+    by_route: dict[str, EncoderPart] = {}
     for route, (first, *head) in modules_by_route(model).items():
         if not isinstance(first, Transformer) or first.module_output_name != "token_embeddings" or not head:
             names = ", ".join(type(module).__name__ for module in (first, *head))
             raise XlsrError(f"`{place}` must be a Transformer with a pooling behind it, got {names}.")
+
         head_config(head)  # raises for a module that a model cannot store
-        parts[route] = _part(first.model, first.tokenizer, head, transformer_options(first))
-    return SentenceEncoder(parts, settings)
+        by_route[route] = _part(first.model, first.tokenizer, head, transformer_options(first))
+    return SentenceEncoder(by_route, EncoderSettings.of(model))
 
 
 def _read_model(given: PreTrainedModel, place: str) -> SentenceEncoder:
@@ -149,10 +151,10 @@ def _copy(model: Any) -> Any:
 
 def _join(encoders: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
     """Encoders by language as one; the default prompt of each becomes that of its language."""
-    parts: dict[str, EncoderPart] = {}
+    by_language: dict[str, EncoderPart] = {}
     prompts: dict[str, str] = {}
     for language, encoder in encoders.items():
-        parts[language] = encoder.single(f"{place}['{language}']")
+        by_language[language] = encoder.single(f"{place}['{language}']")
         prompts = {**encoder.settings.prompts, **prompts}
         prompts[language] = PromptTable.of(encoder.settings).text(language=language)
     if not any(prompts[language] for language in encoders):
@@ -160,7 +162,8 @@ def _join(encoders: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
             del prompts[language]
 
     first = next(iter(encoders.values())).settings
-    return SentenceEncoder(parts, EncoderSettings(prompts, None, first.similarity_fn_name, first.truncate_dim))
+    settings = EncoderSettings(prompts, None, first.similarity_fn_name, first.truncate_dim)
+    return SentenceEncoder(by_language, settings)
 
 
 def read_tokenizer(path: str, place: str = "tokenizer") -> Any:

@@ -130,6 +130,7 @@ def is_causal(encoder: Any) -> bool:
     """Whether a token's state depends on the tokens before it alone, as in a decoder; found by trying."""
     was_training = encoder.training
     encoder.eval()
+
     last = int(encoder.config.get_text_config().vocab_size) - 1
     ids = torch.tensor([[last, last], [last, max(0, last - 1)]], device=encoder.device)
     states = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
@@ -172,6 +173,7 @@ def usable_length(
         positions = room(positions)
     if max_length is None:
         return int(min(default, positions, LONGEST))
+
     if max_length > positions:
         logger.warning(
             "max_length is lowered from %d to %d, the positions that the encoder has.", max_length, positions
