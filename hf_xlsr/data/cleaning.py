@@ -7,8 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from math import inf
+from itertools import chain, compress, islice
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -34,9 +33,15 @@ def text_columns(row: Mapping[str, Any]) -> list[str]:
     return [column for column in TEXT_COLUMNS if column in row]
 
 
+def texts_of(row: Mapping[str, Any]) -> list[str]:
+    """The texts of a row, in the order of `text_columns`."""
+    return [row[column] for column in TEXT_COLUMNS if column in row]
+
+
 def evaluation_keys(rows: Iterable[Mapping[str, Any]]) -> SeenHashes:
     """The match keys of all text columns of evaluation rows, for `RemoveEvaluation`."""
-    return SeenHashes(key for row in rows for column in text_columns(row) if (key := match_key(row[column])))
+    texts = chain.from_iterable(map(texts_of, rows))
+    return SeenHashes(filter(None, map(match_key, texts)))
 
 
 class Step:
@@ -75,9 +80,14 @@ class Normalize(Step):
         return [self._normalized(row) for row in rows]
 
     def _normalized(self, row: Row) -> Row | None:
-        texts = {column: normalize_text(row[column] or "", self.form, self.lowercase) for column in text_columns(row)}
-        changed = {**row, **texts} if any(row[column] != text for column, text in texts.items()) else row
-        return changed if all(texts.values()) else None
+        changes: Row = {}
+        for column in text_columns(row):
+            text = normalize_text(row[column] or "", self.form, self.lowercase)
+            if not text:
+                return None
+            if text != row[column]:
+                changes[column] = text
+        return {**row, **changes} if changes else row
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -93,9 +103,9 @@ class Deduplicate(ComparingStep):
 
     def key(self, row: Row) -> str:
         """Languages and match keys, separated by tabs, which match keys do not have."""
-        columns = text_columns(row) if self.on == "pair" else [self.on]
         languages = [row.get(column) or "" for column in ("source_lang", "target_lang", "lang")]
-        return "\t".join([*languages, *(match_key(row[column]) for column in columns)])
+        texts = texts_of(row) if self.on == "pair" else [row[self.on]]
+        return "\t".join([*languages, *map(match_key, texts)])
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -123,11 +133,16 @@ class LengthBounds(Step):
     max_words: int | None = None
 
     def keeps(self, row: Row) -> bool:
-        max_chars, max_words = (inf if most is None else most for most in (self.max_chars, self.max_words))
-        return all(
-            self.min_chars <= len(text) <= max_chars and self.min_words <= len(text.split()) <= max_words
-            for text in (row[column] for column in text_columns(row))
-        )
+        return all(map(self._fits, texts_of(row)))
+
+    def _fits(self, text: str) -> bool:
+        num_chars = len(text)
+        num_words = len(text.split())
+        if self.max_chars is not None and num_chars > self.max_chars:
+            return False
+        if self.max_words is not None and num_words > self.max_words:
+            return False
+        return num_chars >= self.min_chars and num_words >= self.min_words
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -158,9 +173,14 @@ class NumberMatch(Step):
     min_share: Share = 0.5
 
     def keeps(self, row: Row) -> bool:
-        digits = ([unicodedata.digit(letter, 0) for letter in row[side]] for side in ("source", "target"))
-        source, target = (Counter(filter(None, side)) for side in digits)
+        source = _digits_of(row["source"])
+        target = _digits_of(row["target"])
         return 2 * (source & target).total() >= self.min_share * (source.total() + target.total())
+
+
+def _digits_of(text: str) -> Counter[int]:
+    digits = (unicodedata.digit(letter, 0) for letter in text)
+    return Counter(filter(None, digits))
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -170,8 +190,9 @@ class DropIdentical(Step):
     name: ClassVar[str] = "drop_identical"
 
     def keeps(self, row: Row) -> bool:
-        one_language = row.get("source_lang") is not None and row["source_lang"] == row.get("target_lang")
-        return one_language or match_key(row["source"]) != match_key(row["target"])
+        language = row.get("source_lang")
+        is_one_language = language is not None and language == row.get("target_lang")
+        return is_one_language or match_key(row["source"]) != match_key(row["target"])
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -194,34 +215,42 @@ class LanguageFilter(Step):
 
     def __post_init__(self) -> None:
         self._default = tuple(map(language_code, self.languages or ()))
-        usual = 0.5 if self.method == "py3langid" else 1.0
-        self._min_share = usual if self.min_share is None else self.min_share
+        self._min_share = self.min_share
+        if self.min_share is None:
+            self._min_share = 0.5 if self.method == "py3langid" else 1.0
         if self._default:
             self._own_share("", self._default, self._default)  # raises for unknown languages
 
     def keeps(self, row: Row) -> bool:
-        sides = {column: self._languages_of(row, column) for column in text_columns(row)}
-        everything = tuple(chain.from_iterable(sides.values()))
-        shares = (self._own_share(row[column], languages, everything) for column, languages in sides.items())
-        return all(share >= self._min_share for share in shares)
+        languages_by_column = {column: self._languages_of(row, column) for column in text_columns(row)}
+        row_languages = tuple(chain.from_iterable(languages_by_column.values()))
+        for column, languages in languages_by_column.items():
+            if self._own_share(row[column], languages, row_languages) < self._min_share:
+                return False
+        return True
 
     def _languages_of(self, row: Row, column: str) -> tuple[str, ...]:
-        named = f"{column}_lang" if column in ("source", "target") else "lang"
-        if language := row.get(named):
+        is_side_of_pair = column in ("source", "target")
+        language_column = f"{column}_lang" if is_side_of_pair else "lang"
+        language = row.get(language_column)
+        if language:
             return (language_code(language),)
+
         if not self._default:
             raise XlsrError(
-                f"cleaning step 'language': a row has no language of '{column}'; add '{named}' or set `languages`."
+                f"cleaning step 'language': a row has no language of '{column}'; add '{language_column}' or set "
+                "`languages`."
             )
-        if len(self._default) == 2 and column in ("source", "target"):
-            return self._default[:1] if column == "source" else self._default[1:]
+        if is_side_of_pair and len(self._default) == 2:
+            side = ("source", "target").index(column)
+            return (self._default[side],)
         return self._default
 
-    def _own_share(self, text: str, side: tuple[str, ...], everything: tuple[str, ...]) -> float:
+    def _own_share(self, text: str, languages: tuple[str, ...], row_languages: tuple[str, ...]) -> float:
         if self.method == "py3langid":
             label, probability = language_identifier().classify(text)
-            return 1.0 if label in identifier_labels(side) else 1.0 - probability
-        foreign = foreign_letters(text, side, everything if self.method == "alphabet" else None)
+            return 1.0 if label in identifier_labels(languages) else 1.0 - probability
+        foreign = foreign_letters(text, languages, row_languages if self.method == "alphabet" else None)
         letters = max(foreign, 1, sum(map(str.isalpha, text)))  # the two Unicode versions may differ
         return (letters - foreign) / letters
 
@@ -238,11 +267,14 @@ class RemoveEvaluation(Step):
         return f"{type(self).__name__}({self._keys.digest()})"
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
-        keys = [[match_key(row[column]) for column in text_columns(row)] for row in rows]
-        found = iter(self._keys.contains_many(list(chain.from_iterable(keys))).tolist())
+        keys_by_row = [list(map(match_key, texts_of(row))) for row in rows]
+        keys = list(chain.from_iterable(keys_by_row))
         # An empty key never counts, even if the given set of keys contains one.
-        hits = [[next(found) and key != "" for key in row_keys] for row_keys in keys]
-        return [None if any(row_hits) else row for row, row_hits in zip(rows, hits, strict=True)]
+        held_out_keys = set(compress(keys, self._keys.contains_many(keys))) - {""}
+        return [
+            row if held_out_keys.isdisjoint(row_keys) else None
+            for row, row_keys in zip(rows, keys_by_row, strict=True)
+        ]
 
 
 class RemoveEvaluationRows(RemoveEvaluation):
@@ -284,7 +316,7 @@ class Sample(Step):
     seed: int = 0
 
     def keeps(self, row: Row) -> bool:
-        key = "\t".join([str(self.seed), *(row[column] for column in text_columns(row))])
+        key = "\t".join([str(self.seed), *texts_of(row)])
         return hash64(key) < int(self.fraction * 2**64)
 
 
@@ -367,18 +399,19 @@ class Cleaner:
             reaches = np.flatnonzero(last_step >= number)
             is_new = seen.add_hashes(verdicts.keys[number][reaches])
             last_step[reaches[~is_new]] = number
-        kept = last_step == len(self.steps)
-        if limit is not None and kept.sum() >= limit:
-            end = int(np.flatnonzero(kept)[limit - 1]) + 1
+
+        is_kept = last_step == len(self.steps)
+        if limit is not None and is_kept.sum() >= limit:
+            end = int(np.flatnonzero(is_kept)[limit - 1]) + 1
             last_step = last_step[:end]
-            kept = kept[:end]
+            is_kept = is_kept[:end]
 
         for number, count in enumerate(self._counts):
             passes = last_step > number
             count["in"] += int((last_step >= number).sum())
             count["out"] += int(passes.sum())
             count["changed"] += int((passes & verdicts.changed_by[: len(passes), number]).sum())
-        return kept
+        return is_kept
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -404,9 +437,11 @@ Config = Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
 def build_steps(config: Config | None, languages: Sequence[str] | None = None) -> list[AnyStep]:
     """The steps of a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
     steps: list[AnyStep] = []
-    for entry in [config] if isinstance(config, Mapping) else config or []:
-        named = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
-        steps += [_build_step(name, options, languages) for name, options in named]
+    entries = [config] if isinstance(config, Mapping) else config or []
+    for entry in entries:
+        options_by_name = entry if isinstance(entry, Mapping) else {entry: None}
+        for name, options in options_by_name.items():
+            steps.append(_build_step(name, options, languages))
     return steps
 
 

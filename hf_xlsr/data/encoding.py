@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ UNDETERMINED = "und"
 
 # Shares of unknown tokens in a language. Good vocabularies stay below 1 %, also in Chinese; where a vocabulary lacks a
 # script, nearly all tokens but spaces are unknown.
-_WARN_SHARE, _MAX_SHARE = 0.05, 0.3
+_WARN_SHARE = 0.05
+_MAX_SHARE = 0.3
 _MIN_TOKENS = 1000  # fewer tokens of a language are no evidence
 _ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
 
@@ -49,24 +50,37 @@ class RowKind:
 
     def columns_of(self, names: Collection[str]) -> tuple[str, ...] | None:
         """The first of `texts` and `names` that data with these columns has; None also where one of `kept` is missing."""
-        if not set(self.kept) - {"continues", "place", *self.texts} <= set(names):
+        required = set(self.kept) - {"continues", "place", *self.texts}
+        if not required.issubset(names):
             return None
-        return next((some for some in (self.texts, *self.names) if set(some) <= set(names)), None)
+        for text_names in (self.texts, *self.names):
+            if set(text_names).issubset(names):
+                return text_names
+        return None
 
     def text_features(self) -> Features:
         """Columns of a row before tokenisation."""
-        columns = {**dict.fromkeys((*self.texts, *self.languages), "string"), **self.kept}
-        return Features({name: Value(dtype) for name, dtype in columns.items()})
+        return _features({**dict.fromkeys((*self.texts, *self.languages), "string"), **self.kept})
 
     def token_features(self, negatives: bool = False) -> Features:
         """Columns of a tokenised row, perhaps with hard negatives; `length` is that of its longest text."""
-        columns = {**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"}
-        columns |= {f"{text}_text": "int64" for text in self.texts if self.identities}
-        ids = {f"{text}_ids": ListOf(Value("int32")) for text in self.texts}
-        more = {"negative_ids": ListOf(ListOf(Value("int32"))), "negative_text": ListOf(Value("int64"))}
-        return Features(
-            {**ids, **{name: Value(kind) for name, kind in columns.items()}, **(more if negatives else {})}
-        )
+        features: dict[str, Any] = {f"{text}_ids": ListOf(Value("int32")) for text in self.texts}
+        features |= _features({**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"})
+        if self.identities:
+            features |= {f"{text}_text": Value("int64") for text in self.texts}
+        if negatives:
+            features["negative_ids"] = ListOf(ListOf(Value("int32")))
+            features["negative_text"] = ListOf(Value("int64"))
+        return Features(features)
+
+
+def _features(dtypes: Mapping[str, str]) -> Features:
+    return Features({name: Value(dtype) for name, dtype in dtypes.items()})
+
+
+def row_columns(rows: Sequence[Row], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Some columns of rows: the values of all rows by name."""
+    return {name: [row[name] for row in rows] for name in names}
 
 
 PAIRS = RowKind(
@@ -124,7 +138,8 @@ class RowEncoder:
         prompts: PromptTable | Prompts = None,
         negatives: bool = False,
     ) -> None:
-        self.kind, self.negatives = kind, negatives
+        self.kind = kind
+        self.negatives = negatives
         self.prompts = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
         self.counts = TokenCounts(tokenizers, max_length)
 
@@ -135,22 +150,32 @@ class RowEncoder:
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Columns of `features`."""
         kind = self.kind
-        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in (*kind.kept, *kind.languages)}
-        languages = kind.languages * (len(kind.texts) // len(kind.languages))
-        for role, language in zip(kind.texts, languages, strict=True):
+        columns = row_columns(rows, (*kind.kept, *kind.languages))
+        language_columns = kind.languages * (len(kind.texts) // len(kind.languages))
+        ids_by_role = []
+        for role, language_column in zip(kind.texts, language_columns, strict=True):
             texts = [row[role] for row in rows]
-            columns[f"{role}_ids"] = self._ids(texts, columns[language], role)
+            ids = self._ids(texts, columns[language_column], role)
+            ids_by_role.append(ids)
+            columns[f"{role}_ids"] = ids
             if kind.identities:
                 columns[f"{role}_text"] = text_identities(texts).tolist()
-        sides = [columns[f"{text}_ids"] for text in kind.texts]
-        columns["length"] = [max(map(len, row)) for row in zip(*sides, strict=True)]
+
+        columns["length"] = [max(map(len, ids_of_row)) for ids_of_row in zip(*ids_by_role, strict=True)]
         if self.negatives:
-            texts = [text for row in rows for text in row["negatives"]]
-            languages_of = [row["target_lang"] for row in rows for _ in row["negatives"]]
-            ids, identities = iter(self._ids(texts, languages_of, "target")), iter(text_identities(texts).tolist())
-            for name, values in (("negative_ids", ids), ("negative_text", identities)):
-                columns[name] = [list(islice(values, len(row["negatives"]))) for row in rows]
+            columns |= self._encode_negatives(rows)
         return columns
+
+    def _encode_negatives(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
+        counts = [len(row["negatives"]) for row in rows]
+        texts = list(chain.from_iterable(row["negatives"] for row in rows))
+        languages = list(chain.from_iterable(map(repeat, [row["target_lang"] for row in rows], counts)))
+        ids = iter(self._ids(texts, languages, "target"))
+        identities = iter(text_identities(texts).tolist())
+        return {
+            "negative_ids": [list(islice(ids, count)) for count in counts],
+            "negative_text": [list(islice(identities, count)) for count in counts],
+        }
 
     def _ids(self, texts: Sequence[str], languages: Sequence[str], role: str) -> list[list[int]]:
         prompts = {language: self.prompts.text(role=role, language=language) for language in set(languages)}
@@ -165,17 +190,16 @@ class LabelledEncoder(RowEncoder):
     @property
     def features(self) -> Features:
         ids = {name: ListOf(Value("int32")) for name in _id_columns(self.counts.tokenizers)}
-        return Features(
-            {**ids, "label": Value(self.kind.kept["label"]), "lang": Value("string"), "length": Value("int32")}
-        )
+        dtypes = {"label": self.kind.kept["label"], "lang": "string", "length": "int32"}
+        return Features({**ids, **_features(dtypes)})
 
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
-        texts, counts = [[row[name] for row in rows] for name in self.kind.texts], self.counts
-        columns, truncated = encode_texts(texts, counts.tokenizers, counts.max_length)
-        lengths = [len(ids) for ids in columns["input_ids"]]
-        counts.counts["truncated"][""] += truncated
-        counts.counts["tokens"][""] += sum(lengths)
-        return {**columns, **{name: [row[name] for row in rows] for name in ("label", "lang")}, "length": lengths}
+        texts = list(row_columns(rows, self.kind.texts).values())
+        columns, num_truncated = encode_texts(texts, self.counts.tokenizers, self.counts.max_length)
+        lengths = list(map(len, columns["input_ids"]))
+        self.counts.counts["truncated"][""] += num_truncated
+        self.counts.counts["tokens"][""] += sum(lengths)
+        return {**columns, **row_columns(rows, ("label", "lang")), "length": lengths}
 
 
 def encode_texts(
@@ -191,10 +215,11 @@ def encode_texts(
     encoded = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
 
     def whole_rows(numbers: list[int]) -> Any:
-        chosen = [[side[number] for number in numbers] for side in sides]
-        return tokenizer(*chosen, truncation=False, **options)["input_ids"]
+        full_sides = [[side[number] for number in numbers] for side in sides]
+        return tokenizer(*full_sides, truncation=False, **options)["input_ids"]
 
-    return {name: encoded[name] for name in columns}, num_longer(encoded["input_ids"], max_length, whole_rows)
+    num_truncated = num_longer(encoded["input_ids"], max_length, whole_rows)
+    return {name: encoded[name] for name in columns}, num_truncated
 
 
 def _id_columns(tokenizer: Any) -> list[str]:
@@ -208,7 +233,9 @@ def text_identities(texts: Sequence[str]) -> np.ndarray:
 
 def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
     """Raises an error for a language without a tokenizer, where each language has its own."""
-    for language in languages if isinstance(tokenizers, Mapping) else ():
+    if not isinstance(tokenizers, Mapping):
+        return
+    for language in languages:
         if language not in tokenizers:
             raise XlsrError(
                 f"language '{language}' of the training data has no tokenizer; {did_you_mean(language, tokenizers)}"
@@ -223,11 +250,10 @@ class TokenCounts:
     """Tokenises texts, batch by batch, with one tokenizer or that of their language, and counts tokens."""
 
     def __init__(self, tokenizers: Any, max_length: int) -> None:
-        self.tokenizers, self.max_length = tokenizers, max_length
+        self.tokenizers = tokenizers
+        self.max_length = max_length
         # By name and language; `framing` are the special tokens around the texts.
-        self.counts: dict[str, Counter[str]] = {
-            name: Counter() for name in ("truncated", "tokens", "framing", "unknown")
-        }
+        self.counts = {name: Counter[str]() for name in ("truncated", "tokens", "framing", "unknown")}
 
     def clear(self) -> None:
         """Counts from 0 again."""
@@ -248,15 +274,15 @@ class TokenCounts:
         """
         check_tokenizers(self.tokenizers, set(languages))
         result: list[list[int]] = [[] for _ in texts]
-        for (tokenizer, prompt), places in self._batches(languages, prompts or {}):
-            batch = [texts[place] for place in places]
+        for tokenizer, prompt, numbers in self._batches(languages, prompts or {}):
+            batch = [texts[number] for number in numbers]
             ids = token_ids(tokenizer, batch, prompt, self.max_length)
-            self.counts["truncated"][""] += num_longer(
-                ids, self.max_length, partial(_whole_rows, tokenizer, batch, prompt)
-            )
-            self._count(tokenizer, ids, [languages[place] for place in places])
-            for place, row in zip(places, ids, strict=True):
-                result[place] = row
+            whole_rows = partial(_whole_rows, tokenizer, batch, prompt)
+            self.counts["truncated"][""] += num_longer(ids, self.max_length, whole_rows)
+            self._count(tokenizer, ids, [languages[number] for number in numbers])
+            for number, row in zip(numbers, ids, strict=True):
+                result[number] = row
+
         for language in set(languages):
             if self.counts["tokens"][language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
                 raise XlsrError(
@@ -265,34 +291,34 @@ class TokenCounts:
                 )
         return result
 
-    def _batches(
-        self, languages: Sequence[str], prompts: Mapping[str, str]
-    ) -> Iterable[tuple[tuple[Any, str], list[int]]]:
-        """The places of texts that have one tokenizer and one prompt."""
-        own = isinstance(self.tokenizers, Mapping)
-        places_of: dict[tuple[int, str], list[int]] = {}
-        chosen: dict[tuple[int, str], tuple[Any, str]] = {}
-        for place, language in enumerate(languages):
-            tokenizer = self.tokenizers[language] if own else self.tokenizers
+    def _batches(self, languages: Sequence[str], prompts: Mapping[str, str]) -> Iterable[tuple[Any, str, list[int]]]:
+        """Each tokenizer and prompt, and the numbers of the texts that have both."""
+        has_many = isinstance(self.tokenizers, Mapping)
+        batches: dict[tuple[int, str], tuple[Any, str, list[int]]] = {}
+        for number, language in enumerate(languages):
+            tokenizer = self.tokenizers[language] if has_many else self.tokenizers
             prompt = prompts.get(language, "")
-            key = (id(tokenizer), prompt)
-            chosen[key] = (tokenizer, prompt)
-            places_of.setdefault(key, []).append(place)
-        return [(chosen[key], places) for key, places in places_of.items()]
+            _, _, numbers = batches.setdefault((id(tokenizer), prompt), (tokenizer, prompt, []))
+            numbers.append(number)
+        return batches.values()
 
     def _count(self, tokenizer: Any, ids: Sequence[Sequence[int]], languages: Sequence[str]) -> None:
-        frame = tokenizer([""], **_ENCODING)["input_ids"][0] if not hasattr(tokenizer, "message_ids") else []
+        frame: Sequence[int] = []
+        if not hasattr(tokenizer, "message_ids"):
+            frame = tokenizer([""], **_ENCODING)["input_ids"][0]
         unknown = tokenizer.unk_token_id
         for row, language in zip(ids, languages, strict=True):
             self.counts["tokens"][language] += len(row)
             self.counts["framing"][language] += len(frame)
             if unknown is not None:  # some tokenizers frame sentences with the unknown token
-                self.counts["unknown"][language] += max(0, list(row).count(unknown) - list(frame).count(unknown))
+                num_unknown = list(row).count(unknown) - list(frame).count(unknown)
+                self.counts["unknown"][language] += max(0, num_unknown)
 
     def report(self) -> dict[str, int]:
         """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
         for language in self.counts["unknown"]:
-            if (share := self._share(language)) > _WARN_SHARE:
+            share = self._share(language)
+            if share > _WARN_SHARE:
                 logger.warning("%.0f %% of the tokens in '%s' are unknown to the tokenizer.", 100 * share, language)
         return {
             "num_truncated": self.counts["truncated"].total(),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from hf_xlsr.data.encoding import LABELLED, Row, RowKind, encode_texts
+from hf_xlsr.data.encoding import LABELLED, Row, RowKind, encode_texts, row_columns
 from hf_xlsr.utils.errors import XlsrError
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")
@@ -40,17 +41,25 @@ class LabelledTask:
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        classes = len({str(name).strip().lower() for name in self.labels})
-        if bool(self.labels) == bool(self.scores) or (self.labels and not 2 <= classes == len(self.labels)):
+        num_classes = len(self._numbers)
+        has_too_few = bool(self.labels) and (num_classes < 2 or num_classes < len(self.labels))
+        if bool(self.labels) == bool(self.scores) or has_too_few:
             raise XlsrError(
                 f"task needs either two or more distinct `labels` or the lowest and highest of `scores`, got "
                 f"task.labels {list(self.labels)} and task.scores {self.scores}."
             )
-        known = CLASS_METRICS if self.labels else SCORE_METRICS
-        object.__setattr__(self, "metrics", tuple(self.metrics) or (known[:1] if self.labels else known))
+
+        supported = CLASS_METRICS if self.labels else SCORE_METRICS
+        default = CLASS_METRICS[:1] if self.labels else SCORE_METRICS
+        object.__setattr__(self, "metrics", tuple(self.metrics) or default)
         for name in self.metrics:
-            if name not in known or (name == "f1" and classes != 2):
-                raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(known)}.")
+            if name not in supported or (name == "f1" and num_classes != 2):
+                raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(supported)}.")
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The number of each class by its name in lower case."""
+        return {str(name).strip().lower(): number for number, name in enumerate(self.labels)}
 
     @property
     def kind(self) -> RowKind:
@@ -68,19 +77,24 @@ class LabelledTask:
     def value(self, label: Any) -> int | float | None:
         """The number of a class by its name or number, or a score; None for no label, `ValueError` for an invalid one."""
         text = str(label).strip().lower()
+        number: int | float
         if self.scores is not None:
             if text in UNLABELLED - {"-1"}:
                 return None
-            number, (least, most) = float(text), self.scores
+            number = float(text)
+            lowest, highest = self.scores
         else:
-            names = {name.strip().lower(): number for number, name in enumerate(self.labels)}
-            name = SYNONYMS.get(text, text)
-            if name in names:
-                return names[name]
-            if text.removesuffix(".0") in UNLABELLED:
+            class_name = SYNONYMS.get(text, text)
+            if class_name in self._numbers:
+                return self._numbers[class_name]
+            digits = text.removesuffix(".0")
+            if digits in UNLABELLED:
                 return None
-            number, least, most = int(text.removesuffix(".0")), 0, len(self.labels) - 1
-        if not least <= number <= most:
+            number = int(digits)
+            lowest = 0
+            highest = len(self.labels) - 1
+
+        if not lowest <= number <= highest:
             raise ValueError(f"label {label!r} is out of range")
         return number
 
@@ -110,9 +124,10 @@ class LabelledSet:
         """The rows for `LabelledCollator`, without labels; tokenised once."""
         key = (id(tokenizer), max_length)
         if key not in self._encoded:
-            texts = [[row[name] for row in self.rows] for name in self.task.columns]
-            columns, _ = encode_texts(texts, tokenizer, max_length)
-            self._encoded[key] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            texts = row_columns(self.rows, self.task.columns)
+            columns, _ = encode_texts(list(texts.values()), tokenizer, max_length)
+            encoded_rows = zip(*columns.values(), strict=True)
+            self._encoded[key] = [dict(zip(columns, row, strict=True)) for row in encoded_rows]
         return self._encoded[key]
 
 

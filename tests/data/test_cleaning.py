@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 import pytest
@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from hf_xlsr.data import cleaning
 from hf_xlsr.data.cleaning import (
+    AnyStep,
     Cleaner,
+    ComparingStep,
     Deduplicate,
     DropIdentical,
     LanguageFilter,
@@ -24,6 +26,7 @@ from hf_xlsr.data.cleaning import (
     Sample,
     Step,
     evaluation_keys,
+    judge_rows,
     match_key,
 )
 
@@ -36,7 +39,7 @@ def pair(source: str | None, target: str | None, **more: Any) -> dict[str, Any]:
     return {"source": source, "target": target, **more}
 
 
-def kept(step: Step, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def kept(step: AnyStep, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(Cleaner([step])(rows))
 
 
@@ -158,34 +161,58 @@ def test_sample_is_nested_and_stable() -> None:
     assert kept(Sample(fraction=0.25), rows[100:]) == [row for row in quarter if row in rows[100:]]
 
 
-def one_by_one(steps: list[Step], counts: list[list[int]], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def one_by_one(
+    steps: list[AnyStep], counts: list[list[int]], rows: Iterable[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """A naive twin of `Cleaner`: one row at a time through every step."""
+    keys_before: list[set[str]] = [set() for _ in steps]
     for row in rows:
-        now: dict[str, Any] | None = row
-        for step, count in zip(steps, counts, strict=True):
-            if now is None:
+        current: dict[str, Any] | None = row
+        for step, count, keys in zip(steps, counts, keys_before, strict=True):
+            if current is None:
                 break
-            before, now = now, step.apply([now])[0]
+            before = current
+            if isinstance(step, ComparingStep):
+                key = step.key(current)
+                current = None if key in keys else current
+                keys.add(key)
+            else:
+                current = step.apply([current])[0]
             count[0] += 1
-            count[1] += now is not None
-            count[2] += now is not None and now != before
-        if now is not None:
-            yield now
+            count[1] += current is not None
+            count[2] += current is not None and current != before
+        if current is not None:
+            yield current
 
 
-def make_steps() -> list[Step]:
+def make_steps() -> list[AnyStep]:
     lengths = RatioBounds(max_ratio=1.5)
     return [Normalize(lowercase=True), lengths, Deduplicate(), DropIdentical(), Sample(fraction=0.7)]
 
 
 @settings(max_examples=50, deadline=None)
-@given(rows=st.lists(PAIRS, max_size=60), wanted=st.integers(0, 20), batch=st.integers(1, 70))
-def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], wanted: int, batch: int) -> None:
-    cleaner, twin_counts = Cleaner(make_steps()), [[0, 0, 0] for _ in make_steps()]
-    twin = one_by_one(make_steps(), twin_counts, rows)
+@given(rows=st.lists(PAIRS, max_size=60), batch=st.integers(1, 70))
+def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], batch: int) -> None:
+    cleaner = Cleaner(make_steps())
+    twin_counts = [[0, 0, 0] for _ in cleaner.steps]
+    twin = list(one_by_one(make_steps(), twin_counts, rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaning, "BATCH_ROWS", batch)
-        assert list(islice(cleaner(rows), wanted)) == list(islice(twin, wanted))
-    assert [list(counted.values()) for counted in cleaner.counts.values()] == twin_counts
+        assert list(cleaner(rows)) == twin
+
+    assert [list(count.values()) for count in cleaner.counts.values()] == twin_counts
     counts = list(cleaner.counts.values())
     assert all(before["out"] == after["in"] for before, after in zip(counts, counts[1:], strict=False))
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(PAIRS, max_size=60), limit=st.integers(1, 20))
+def test_a_limit_ends_rows_and_counts_at_the_last_row_that_is_kept(rows: list[dict[str, Any]], limit: int) -> None:
+    steps = make_steps()
+    cleaner = Cleaner(steps)
+    judged_rows, verdicts = judge_rows(steps, rows)
+    clean_rows = list(compress(judged_rows, cleaner.keeps(verdicts, limit)))
+
+    twin_counts = [[0, 0, 0] for _ in steps]
+    assert clean_rows == list(islice(one_by_one(make_steps(), twin_counts, rows), limit))
+    assert [list(count.values()) for count in cleaner.counts.values()] == twin_counts
