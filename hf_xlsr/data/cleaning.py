@@ -215,9 +215,8 @@ class LanguageFilter(Step):
 
     def __post_init__(self) -> None:
         self._default = tuple(map(language_code, self.languages or ()))
-        self._min_share = self.min_share
-        if self.min_share is None:
-            self._min_share = 0.5 if self.method == "py3langid" else 1.0
+        default_share = 0.5 if self.method == "py3langid" else 1.0
+        self._min_share = default_share if self.min_share is None else self.min_share
         if self._default:
             self._own_share("", self._default, self._default)  # raises for unknown languages
 

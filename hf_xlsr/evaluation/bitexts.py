@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
+from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.utils.errors import XlsrError
 
 

@@ -122,7 +122,6 @@ class HictlForPreTraining(EncoderWithLmHead):
             positive_probability: Mean probability that the contrast of sentences gave to translations in the last steps,
                 which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
         """
-        source = target = query = None
         encode = encode_by_length(self.encode_sentences, cache_batch_size)
         source: torch.Tensor | None = None
         target: torch.Tensor | None = None

@@ -24,7 +24,7 @@ import yaml
 from docs_helpers import FENCE, Block, blocks_of, commands_of, write_stand_ins
 
 from hf_xlsr.cli import app as cli
-from hf_xlsr.data.sources import check_source
+from hf_xlsr.data.sources import Source
 from hf_xlsr.evaluation.protocol import find_protocols
 from hf_xlsr.evaluation.suites.suite import Suite
 from hf_xlsr.runs.methods import METHODS
@@ -84,7 +84,7 @@ def check_yaml(block: Block, names: dict[str, Any]) -> None:
     content = parse_yaml(block.text, block.page)
     if isinstance(content, list):
         for source in content:
-            check_source(source)
+            Source.parse(source)
     elif {"encoders", "tasks"} & content.keys():
         Suite.model_validate(content)
         Path("suite.yaml").write_text(block.text, "utf-8")
