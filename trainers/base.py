@@ -47,17 +47,24 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     The main process writes `trainer_state.json` last, and every process its random state: a checkpoint with all of
     them is complete.
     """
-    candidates = [path for path in Path(folder).glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdigit()]
-    for path in sorted(candidates, key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True):
+    random_states = ["rng_state.pth"]
+    if processes > 1:
+        random_states = [f"rng_state_{rank}.pth" for rank in range(processes)]
+
+    checkpoints: dict[int, Path] = {}
+    for path in Path(folder).glob("checkpoint-*"):
+        step = path.name.rsplit("-", 1)[1]
+        if step.isdigit():
+            checkpoints[int(step)] = path
+
+    for _, path in sorted(checkpoints.items(), reverse=True):
         try:
             json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
         except (OSError, ValueError):
             continue
-        states = ["rng_state.pth"]
-        if processes > 1:
-            states = [f"rng_state_{rank}.pth" for rank in range(processes)]
-        if all((path / name).is_file() for name in states):
+        if all((path / name).is_file() for name in random_states):
             return path
+
     return None
 
 
@@ -66,8 +73,8 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
 
     There the backward pass of torch's fused attention takes four times as long.
     """
-    slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
-    return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
+    is_slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
+    return "eager" if is_slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
 class XlsrTrainer(DataFlow, SlimPushes):
@@ -133,18 +140,23 @@ class XlsrTrainer(DataFlow, SlimPushes):
     ) -> None:
         if compute_metrics is not None and not args.evaluates_rows:
             raise XlsrError("`compute_metrics` is not supported by this trainer. For metrics use evaluations=[...].")
+
         self.args = args
         rows = self.read_rows(train_dataset)
         model, self.tokenizers = self.make_model(model, rows, processing_class)
+
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
         self.converter = self.make_converter(base_model(model), rows)
         self.features = self.make_features(rows)
         self.eval_sets = self.converted_sets(eval_dataset)
+
         if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
             raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
+
         self.evaluations = list(evaluations)
         if evaluator is not None:
             self.evaluations.append(self._evaluation_by(evaluator, model))
+
         super().__init__(
             model,
             args,
@@ -158,11 +170,13 @@ class XlsrTrainer(DataFlow, SlimPushes):
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
+
         if self.is_fsdp_enabled:
             set_up_sharding(self)
         self._choose_attention()
         self._part_sums: dict[str, torch.Tensor] = {}
         self._part_count = 0
+
         self._graceful_stop = GracefulStopCallback()
         for callback in self.make_callbacks():
             self.add_callback(callback)
@@ -228,10 +242,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
                 "`eval_dataset`, or evaluations=[lambda encoder: evaluator(single_route(encoder, 'en'))] with "
                 "hf_xlsr.encoders.assembly.single_route."
             )
-        run: Any = SequentialEvaluator(list(evaluator)) if isinstance(evaluator, list | tuple) else evaluator
+        if isinstance(evaluator, list | tuple):
+            evaluator = SequentialEvaluator(list(evaluator))
 
         def measure(encoder: Any) -> Mapping[str, float]:
-            result = run(encoder, epoch=self.state.epoch or 0, steps=self.state.global_step)
+            result = evaluator(encoder, epoch=self.state.epoch or 0, steps=self.state.global_step)
             return result if isinstance(result, Mapping) else {"evaluator": result}
 
         return measure
@@ -317,8 +332,9 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if self.args.cache_batch_size:
             inputs = {**inputs, "cache_batch_size": self.args.cache_batch_size}
         if self.token_labels and num_items_in_batch is not None:
-            parts_of_step = self.current_gradient_accumulation_steps * self.args.world_size
-            inputs = {**inputs, "masked_tokens": num_items_in_batch / parts_of_step}
+            num_batches = self.current_gradient_accumulation_steps * self.args.world_size  # of the step
+            inputs = {**inputs, "masked_tokens": num_items_in_batch / num_batches}
+
         outputs = model(**inputs)
         if model.training:
             self._add_parts(outputs)
@@ -386,12 +402,14 @@ class XlsrTrainer(DataFlow, SlimPushes):
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             metrics |= self.evaluate_data(data, prefix, ignore_keys)
+
         if sets is self.eval_sets and self.evaluations:
             encoder = self.live_encoder()
             with evaluating(self.accelerator.unwrap_model(self.model), self.autocast_dtype):
                 for evaluation in self.evaluations:
-                    measured = evaluation(encoder)
-                    metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
+                    for name, value in evaluation(encoder).items():
+                        metrics[f"{metric_key_prefix}_{name}"] = value
+
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -20,7 +20,9 @@ from hf_xlsr.trainers.pretrained import NLI_LABELS, check_classifier
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
-TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
+TEXT = "text"
+RETRIEVAL = "retrieval"
+NLI = "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
 
 logger = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ class CmlmTrainer(PairTrainer):
     ) -> None:
         if args.optimizer == "lamb" and optimizer_cls_and_kwargs is None:
             optimizer_cls_and_kwargs = lamb_options(args)
+
         super().__init__(
             model,
             args,
@@ -104,7 +107,8 @@ class CmlmTrainer(PairTrainer):
 
     def new_model_options(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """A classifier if there are inference rows."""
-        return {"nli_labels": NLI_LABELS if NLI in rows else 0}
+        num_labels = NLI_LABELS if NLI in rows else 0
+        return {"nli_labels": num_labels}
 
     def room(self, model: Any, rows: Mapping[str, Any]) -> Callable[[int], int] | None:
         """A masked sentence shares its positions with the vectors of its neighbour."""
@@ -157,18 +161,20 @@ class CmlmTrainer(PairTrainer):
         """Batches of the first task, each with a batch of every other task."""
         batches: dict[str, Any] = {}
         for number, (task, data) in enumerate(self.features.items()):
+            options: dict[str, Any] = {"seed": self.args.seed_of_data + number, "contrast": task == RETRIEVAL}
             name = f"{task}_batch_size"
             size = getattr(self.args, name, None)
-            options: dict[str, Any] = {} if size is None else {"batch_option": name}
-            size = None if size is None else share_of_step(name, size, self.args)
-            options |= {"seed": self.args.seed_of_data + number, "contrast": task == RETRIEVAL}
+            if size is not None:
+                size = share_of_step(name, size, self.args)
+                options["batch_option"] = name
             batches[task] = self.batches(data, size, **options)
         return self.join_tasks(self.features, batches)
 
     def convert_eval(self, rows: Any) -> Any:
         """Translation pairs, or documents if they are trained on."""
-        convert = self.converter.pairs_or_running_text if TEXT in self.features else self.converter.pairs
-        return convert(rows, "eval_dataset")
+        if TEXT in self.features:
+            return self.converter.pairs_or_running_text(rows, "eval_dataset")
+        return self.converter.pairs(rows, "eval_dataset")
 
     def eval_task(self, data: Any) -> str:
         task = RETRIEVAL if isinstance(data, PreparedPairs) else TEXT

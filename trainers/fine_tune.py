@@ -15,6 +15,7 @@ from transformers import set_seed
 
 from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.encoding import row_columns
 from hf_xlsr.data.label_tasks import LabelledSet
 from hf_xlsr.data.raw_rows import class_names
 from hf_xlsr.data.sampling import MAIN
@@ -89,12 +90,18 @@ def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, pr
         logits = classifier.logits(data)
         if not np.isfinite(logits).all():
             raise XlsrError(f"Outputs on {data.name} are not finite. Lower the learning rate.")
-        languages = np.array([row["lang"] for row in data.rows])
-        gold = np.array([row["label"] for row in data.rows])
-        for language in dict.fromkeys(languages.tolist()):
-            of = languages == language
-            values = {name: METRICS[name](logits[of], gold[of]) for name in data.task.metrics}
-            results |= measured(data.name, protocol, language, data.split, {**values, "rows": int(of.sum())})
+
+        columns = row_columns(data.rows, ("lang", "label"))
+        languages = np.array(columns["lang"])
+        gold = np.array(columns["label"])
+
+        for language in dict.fromkeys(columns["lang"]):
+            is_in_language = languages == language
+            values: dict[str, float] = {}
+            for name in data.task.metrics:
+                values[name] = METRICS[name](logits[is_in_language], gold[is_in_language])
+            values["rows"] = int(is_in_language.sum())
+            results |= measured(data.name, protocol, language, data.split, values)
     return mean_over_languages(results)
 
 
@@ -131,6 +138,7 @@ class FineTuneTrainer(XlsrTrainer):
         """The model, or a new output layer for the labels of the rows on a given encoder."""
         labels = class_names(rows[MAIN]) if rows else []
         num_outputs = len(labels) or 1
+
         if is_own(model):
             tokenizer = processing_class or own_tokenizer(model)
             check_token_ids(tokenizer, vocab_size_of(base_model(model).encoder))
@@ -140,9 +148,9 @@ class FineTuneTrainer(XlsrTrainer):
             check_token_ids(tokenizer, vocab_size_of(read.single().encoder))
             set_seed(self.args.seed)
             names: dict[str, Any] = {}
-            if not all(label.isdigit() for label in labels):
-                numbers = {label: number for number, label in enumerate(labels)}
-                names = {"id2label": dict(enumerate(labels)), "label2id": numbers}
+            if not all(map(str.isdigit, labels)):
+                names["id2label"] = dict(enumerate(labels))
+                names["label2id"] = {label: number for number, label in enumerate(labels)}
             model = HictlForSequenceClassification.from_encoder(read, num_labels=num_outputs, **names)
 
         num_labels = base_model(model).config.num_labels
@@ -181,9 +189,14 @@ class FineTuneTrainer(XlsrTrainer):
             collate_fn=self.data_collator,
             generator=torch.Generator(),  # without one, a loader draws from the random numbers of training
         )
-        options: dict[str, Any] = {"ignore_keys": ignore_keys, "metric_key_prefix": prefix}
-        alone = None if self.compute_metrics else True
-        outputs = self.evaluation_loop(self.accelerator.prepare(loader), "Evaluation", alone, **options)
+
+        outputs = self.evaluation_loop(
+            self.accelerator.prepare(loader),
+            "Evaluation",
+            prediction_loss_only=None if self.compute_metrics else True,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=prefix,
+        )
         return dict(outputs.metrics or {})
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:

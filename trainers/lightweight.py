@@ -124,6 +124,7 @@ class DistillationTrainer(LightweightTrainer):
     ) -> None:
         self.teacher = teacher if isinstance(teacher, Teacher) else Teacher(teacher)
         self.step_keys = StepKeys()
+
         super().__init__(
             model,
             args,

@@ -50,8 +50,15 @@ class LiveTranslator(LiveModel):
         """A translation of each sentence, in the given order; `options` are those of `generate`."""
         if not sentences:
             return []
-        truncation: dict[str, Any] = {"truncation": True, "max_length": self.max_length}
-        ids = self.tokenizer(list(sentences), verbose=False, return_attention_mask=False, **truncation)["input_ids"]
+
+        ids = self.tokenizer(
+            list(sentences),
+            truncation=True,
+            max_length=self.max_length,
+            return_attention_mask=False,
+            verbose=False,
+        )["input_ids"]
+
         result = [""] * len(ids)
         with (
             evaluating(self.model, self.autocast_dtype) as device,
@@ -69,6 +76,7 @@ class LiveTranslator(LiveModel):
                 for number, text in zip(numbers, texts, strict=True):
                     result[number] = text.strip()
                 bar.update(len(numbers))
+
         return result
 
 

@@ -240,6 +240,7 @@ class LanguageFilter(Step):
                 f"cleaning step 'language': a row has no language of '{column}'; add '{language_column}' or set "
                 "`languages`."
             )
+
         if is_side_of_pair and len(self._default) == 2:
             side = ("source", "target").index(column)
             return (self._default[side],)
@@ -344,6 +345,7 @@ def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row]
     changed_by = np.zeros((len(rows), len(steps)), dtype=bool)
     keys: dict[int, np.ndarray] = {}
     remaining = list(range(len(rows)))
+
     for number, step in enumerate(steps):
         remaining_rows = [judged_rows[row] for row in remaining]
         if isinstance(step, ComparingStep):
@@ -359,6 +361,7 @@ def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row]
                 changed_by[row, number] = True
                 judged_rows[row] = after
         remaining = [row for row in remaining if dropped_by[row] == len(steps)]
+
     return judged_rows, Verdicts(dropped_by, changed_by, keys)
 
 
@@ -410,6 +413,7 @@ class Cleaner:
             count["in"] += int((last_step >= number).sum())
             count["out"] += int(passes.sum())
             count["changed"] += int((passes & verdicts.changed_by[: len(passes), number]).sum())
+
         return is_kept
 
     @property

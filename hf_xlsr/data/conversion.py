@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from hf_xlsr.data.encoding import (
     check_tokenizers,
 )
 from hf_xlsr.data.label_tasks import check_framing
+from hf_xlsr.data.preparation import open_rows, read_json
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.raw_rows import (
@@ -44,7 +46,7 @@ from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
-from hf_xlsr.utils.hashing import address_of, address_of_rows, cached, set_address
+from hf_xlsr.utils.hashing import address_of, address_of_rows, cached
 from hf_xlsr.utils.tasks import Task, runner_of
 
 logger = logging.getLogger(__name__)
@@ -113,7 +115,10 @@ class DataConverter:
         self.max_length = max_length
         self.num_proc = num_proc
         self.prompts = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
-        self.languages = tuple(languages or (tokenizers if isinstance(tokenizers, Mapping) else ()))
+
+        if not languages and isinstance(tokenizers, Mapping):
+            languages = list(tokenizers)
+        self.languages = tuple(languages or ())
 
     def pairs(self, data: Any, name: str = "train_dataset") -> Any:
         """Translation pairs: `PreparedPairs`, or `StreamedRows` of streams; errors name `name`.
@@ -174,16 +179,16 @@ class DataConverter:
                 dataset = dataset.add_column("label", [-1] * len(dataset))
             datasets.append((key, dataset))
 
-        tokenised = [self._labelled_part(key, dataset, name, keep_unlabelled) for key, dataset in datasets]
+        tokenised = [self._tokenise_labelled(key, dataset, name, keep_unlabelled) for key, dataset in datasets]
         rows, counts = _joined(tokenised)
-        num_given = sum(len(dataset) for _, dataset in datasets)
-        _warn_of_skipped(num_given - len(rows), num_given)
+        _warn_of_skipped(len(rows), [dataset for _, dataset in datasets])
+
         names = class_names(dict(datasets), name)
-        if keep_unlabelled and any(value < 0 or value != value for value in rows["label"]):
+        if keep_unlabelled and any(value < 0 or math.isnan(value) for value in rows["label"]):
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
 
-    def _labelled_part(
+    def _tokenise_labelled(
         self, key: str, data: Dataset, name: str, keep_unlabelled: bool
     ) -> tuple[Dataset, dict[str, int]]:
         first_row = dict.fromkeys(data.column_names)
@@ -191,57 +196,71 @@ class DataConverter:
             kind = _KINDS[form]
             if not len(data) or kind.columns_of(first_row) is None:
                 continue
+
             label = data.features["label"]
             if label.dtype == "string":
                 raise XlsrError(f"`{name}` has labels of text. Number them: dataset.class_encode_column('label').")
             if label.dtype.startswith("float"):
                 kind = replace(kind, kept={"label": "float32"})
+
             check_framing(self.tokenizers, len(kind.texts))
             reader = open_reader(kind, first_row, key=key, keeps_unlabelled=keep_unlabelled)
             assert reader is not None
             return self._tokenise(data, reader)
+
         expected = " or: ".join(_KINDS[form].accepted for form in _LABELLED_FORMS)
         raise XlsrError(f"`{name}` must have rows of {expected}, got {len(data)} of {', '.join(data.column_names)}.")
 
     def _convert(self, data: Any, name: str, *forms: str) -> Any:
         if hasattr(data, "lengths") or isinstance(data, StreamedRows):
             return data
-        parts = [self._open(key, dataset, forms, name) for key, dataset in open_datasets(data, name)]
-        if any(isinstance(dataset, IterableDataset) for _, dataset, _ in parts):
-            return StreamedRows([self._stream(dataset, reader) for _, dataset, reader in parts])
+
+        opened = [self._open(key, dataset, forms, name) for key, dataset in open_datasets(data, name)]
+        if any(isinstance(dataset, IterableDataset) for _, dataset, _ in opened):
+            return StreamedRows([self._stream(dataset, reader) for _, dataset, reader in opened])
 
         converted: list[Any] = []
         for form in forms:
-            tokenised = [self._tokenise(dataset, reader) for own_form, dataset, reader in parts if own_form == form]
-            num_given = sum(len(dataset) for own_form, dataset, _ in parts if own_form == form)
+            datasets = []
+            tokenised = []
+            for form_of_dataset, dataset, reader in opened:
+                if form_of_dataset == form:
+                    datasets.append(dataset)
+                    tokenised.append(self._tokenise(dataset, reader))
+
             num_rows = sum(len(rows) for rows, _ in tokenised)
             if form != "running text":
-                _warn_of_skipped(num_given - num_rows, num_given)
+                _warn_of_skipped(num_rows, datasets)
             if num_rows:
-                prepared = _PREPARED.get(form, PreparedRows)(*_joined(tokenised))
-                converted += [prepared] if len(prepared) else []
+                prepared_class = _PREPARED.get(form, PreparedRows)
+                prepared = prepared_class(*_joined(tokenised))
+                if len(prepared):
+                    converted.append(prepared)
+
         if not converted:
             raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
         return converted[0] if len(converted) == 1 else ConcatenatedRows(converted)
 
     def _open(
         self, key: str, data: Dataset | IterableDataset, forms: Sequence[str], name: str
-    ) -> tuple[str, Dataset | IterableDataset, RowReader]:
-        """The form of a dataset, its rows, and a reader of them."""
-        place = f"`{name}` ('{key}')" if key else f"`{name}`"
+    ) -> tuple[str, Any, RowReader]:
+        """The form of a dataset, the dataset, and a reader of its rows."""
+        shown_name = f"`{name}` ('{key}')" if key else f"`{name}`"
         first_row: Mapping[str, Any] = next(iter(data), {})
         label = (data.features or {}).get("label")
         label_names = label.names if isinstance(label, ClassLabel) else ()
+
         for form in forms:
             reader = open_reader(_KINDS[form], first_row, key=key, languages=self.languages, label_names=label_names)
             if reader:
-                self._check_languages(reader, data, first_row, place)
+                self._check_languages(reader, data, first_row, shown_name)
                 return form, data, reader
+
         expected = " or: ".join(_KINDS[form].accepted for form in forms)
         columns = ", ".join(first_row) or "(none: it is empty)"
-        raise XlsrError(f"{place} has the columns {columns}; expected {expected}.")
+        raise XlsrError(f"{shown_name} has the columns {columns}; expected {expected}.")
 
-    def _check_languages(self, reader: RowReader, data: Any, first_row: Mapping[str, Any], place: str) -> None:
+    def _check_languages(self, reader: RowReader, data: Any, first_row: Mapping[str, Any], shown_name: str) -> None:
         if not isinstance(self.tokenizers, Mapping) or reader.columns == ("translation",):
             return
         for column, default in zip(reader.kind.languages, reader.languages, strict=True):
@@ -250,7 +269,7 @@ class DataConverter:
                 check_tokenizers(self.tokenizers, filter(None, languages))
             elif default in (*UNNAMED, UNDETERMINED) and default not in self.tokenizers:
                 raise XlsrError(
-                    f"{place} names no languages, but each has its own tokenizer. Add the columns "
+                    f"{shown_name} names no languages, but each has its own tokenizer. Add the columns "
                     f"{' and '.join(reader.kind.languages)}, or use a dict such as {{'en-de': dataset}}."
                 )
             else:
@@ -259,8 +278,9 @@ class DataConverter:
     def _tokenise(self, data: Dataset, reader: RowReader) -> tuple[Dataset, dict[str, int]]:
         """A dataset with the columns of its kind, from the cache or made there, and the counts of its tokens."""
         encoder = self._encoder(reader, reader.kind)
-        prompts = [{role: text for role, text in self.prompts.texts.items() if text}, self.prompts.default]
-        facts = [VERSION, address_of_rows(data), repr(reader), self._identity, self.max_length, prompts]
+        prompts = {role: text for role, text in self.prompts.texts.items() if text}
+        content = address_of_rows(data)
+        facts = [VERSION, content, repr(reader), self._identity, self.max_length, [prompts, self.prompts.default]]
         address = address_of(facts)
 
         def make(folder: Path) -> None:
@@ -268,15 +288,14 @@ class DataConverter:
             tokenise_rows(rows, reader, encoder, folder, self.num_proc)
 
         folder = cached(address, make)
-        tokenised = Dataset.from_file(str(folder / "rows.arrow"))
-        set_address(tokenised, address)
-        return tokenised, json.loads((folder / "report.json").read_text("utf-8"))
+        return open_rows(folder / "rows.arrow", address), read_json(folder / "report.json")
 
     def _stream(self, data: Dataset | IterableDataset, reader: RowReader) -> Stream:
         kind = CONSECUTIVE if reader.kind == SENTENCES else reader.kind
-        size = None if isinstance(data, IterableDataset) else len(data)
-        if not isinstance(data, IterableDataset):
-            data = data.to_iterable_dataset(min(len(data), _STREAM_SHARDS))
+        size = None
+        if isinstance(data, Dataset):
+            size = len(data)
+            data = data.to_iterable_dataset(min(size, _STREAM_SHARDS))
         return Stream(data, reader.stream, self._encoder(reader, kind), kind, size, reader.ordered)
 
     def _encoder(self, reader: RowReader, kind: RowKind) -> RowEncoder:
@@ -300,6 +319,7 @@ def tokenise_rows(
     shards.mkdir(exist_ok=True)
     schema = encoder.features.arrow_schema
     work = partial(write_tokens, rows, reader, encoder)
+
     with pa.OSFile(str(folder / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         total = TokenCounts(encoder.counts.tokenizers, encoder.counts.max_length)
         for task in runner_of(num_proc).run(work, _token_tasks(shards, len(rows)), description="tokenising"):
@@ -307,6 +327,7 @@ def tokenise_rows(
             for batch in batches:
                 writer.write_batch(batch)
             total.add(counts)
+
     write_json(folder / "report.json", total.report())
     for task in _token_tasks(shards, len(rows)):
         task.output.unlink()
@@ -349,6 +370,7 @@ def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dat
     return concatenate_datasets([rows for rows, _ in tokenised]), dict(total)
 
 
-def _warn_of_skipped(skipped: int, rows: int) -> None:
-    if skipped > 0:
-        logger.warning("%d of %d rows are skipped: an empty text, or no label.", skipped, rows)
+def _warn_of_skipped(num_rows: int, datasets: Sequence[Dataset]) -> None:
+    num_read = sum(map(len, datasets))
+    if num_rows < num_read:
+        logger.warning("%d of %d rows are skipped: an empty text, or no label.", num_read - num_rows, num_read)

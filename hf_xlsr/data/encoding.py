@@ -152,6 +152,7 @@ class RowEncoder:
         kind = self.kind
         columns = row_columns(rows, (*kind.kept, *kind.languages))
         language_columns = kind.languages * (len(kind.texts) // len(kind.languages))
+
         ids_by_role = []
         for role, language_column in zip(kind.texts, language_columns, strict=True):
             texts = [row[role] for row in rows]
@@ -162,6 +163,7 @@ class RowEncoder:
                 columns[f"{role}_text"] = text_identities(texts).tolist()
 
         columns["length"] = [max(map(len, ids_of_row)) for ids_of_row in zip(*ids_by_role, strict=True)]
+
         if self.negatives:
             columns |= self._encode_negatives(rows)
         return columns
@@ -274,6 +276,7 @@ class TokenCounts:
         """
         check_tokenizers(self.tokenizers, set(languages))
         result: list[list[int]] = [[] for _ in texts]
+
         for tokenizer, prompt, numbers in self._batches(languages, prompts or {}):
             batch = [texts[number] for number in numbers]
             ids = token_ids(tokenizer, batch, prompt, self.max_length)
@@ -289,6 +292,7 @@ class TokenCounts:
                     f"{self._share(language):.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
                     "tokenizer of that language, or train one on text that includes it."
                 )
+
         return result
 
     def _batches(self, languages: Sequence[str], prompts: Mapping[str, str]) -> Iterable[tuple[Any, str, list[int]]]:
@@ -335,9 +339,9 @@ def token_ids(tokenizer: Any, texts: Sequence[str], prompt: str, max_length: int
     """Token ids of texts with a prompt, as the encoder of the tokenizer reads them; None does not truncate."""
     if hasattr(tokenizer, "message_ids"):  # the encoder reads messages of a chat
         return tokenizer.message_ids(texts, prompt, max_length)
-    truncation: dict[str, Any] = {"truncation": max_length is not None, "max_length": max_length}
-    ids = tokenizer([prompt + text for text in texts], **truncation, **_ENCODING)["input_ids"]
-    return [list(row) for row in ids]
+    prompted_texts = [prompt + text for text in texts]
+    encoded = tokenizer(prompted_texts, truncation=max_length is not None, max_length=max_length, **_ENCODING)
+    return list(map(list, encoded["input_ids"]))
 
 
 def num_longer(

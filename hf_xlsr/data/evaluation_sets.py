@@ -33,12 +33,14 @@ def labelled_sets(
     """Labelled evaluation sets, each of the sources under its name; rows without a label are skipped."""
     result = []
     for name, sources in sets.items():
-        rows = list(labelled_rows(sources, task, languages=languages, split=split, seed=seed))
-        labelled = [row for row in rows if row["label"] is not None]
-        if len(labelled) < len(rows):
-            num_skipped = len(rows) - len(labelled)
+        all_rows = list(labelled_rows(sources, task, languages=languages, split=split, seed=seed))
+        rows = [row for row in all_rows if row["label"] is not None]
+        num_skipped = len(all_rows) - len(rows)
+
+        if num_skipped:
             logger.warning("data.%s.%s: %d rows have no label and are skipped.", split, name, num_skipped)
-        if not labelled:
+        if not rows:
             raise XlsrError(f"data.{split}.{name} has no labelled row; check its path, columns and conditions.")
-        result.append(LabelledSet(str(name), split, labelled, task))
+        result.append(LabelledSet(str(name), split, rows, task))
+
     return result

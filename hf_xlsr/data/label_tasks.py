@@ -52,6 +52,7 @@ class LabelledTask:
         supported = CLASS_METRICS if self.labels else SCORE_METRICS
         default = CLASS_METRICS[:1] if self.labels else SCORE_METRICS
         object.__setattr__(self, "metrics", tuple(self.metrics) or default)
+
         for name in self.metrics:
             if name not in supported or (name == "f1" and num_classes != 2):
                 raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(supported)}.")
@@ -78,6 +79,7 @@ class LabelledTask:
         """The number of a class by its name or number, or a score; None for no label, `ValueError` for an invalid one."""
         text = str(label).strip().lower()
         number: int | float
+
         if self.scores is not None:
             if text in UNLABELLED - {"-1"}:
                 return None

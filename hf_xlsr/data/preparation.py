@@ -23,7 +23,7 @@ from huggingface_hub import HfApi
 
 from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, Verdicts, judge_rows
 from hf_xlsr.data.corpora.loading import CORPORA
-from hf_xlsr.data.encoding import Row, RowKind
+from hf_xlsr.data.encoding import Row, RowKind, row_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import Source
@@ -76,9 +76,9 @@ def clean_rows(
         seed: What `read` draws by, if it draws.
         num_proc: Processes that clean; this one reads. With a limit, one process does both.
     """
-    facts = [FORMAT, kind.text_features().to_dict(), [repr(step) for step in steps], limit, key]
-    drawn = any(source.sample or source.is_template for source in sources)
-    address = address_of([*facts, seed if drawn else None, [source_content(source) for source in sources]])
+    draws = any(source.sample or source.is_template for source in sources)
+    facts = [FORMAT, kind.text_features().to_dict(), list(map(repr, steps)), limit, key]
+    address = address_of([*facts, seed if draws else None, list(map(source_content, sources))])
 
     def make(folder: Path) -> None:
         report = _make_rows(folder, kind, read, Cleaner(steps), limit, num_proc)
@@ -87,9 +87,14 @@ def clean_rows(
         shutil.rmtree(folder / "cleaned")
 
     folder = cached(address, make)
-    rows = Dataset.from_file(str(folder / "text.arrow"))
+    return CleanRows(open_rows(folder / "text.arrow", address), read_json(folder / "report.json"), folder)
+
+
+def open_rows(file: Path, address: str) -> Dataset:
+    """The rows of an Arrow file; their address in the cache identifies them, instead of a hash of the file's name."""
+    rows = Dataset.from_file(str(file))
     set_address(rows, address)
-    return CleanRows(rows, read_json(folder / "report.json"), folder)
+    return rows
 
 
 def _make_rows(
@@ -102,13 +107,20 @@ def _make_rows(
 ) -> dict[str, Any]:
     """Writes the clean rows to `folder / "text.arrow"`, and returns the counts of the report."""
     (folder / "cleaned").mkdir(exist_ok=True)
-    # With a limit, no more rows are read than a batch beyond it, whatever the number of processes.
-    shard_rows, runner = (SHARD_ROWS, runner_of(num_proc)) if limit is None else (BATCH_ROWS, InProcess())
+    shard_rows = SHARD_ROWS
+    runner = runner_of(num_proc)
+    if limit is not None:
+        # No more rows are read than a batch beyond the limit, whatever the number of processes.
+        shard_rows = BATCH_ROWS
+        runner = InProcess()
+
     schema = kind.text_features().arrow_schema
     num_rows = 0
+
     with Quarantine(folder / "rejected.jsonl") as quarantine:
         tasks = _cleaning_tasks(folder / "cleaned", read(quarantine), shard_rows)
         work = partial(write_judged, cleaner.steps, kind)
+
         with pa.OSFile(str(folder / "text.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             for task in runner.run(work, tasks, description="cleaning"):
                 judged_rows, verdicts = read_judged(task.output, len(cleaner.steps))
@@ -120,8 +132,10 @@ def _make_rows(
                     break
 
         quarantine.path = folder.with_suffix("") / "rejected.jsonl"  # where the folder will be
-        if faults := quarantine.report():
+        faults = quarantine.report()
+        if faults:
             logger.warning("%s", faults)
+
     if not num_rows:
         raise XlsrError(kind.empty)
 
@@ -143,8 +157,7 @@ def write_judged(steps: Sequence[AnyStep], kind: RowKind, path: Path, rows: list
     """Writes rows as the steps change them, with the verdicts of the steps, to an Arrow file."""
     judged_rows, verdicts = judge_rows(steps, rows)
     features = kind.text_features()
-    text_columns = {name: [row[name] for row in judged_rows] for name in features}
-    batch = pa.RecordBatch.from_pydict(text_columns, features.arrow_schema)
+    batch = pa.RecordBatch.from_pydict(row_columns(judged_rows, features), features.arrow_schema)
 
     columns = {"_dropped_by": pa.array(verdicts.dropped_by)}
     for number in range(len(steps)):
@@ -161,7 +174,7 @@ def read_judged(path: Path, num_steps: int) -> tuple[pa.RecordBatch, Verdicts]:
     """The rows and the verdicts that `write_judged` wrote."""
     with pa.memory_map(str(path)) as file:
         batch = pa.ipc.open_stream(file).read_next_batch()
-    columns = {name: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     changed_by = np.zeros((len(batch), num_steps), dtype=bool)
     keys: dict[int, np.ndarray] = {}
     for number in range(num_steps):
@@ -178,12 +191,12 @@ def source_content(source: Source) -> list[Any]:
         content.append(hub_revision(CORPORA[source.corpus].hub_id))
     for path in source.paths:
         for file in expand_braces(path)[0]:
-            files = [file]
             if file.is_dir():
-                files = sorted(member for member in file.rglob("*") if member.is_file())
-            for member in files:
-                revision = remembered_sha256(member) if member.is_file() else hub_revision(path)
-                content.append((member.name, revision))
+                members = sorted(filter(Path.is_file, file.rglob("*")))
+                content += [(member.name, remembered_sha256(member)) for member in members]
+            else:
+                revision = remembered_sha256(file) if file.is_file() else hub_revision(path)
+                content.append((file.name, revision))
     return content
 
 

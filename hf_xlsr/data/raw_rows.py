@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, IterableDataset
 
-from hf_xlsr.data.encoding import LABELLED, NLI, PAIRS, UNDETERMINED, Row, RowKind
+from hf_xlsr.data.encoding import LABELLED, NLI, PAIRS, UNDETERMINED, Row, RowKind, row_columns
 from hf_xlsr.data.label_tasks import NLI_TASK
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sentences import split_sentences
@@ -26,7 +26,7 @@ STREAMED_ROWS = 1000
 """First rows of all streams, of which the languages are those of a new model."""
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
-_LABELLED_TEXTS = {kind.texts for kind in LABELLED.values()}
+_LABELLED_TEXTS = (LABELLED["pair"].texts, LABELLED["single"].texts)
 
 Batch = Mapping[str, Sequence[Any]]
 
@@ -34,16 +34,17 @@ Batch = Mapping[str, Sequence[Any]]
 def open_datasets(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Dataset | IterableDataset]]:
     """The datasets of a dataset, a list of dicts, or nested dicts of these, each with its key; errors name `name`."""
     if isinstance(data, Mapping):
-        splits = [inner for inner in data if str(inner).lower() in SPLITS]
+        splits = [inner_key for inner_key in data if str(inner_key).lower() in SPLITS]
         if len(splits) > 1:
             raise XlsrError(f"`{name}` has the splits {', '.join(splits)}; choose one: dataset['{splits[0]}'].")
-        for inner, dataset in data.items():
-            yield from open_datasets(dataset, name, key if inner in splits else str(inner))
+        for inner_key, dataset in data.items():
+            yield from open_datasets(dataset, name, key if inner_key in splits else str(inner_key))
     elif isinstance(data, Dataset | IterableDataset):
         yield key, data.with_format(None)
     elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
-        columns = dict.fromkeys(chain.from_iterable(data))
-        yield key, Dataset.from_dict({column: [row.get(column) for row in data] for column in columns})
+        names = list(dict.fromkeys(chain.from_iterable(data)))
+        rows = [{**dict.fromkeys(names), **row} for row in data]
+        yield key, Dataset.from_dict(row_columns(rows, names))
     else:
         raise XlsrError(f"`{name}` must be datasets, a list of dicts, or a dict of these, got {type(data).__name__}.")
 
@@ -61,27 +62,33 @@ def class_names(data: Any, name: str = "train_dataset") -> list[str]:
         return list(data.report.get("labels", {}))
     highest = -1
     for _, dataset in open_datasets(data, name):
-        label = (dataset.features or {}).get("label")
+        features = dataset.features or {}
+        label = features.get("label")
         if isinstance(label, ClassLabel):
             return list(label.names)
-        labels = [row.get("label") for row in dataset] if isinstance(dataset, IterableDataset) else dataset["label"]
-        if any(isinstance(value, float) for value in labels):
-            return []
-        highest = max(highest, *(value for value in labels if value is not None), -1)
-    return [str(number) for number in range(highest + 1)]
+        if label is not None:
+            dataset = dataset.select_columns(["label"])
+        for batch in dataset.iter(batch_size=1000):
+            labels = [value for value in batch.get("label", ()) if value is not None]
+            if any(isinstance(value, float) for value in labels):
+                return []
+            highest = max([highest, *labels])
+    return list(map(str, range(highest + 1)))
 
 
 def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
     """The languages of translation pairs of users, or of converted pairs, sorted; of a stream, of its first rows."""
     if hasattr(data, "language_pairs"):
-        return sorted({language for pair in data.language_pairs for language in pair})
+        return sorted(set(chain.from_iterable(data.language_pairs)))
     if hasattr(data, "streams"):
         readers = [(stream.data, stream.read) for stream in data.streams]
     else:
         readers = []
         for key, dataset in open_datasets(data, name):
             reader = open_reader(PAIRS, next(iter(dataset), {}), key=key)
-            readers += [(dataset, reader.stream)] if reader else []
+            if reader is not None:
+                readers.append((dataset, reader.stream))
+
     languages: set[str] = set()
     for dataset, read in readers:
         rows: Iterable[Row] = read(dataset.iter(batch_size=1000))
@@ -94,20 +101,24 @@ def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
 
 def continues_after(rows: Dataset) -> np.ndarray:
     """Whether the next row is the next sentence of the document, `(rows,)`; rows are sorted by document and position."""
-    order = [name for name in ("place", "lang", "document", "position") if name in rows.column_names]
-    columns = rows.select_columns(order).with_format("arrow")[:]
+    names = _order_columns(rows, "place", "lang", "document", "position")
+    columns = rows.select_columns(names).with_format("arrow")[:]
     follows = np.ones(max(len(rows) - 1, 0), dtype=bool)
-    for name in order:
-        before = columns[name][:-1]
-        after = columns[name][1:]
-        expected = pc.add(before.cast(pa.int64()), 1) if name in ("place", "position") else before
-        follows &= np.asarray(pc.equal(expected, after).fill_null(False))
+    for name in names:
+        expected = columns[name][:-1]
+        if name in ("place", "position"):
+            expected = pc.add(expected.cast(pa.int64()), 1)
+        follows &= np.asarray(pc.equal(expected, columns[name][1:]).fill_null(False))
     return np.append(follows, False)[: len(rows)]
+
+
+def _order_columns(rows: Dataset, *names: str) -> list[str]:
+    return [name for name in names if name in rows.column_names]
 
 
 def _in_order(rows: Dataset) -> bool:
     """Whether the rows of each document follow each other, by position."""
-    names = [name for name in ("lang", "document") if name in rows.column_names]
+    names = _order_columns(rows, "lang", "document")
     frame = rows.select_columns([*names, "position"]).to_pandas()
     starts = (frame[names] != frame[names].shift()).any(axis=1)
     is_grouped = int(starts.sum()) == len(frame[names].drop_duplicates())
@@ -117,7 +128,7 @@ def _in_order(rows: Dataset) -> bool:
 def with_neighbours(rows: Dataset) -> Dataset:
     """Sentences that have a neighbour, with `continues`: whether the next row is the next sentence of the document."""
     if "position" in rows.column_names and not _in_order(rows):
-        rows = rows.sort([name for name in ("lang", "document", "position") if name in rows.column_names])
+        rows = rows.sort(_order_columns(rows, "lang", "document", "position"))
     continues = continues_after(rows)
     has_neighbour = continues.copy()
     has_neighbour[1:] |= continues[:-1]
@@ -149,16 +160,16 @@ class RowReader:
 
     def __call__(self, batch: Batch) -> Iterator[Row]:
         """Rows of text; rows with an empty text, or without a label, are skipped."""
-        rows = self._translations(batch) if self.columns == ("translation",) else self._rows(batch)
-        for number, row in enumerate(rows):
-            if "continues" in self.kind.kept:
+        for number, row in enumerate(self._rows(batch)):
+            if self.is_running_text:
                 yield from self._sentences(row, batch.get("continues"), number)
                 continue
-            if self.kind.texts in _LABELLED_TEXTS and "label" in self.kind.kept:
-                row |= {text: row[text] or "" for text in self.kind.texts}
-            elif not all(_is_filled(row[text]) for text in self.kind.texts):
-                continue
 
+            texts = [row[name] for name in self.kind.texts]
+            if "label" in self.kind.kept and self.kind.texts in _LABELLED_TEXTS:
+                row |= {name: text or "" for name, text in zip(self.kind.texts, texts, strict=True)}
+            elif not all(map(_is_filled, texts)):
+                continue
             if self.negatives:
                 row["negatives"] = list(_negatives(batch[name][number] for name in self.negatives))
             if "label" in self.kind.kept:
@@ -168,29 +179,35 @@ class RowReader:
             yield row
 
     @property
+    def is_running_text(self) -> bool:
+        return "continues" in self.kind.kept
+
+    @property
     def ordered(self) -> bool:
         """Whether rows must be read in their order."""
-        return "continues" in self.kind.kept and not self.documents
+        return self.is_running_text and not self.documents
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
         """Rows of all batches; of running text, pairs of consecutive sentences."""
         if self.ordered:
             return self._consecutive(batches)
         rows = chain.from_iterable(map(self, batches))
-        return _consecutive_rows(rows) if "continues" in self.kind.kept else rows
+        return _consecutive_rows(rows) if self.is_running_text else rows
 
     def _rows(self, batch: Batch) -> Iterator[Row]:
+        if self.columns == ("translation",):
+            yield from map(self._translation, batch["translation"])
+            return
+
         values: dict[str, Iterable[Any]] = {}
         for name, column in zip(self.kind.texts, self.columns, strict=True):
             values[name] = batch[column]
         for name, default in zip(self.kind.languages, self.languages, strict=True):
-            values[name] = [language or default for language in batch[name]] if name in batch else repeat(default)
+            values[name] = repeat(default)
+            if name in batch:
+                values[name] = [language or default for language in batch[name]]
         for row in zip(*values.values(), strict=False):
             yield dict(zip(values, row, strict=True))
-
-    def _translations(self, batch: Batch) -> Iterator[Row]:
-        for texts in batch["translation"]:
-            yield self._translation(texts)
 
     def _translation(self, texts: Mapping[str, Any] | None) -> Row:
         filled_texts = {language: text for language, text in (texts or {}).items() if text}
@@ -212,8 +229,10 @@ class RowReader:
 
     def _label(self, label: Any) -> int | float | None:
         if self.kind == NLI:
-            is_number = isinstance(label, int) and label >= 0
-            return NLI_TASK.value(self.label_names[label] if self.label_names and is_number else label)
+            if self.label_names and isinstance(label, int) and label >= 0:
+                label = self.label_names[label]
+            return NLI_TASK.value(label)
+
         is_class = self.kind.kept["label"] == "int32"
         if label is not None and (not is_class or label >= 0):
             return label
@@ -222,7 +241,9 @@ class RowReader:
         return -1 if is_class else math.nan
 
     def _sentences(self, row: Row, continues: Any, number: int) -> Iterator[Row]:
-        text = row["text"] if _is_filled(row["text"]) else ""
+        text = row["text"]
+        if not _is_filled(text):
+            text = ""
         if not self.documents:
             yield {**row, "text": text, "continues": bool(continues[number])}
             return
@@ -231,18 +252,22 @@ class RowReader:
             yield {**row, "text": sentence, "continues": position < len(sentences)}
 
     def _consecutive(self, batches: Iterable[Batch]) -> Iterator[Row]:
-        before: tuple[Any, ...] = ()
+        text_before = None
+        expected: tuple[Any, ...] = ()  # document, language and position of the next sentence
         for batch in batches:
-            nothing = [None] * len(batch["text"])
-            columns = [batch.get(name, nothing) for name in ("text", "document", "lang", "position")]
-            for text, document, row_language, row_position in zip(*columns, strict=True):
+            missing = [None] * len(batch["text"])
+            columns = [batch.get(name, missing) for name in ("text", "document", "lang", "position")]
+            for text, document, row_language, position in zip(*columns, strict=True):
                 language = row_language or self.languages[0]
-                position = None if row_position is None else int(row_position)
-                expected = (document, language, None if position is None else position - 1)
-                follows = document is not None and before[1:] == expected
-                if follows and _is_filled(text) and _is_filled(before[0]):
-                    yield {"first": before[0], "second": text, "lang": language}
-                before = (text, document, language, position)
+                if position is not None:
+                    position = int(position)
+                follows = document is not None and expected == (document, language, position)
+                if follows and _is_filled(text_before) and _is_filled(text):
+                    yield {"first": text_before, "second": text, "lang": language}
+
+                text_before = text
+                next_position = None if position is None else position + 1
+                expected = (document, language, next_position)
 
 
 def open_reader(
@@ -280,8 +305,10 @@ def open_reader(
         columns = ("translation",)
     if columns is None:
         pair = columns = _language_columns(first_row, pair or languages or ())
-    negatives = tuple(name for name in first_row if re.fullmatch(r"negatives?(_\d+)?", name))
-    return RowReader(kind, columns, pair or UNNAMED, negatives) if columns else None
+    if columns is None:
+        return None
+    negatives = tuple(filter(re.compile(r"negatives?(_\d+)?").fullmatch, first_row))
+    return RowReader(kind, columns, pair or UNNAMED, negatives)
 
 
 def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -289,7 +316,7 @@ def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...]
     tags = key.split("-")
     pairs = [("-".join(tags[:end]), "-".join(tags[end:])) for end in range(1, len(tags))]
     for pair in pairs:
-        if set(pair) <= set(languages or ()):
+        if set(pair).issubset(languages or ()):
             return pair
     valid_pairs = [pair for pair in pairs if all(map(langcodes.tag_is_valid, pair))]
     return valid_pairs[0] if len(valid_pairs) == 1 else None
@@ -298,14 +325,14 @@ def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...]
 def _language_columns(first_row: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...] | None:
     """The two columns of text that are named by the languages wanted, in their order, or by any languages."""
     names = [name for name, value in first_row.items() if isinstance(value, str | None)]
-    names = [name for name in names if langcodes.tag_is_valid(name)]
+    names = list(filter(langcodes.tag_is_valid, names))
     if len(wanted) > 1:
         nearest = [nearest_tag(language, names) for language in wanted]
-        names = list(dict.fromkeys(name for name in nearest if name))
+        names = list(dict.fromkeys(filter(None, nearest)))
     else:
-        names = [name for name in names if language_of_name(name)]
-        if len(names) == 3:
-            names = [name for name in names if name != "id"]  # Indonesian, or a number
+        names = list(filter(language_of_name, names))
+        if len(names) == 3 and "id" in names:
+            names.remove("id")  # Indonesian, or a number
     return tuple(names) if len(names) == 2 else None
 
 

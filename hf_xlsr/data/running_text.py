@@ -41,14 +41,16 @@ def read_running_text(
         ...     [(row["text"], row["place"]) for row in read_running_text([Source(path=str(file))], languages=["en"])]
         [('It rained.', 1), ('We left.', 2), ('Why not?', 4)]
     """
-    bad_lines = Quarantine() if quarantine is None else quarantine
-    place = -1
+    quarantine = quarantine or Quarantine()
+    position = -1
     for source in sources:
         language_before = None
-        for text, language, follows in _sentences(source, languages, bad_lines, seed):
-            place += 1 if follows and language == language_before else 2
+        for text, language, follows in _sentences(source, languages, quarantine, seed):
+            position += 1
+            if not follows or language != language_before:
+                position += 1
             language_before = language
-            yield {"text": text, "lang": language, "place": place}
+            yield {"text": text, "lang": language, "place": position}
 
 
 def _sentences(source: Source, languages: Sequence[str], quarantine: Quarantine, seed: int) -> Iterator[_Sentence]:
@@ -59,12 +61,17 @@ def _sentences(source: Source, languages: Sequence[str], quarantine: Quarantine,
     elif form == "sentences":
         yield from islice(_of_rows(source, own_languages[0], quarantine), source.limit)
     else:
+        if form == "pairs":
+            columns = CONSECUTIVE.texts
+            split_rows = _of_pairs
+        else:
+            columns = ("text",)
+            split_rows = _of_documents
         # A file is in one language, a corpus in all of them.
         for language in own_languages if source.corpus else own_languages[:1]:
-            columns = CONSECUTIVE.texts if form == "pairs" else ("text",)
-            reading: dict[str, Any] = {"languages": [language], "quarantine": quarantine, "seed": seed}
-            rows = open_texts(source.in_language(language), columns, **reading)
-            yield from _of_pairs(rows) if form == "pairs" else _of_documents(rows)
+            in_language = source.in_language(language)
+            rows = open_texts(in_language, columns, languages=[language], quarantine=quarantine, seed=seed)
+            yield from split_rows(rows)
 
 
 def _form(source: Source) -> str:
@@ -74,14 +81,16 @@ def _form(source: Source) -> str:
     paths, _ = expand_braces(source.location)
     if len(paths) == 1 and (source.format or detect_format(paths)) == "moses":
         return "lines"
-    if any(side in source.column_map for side in CONSECUTIVE.texts):
+    if not source.column_map.keys().isdisjoint(CONSECUTIVE.texts):
         return "pairs"
     try:
         first_row = next(read_file(source, source.column_map, **_TEXT, quarantine=Quarantine()), {})
     except XlsrError as no_text:
-        sides: dict[str, Any] = {"required": CONSECUTIVE.texts, "optional": ()}
         try:
-            next(read_file(source, source.column_map, **sides, quarantine=Quarantine()), None)
+            rows = read_file(
+                source, source.column_map, required=CONSECUTIVE.texts, optional=(), quarantine=Quarantine()
+            )
+            next(rows, None)
         except XlsrError:
             raise no_text from None
         return "pairs"
@@ -120,8 +129,7 @@ def _of_rows(source: Source, language: str, quarantine: Quarantine) -> Iterator[
     """One sentence per row. `open_source` does not show where it leaves a row out."""
     _check_keys(source, "sample", "distinct")
     row_filter = RowFilter(source)
-    reading: dict[str, Any] = {"selecting": row_filter.columns, "quarantine": quarantine, **_TEXT}
-    rows = read_file(source, source.column_map, **reading)
+    rows = read_file(source, source.column_map, selecting=row_filter.columns, quarantine=quarantine, **_TEXT)
     before: tuple[str, int | None] | None = None  # document and position
     for number, (row, is_adjacent) in enumerate(_with_losses(rows, quarantine), 1):
         if not row_filter.takes(row):

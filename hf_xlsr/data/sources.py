@@ -28,7 +28,9 @@ _CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", "
 
 def as_list(value: Any) -> list[Any]:
     """A list unchanged, None as an empty list, anything else as a list of one."""
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 OneOrMore = Annotated[list[str], BeforeValidator(as_list)]
@@ -91,20 +93,21 @@ class Source(Section, frozen=True):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Source:
-        given = set(self.model_dump(exclude_none=True, exclude_defaults=True))
-        kind = "corpus" if "corpus" in given else "path"
-        unsupported = sorted(given - _CORPUS_KEYS if kind == "corpus" else given & {*_VERSIONS})
-        fault = None
-        if kind not in given:
-            fault = "a source needs `corpus` or `path`"
-        elif unsupported:
-            fault = f"a source with `{kind}` does not support the key '{unsupported[0]}'"
-        elif self.hash_split and self.hash_key is None:
-            fault = "`hash_split` needs `hash_key`"
-        elif self.parallel is not None and self.columns is not None:
-            fault = "`parallel` excludes `columns`"
-        if fault:
-            raise ValueError(fault)
+        keys = set(self.model_dump(exclude_none=True, exclude_defaults=True))
+        if not keys & {"corpus", "path"}:
+            raise ValueError("a source needs `corpus` or `path`")
+        if "corpus" in keys:
+            kind = "corpus"
+            unsupported = keys - _CORPUS_KEYS
+        else:
+            kind = "path"
+            unsupported = keys.intersection(_VERSIONS)
+        if unsupported:
+            raise ValueError(f"a source with `{kind}` does not support the key '{min(unsupported)}'")
+        if self.hash_split and self.hash_key is None:
+            raise ValueError("`hash_split` needs `hash_key`")
+        if self.parallel is not None and self.columns is not None:
+            raise ValueError("`parallel` excludes `columns`")
         return self
 
     @classmethod
@@ -112,8 +115,10 @@ class Source(Section, frozen=True):
         """The source that a user writes: a mapping with these keys, the name of a corpus, or a path."""
         if isinstance(value, Source):
             return value
-        if not isinstance(value, Mapping):
-            value = {"corpus" if isinstance(value, str) and value in CORPORA else "path": value}
+        if isinstance(value, str) and value in CORPORA:
+            value = {"corpus": value}
+        elif not isinstance(value, Mapping):
+            value = {"path": value}
         try:
             return cls.model_validate(dict(value))
         except ValidationError as error:
@@ -133,7 +138,7 @@ class Source(Section, frozen=True):
     @property
     def paths(self) -> list[str]:
         """`location` as a list; empty for a corpus."""
-        return [] if self.path is None else as_list(self.location)
+        return [expand(path) for path in as_list(self.path)]
 
     @property
     def column_map(self) -> dict[str, str]:
@@ -162,7 +167,8 @@ def parse_sources(value: Any) -> list[Source]:
 
 def variables_of(path: Any) -> list[str]:
     """Names of the environment variables of a path, or a list of paths."""
-    return list(dict.fromkeys(re.findall(r"\$\{?(\w+)\}?", " ".join(map(str, as_list(path))))))
+    text = " ".join(map(str, as_list(path)))
+    return list(dict.fromkeys(re.findall(r"\$\{?(\w+)\}?", text)))
 
 
 def unset_variables(path: Any) -> list[str]:
@@ -173,7 +179,7 @@ def unset_variables(path: Any) -> list[str]:
 def expand(path: Any) -> Any:
     """Expands environment variables of a path or a list of paths; an error if one is not set."""
     if isinstance(path, (list, tuple)):
-        return [expand(part) for part in path]
+        return list(map(expand, path))
     missing = unset_variables(path)
     if missing:
         raise XlsrError(f"path '{path}' needs the environment variable {missing[0]}, which is not set.")
@@ -184,11 +190,12 @@ class RowFilter:
     """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`) of a source."""
 
     def __init__(self, source: Source) -> None:
-        self.allowed = {str(name): set(map(_plain, as_list(value))) for name, value in (source.where or {}).items()}
+        conditions = source.where or {}
+        self.allowed = {str(name): set(map(_plain, as_list(value))) for name, value in conditions.items()}
         self.hash_split = source.hash_split
         self.modulus = source.hash_modulus
         # A column by its position, or by a name like 2017.
-        self.key = None if source.hash_key is None else str(source.hash_key)
+        self.key = "" if source.hash_key is None else str(source.hash_key)
         self.columns = list(self.allowed)
         if self.key and self.key not in self.allowed:
             self.columns.append(self.key)
@@ -206,12 +213,18 @@ class RowFilter:
 
     def takes(self, row: dict[str, Any]) -> bool:
         """Whether a row read with `columns` as `selecting` is selected; removes the columns read only for this."""
-        return self.keeps({name: row.pop(f"_{name}") if f"_{name}" in row else row[name] for name in self.columns})
+        values: dict[str, Any] = {}
+        for name in self.columns:
+            selecting = f"_{name}"
+            values[name] = row.pop(selecting) if selecting in row else row[name]
+        return self.keeps(values)
 
 
 def _plain(value: Any) -> str:
     """A value as text, the same for 2017 and 2017.0: integer columns with gaps are often stored as floats."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
 
 
 def open_source(
@@ -246,10 +259,12 @@ def open_source(
         [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
     own_languages = source.languages_or(languages)
-    parallel = {str(language): str(column) for language, column in (source.parallel or {}).items()}
-    if source.languages:
-        parallel = {language: column for language, column in parallel.items() if language in source.languages}
-    if "source" in required and not parallel and len(own_languages) != 2:
+    parallel: dict[str, str] = {}
+    for language, column in (source.parallel or {}).items():
+        if not source.languages or str(language) in source.languages:
+            parallel[str(language)] = str(column)
+    needs_pair = "source" in required
+    if needs_pair and not parallel and len(own_languages) != 2:
         raise XlsrError(
             f"data source {source.model_dump(exclude_unset=True)} needs two languages, got {', '.join(own_languages)}; "
             "set its `languages`."
@@ -257,23 +272,26 @@ def open_source(
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         if source.corpus:
-            versions = {key: getattr(source, key) for key in _VERSIONS if getattr(source, key) is not None}
+            versions = source.model_dump(include={*_VERSIONS}, exclude_none=True)
             return load_corpus(source.corpus, languages=own_languages, split=source.split or split, **versions)
+
         reading: dict[str, Any] = {"split": split, "quarantine": quarantine}
         if parallel:
             return _parallel_pairs(_selected_rows(source, parallel, list(parallel), **reading), list(parallel))
         if wide is not None:
             return _selected_rows(source, wide, own_languages, **reading)
+
         reading |= {"required": required, "optional": optional}
         rows = _selected_rows(source, source.column_map, own_languages, **reading)
-        return _with_languages(rows, own_languages, source.name, quarantine) if "source" in required else rows
+        return _with_languages(rows, own_languages, source.name, quarantine) if needs_pair else rows
 
     def read_distinct(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         return without_repeats(read(quarantine), required)
 
     reader = read_distinct if source.distinct else read
-    rows = reader(quarantine) if source.sample is None else _random_rows(reader, source.sample, seed, quarantine)
-    return islice(rows, source.limit)
+    if source.sample is not None:
+        return islice(_random_rows(reader, source.sample, seed, quarantine), source.limit)
+    return islice(reader(quarantine), source.limit)
 
 
 def open_texts(
@@ -291,12 +309,12 @@ def open_texts(
 
 def without_repeats(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows none of whose texts was in an earlier row of the same languages."""
-    seen: set[tuple[Any, ...]] = set()
+    keys_before: set[tuple[Any, ...]] = set()
     for row in rows:
-        languages = row.get("source_lang"), row.get("target_lang")
+        languages = (row.get("source_lang"), row.get("target_lang"))
         keys = {(column, *languages, hash64(str(row[column]).casefold())) for column in columns}
-        if seen.isdisjoint(keys):
-            seen |= keys
+        if keys_before.isdisjoint(keys):
+            keys_before |= keys
             yield row
 
 
@@ -305,17 +323,19 @@ def _random_rows(
 ) -> Iterator[dict[str, Any]]:
     """A random subset of the rows, in order and in bounded memory: selection sampling (Knuth, volume 2, algorithm S)."""
     rows = read(quarantine)
-    first = list(islice(rows, FEW_ROWS))
-    left = len(first) + sum(1 for _ in rows)
-    wanted, random = min(size, left), Random(seed)
+    first_rows = list(islice(rows, FEW_ROWS))
+    num_left = len(first_rows) + sum(1 for _ in rows)
+    num_wanted = min(size, num_left)
+    random = Random(seed)
     # Few rows are in memory. More are read again; the first pass counted their bad lines.
-    for row in first if left == len(first) else read(Quarantine()):
-        if not wanted:
+    candidates = first_rows if num_left == len(first_rows) else read(Quarantine())
+    for row in candidates:
+        if not num_wanted:
             return
-        if random.random() * left < wanted:
-            wanted -= 1
+        if random.random() * num_left < num_wanted:
+            num_wanted -= 1
             yield row
-        left -= 1
+        num_left -= 1
 
 
 def _with_languages(
@@ -324,11 +344,11 @@ def _with_languages(
     """Adds `source_lang` and `target_lang` where a file has none; a row with an empty one is a bad line."""
     for row in rows:
         row = {"source_lang": languages[0], "target_lang": languages[1], **row}
-        empty = next((column for column in ("source_lang", "target_lang") if not row[column]), None)
-        if empty is None:
+        if row["source_lang"] and row["target_lang"]:
             yield row
         elif quarantine is not None:
-            quarantine.reject(name, 0, f"empty {empty}", row["source"])
+            empty_column = "target_lang" if row["source_lang"] else "source_lang"
+            quarantine.reject(name, 0, f"empty {empty_column}", row["source"])
 
 
 def _selected_rows(
@@ -338,17 +358,28 @@ def _selected_rows(
     row_filter = RowFilter(source)
     options = {"required": (), "languages": languages[:2], "default_split": split, **options}
     rows = read_file(source, columns, selecting=row_filter.columns, **options)
-    yield from (row for row in rows if row_filter.takes(row))
+    yield from filter(row_filter.takes, rows)
 
 
 def read_file(source: Source, columns: Mapping[str, str], **options: Any) -> Iterator[dict[str, Any]]:
     """`read_rows` of the file of a source, whatever it selects."""
-    file_options: dict[str, Any] = {"format": source.format, "split": source.split, "config": source.config}
-    return read_rows(source.location, columns=columns, **file_options, **options)
+    return read_rows(
+        source.location,
+        columns=columns,
+        format=source.format,
+        split=source.split,
+        config=source.config,
+        **options,
+    )
 
 
 def _parallel_pairs(rows: Iterator[dict[str, Any]], languages: Sequence[str]) -> Iterator[dict[str, Any]]:
     for row in rows:
-        filled = [(language, row[language]) for language in languages if (row[language] or "").strip()]
-        for (source_lang, source), (target_lang, target) in combinations(filled, 2):
-            yield {"source": source, "target": target, "source_lang": source_lang, "target_lang": target_lang}
+        filled_languages = [language for language in languages if (row[language] or "").strip()]
+        for source_lang, target_lang in combinations(filled_languages, 2):
+            yield {
+                "source": row[source_lang],
+                "target": row[target_lang],
+                "source_lang": source_lang,
+                "target_lang": target_lang,
+            }

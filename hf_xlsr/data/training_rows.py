@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,12 +73,17 @@ def clean_pairs(
         for source in sources:
             yield from open_source(source, languages=languages, quarantine=quarantine, seed=seed)
 
-    def describe(rows: Dataset) -> dict[str, Any]:
-        return pair_facts(rows, one_language)
-
-    key = [list(languages), one_language]
-    preparing: dict[str, Any] = {"sources": sources, "limit": limit, "seed": seed, "num_proc": num_proc}
-    return clean_rows(PAIRS, read, steps, describe, key=key, **preparing)
+    return clean_rows(
+        PAIRS,
+        read,
+        steps,
+        partial(pair_facts, one_language=one_language),
+        sources=sources,
+        key=[list(languages), one_language],
+        limit=limit,
+        seed=seed,
+        num_proc=num_proc,
+    )
 
 
 def pair_facts(rows: Dataset, one_language: bool = False) -> dict[str, Any]:
@@ -112,15 +118,25 @@ def clean_texts(
     def read(quarantine: Quarantine) -> Iterator[Row]:
         for source in sources:
             for row in open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed):
-                texts = split_sentences(row["text"], row["lang"]) if source.split_sentences else [row["text"]]
+                texts = [row["text"]]
+                if source.split_sentences:
+                    texts = split_sentences(row["text"], row["lang"])
                 for text in texts:
                     yield {"text": text, "lang": row["lang"]}
 
     def describe(rows: Dataset) -> dict[str, Any]:
         return {"texts": len(rows), "languages": sorted(rows.unique("lang"))}
 
-    preparing: dict[str, Any] = {"sources": sources, "seed": seed, "num_proc": num_proc}
-    return clean_rows(TEXTS, read, steps, describe, key=list(languages), **preparing)
+    return clean_rows(
+        TEXTS,
+        read,
+        steps,
+        describe,
+        sources=sources,
+        key=list(languages),
+        seed=seed,
+        num_proc=num_proc,
+    )
 
 
 def clean_running_text(
@@ -145,8 +161,16 @@ def clean_running_text(
     def read(quarantine: Quarantine) -> Iterator[Row]:
         return read_running_text(sources, languages=languages, quarantine=quarantine, seed=seed)
 
-    preparing: dict[str, Any] = {"sources": sources, "seed": seed, "num_proc": num_proc}
-    return clean_rows(PLACED_SENTENCES, read, steps, running_text_facts, key=list(languages), **preparing)
+    return clean_rows(
+        PLACED_SENTENCES,
+        read,
+        steps,
+        running_text_facts,
+        sources=sources,
+        key=list(languages),
+        seed=seed,
+        num_proc=num_proc,
+    )
 
 
 def running_text_facts(rows: Dataset) -> dict[str, Any]:
@@ -201,12 +225,17 @@ def clean_labelled(
     def read(quarantine: Quarantine) -> Iterator[Row]:
         return labelled_rows(sources, task, languages=languages, quarantine=quarantine, seed=seed)
 
-    def describe(rows: Dataset) -> dict[str, Any]:
-        return label_facts(rows, task)
-
-    key = [list(languages), repr(task)]
-    preparing: dict[str, Any] = {"sources": sources, "limit": limit, "seed": seed, "num_proc": num_proc}
-    clean = clean_rows(task.kind, read, steps, describe, key=key, **preparing)
+    clean = clean_rows(
+        task.kind,
+        read,
+        steps,
+        partial(label_facts, task=task),
+        sources=sources,
+        key=[list(languages), repr(task)],
+        limit=limit,
+        seed=seed,
+        num_proc=num_proc,
+    )
     return _with_names(clean, task)
 
 
@@ -236,26 +265,32 @@ def clean_inference(
             )
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
-        reading: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
         for source in sources:
             if _is_wide(source):
-                rows = _crossed_rows(source, **reading)
+                rows = _crossed_rows(source, languages=languages, quarantine=quarantine, seed=seed)
             else:
-                rows = open_texts(source, NLI.texts, more=("label",), **reading)
+                rows = open_texts(
+                    source, NLI.texts, languages=languages, more=("label",), quarantine=quarantine, seed=seed
+                )
             yield from with_labels(rows, NLI_TASK, source.name, NLI.texts)
 
-    def describe(rows: Dataset) -> dict[str, Any]:
-        return label_facts(rows, NLI_TASK)
-
-    preparing: dict[str, Any] = {"sources": sources, "seed": seed, "num_proc": num_proc}
-    clean = clean_rows(NLI, read, steps, describe, key=list(languages), **preparing)
+    clean = clean_rows(
+        NLI,
+        read,
+        steps,
+        partial(label_facts, task=NLI_TASK),
+        sources=sources,
+        key=list(languages),
+        seed=seed,
+        num_proc=num_proc,
+    )
     return _with_names(clean, NLI_TASK)
 
 
 def label_facts(rows: Dataset, task: LabelledTask) -> dict[str, Any]:
     """Counts of labelled rows for a report: `pairs` (rows), `languages` and `labels`."""
-    by_label = Counter(rows["label"])
-    labels = {name: by_label[number] for number, name in enumerate(task.labels)}
+    num_rows = Counter(rows["label"])
+    labels = {name: num_rows[number] for number, name in enumerate(task.labels)}
     return {"pairs": len(rows), "languages": sorted(rows.unique("lang")), "labels": labels}
 
 
@@ -277,7 +312,7 @@ def language_views(source: Source, languages: Sequence[str]) -> list[Source]:
     own_languages = source.languages_or(languages)
     if not source.is_template:
         own_languages = own_languages[:1]
-    return [source.in_language(language) for language in own_languages]
+    return list(map(source.in_language, own_languages))
 
 
 def labelled_rows(
@@ -294,10 +329,17 @@ def labelled_rows(
     Sources may contain `{lang}`, for each of their languages; `columns` maps those of the file to `text`, or `first` and
     `second`, and to `label`.
     """
-    reading: dict[str, Any] = {"split": split, "quarantine": quarantine, "seed": seed}
     for source in sources:
         for view in language_views(source, languages):
-            rows = open_texts(view, task.columns, languages=languages, more=("label",), **reading)
+            rows = open_texts(
+                view,
+                task.columns,
+                languages=languages,
+                more=("label",),
+                split=split,
+                quarantine=quarantine,
+                seed=seed,
+            )
             yield from with_labels(rows, task, view.name, task.columns)
 
 
@@ -311,7 +353,8 @@ def with_labels(rows: Iterable[Row], task: LabelledTask, name: str, columns: Seq
                 f"row {number} of '{name}' has label {row.get('label')!r:.40}; map the column of the labels to 'label' "
                 f"in `columns`; {task.allowed}."
             ) from None
-        yield {**{column: row[column] for column in (*columns, "lang")}, "label": label}
+        texts = {column: row[column] for column in (*columns, "lang")}
+        yield {**texts, "label": label}
 
 
 def _is_wide(source: Source) -> bool:

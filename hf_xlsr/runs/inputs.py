@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from hf_xlsr.data.columns import PLACEHOLDER, selecting_columns
 from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.encoding import CONSECUTIVE, PAIRS
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import (
     RowFilter,
@@ -38,8 +39,8 @@ def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, So
             yield from data_sources(value, f"{prefix}{name}.")
         elif holds_sources(field):
             is_named = isinstance(value, Mapping) and not {"path", "corpus"} & {*value}
-            sets = value if is_named else {"": value}
-            for set_name, sources in sets.items():
+            sources_by_set = value if is_named else {"": value}
+            for set_name, sources in sources_by_set.items():
                 key = f"{prefix}{name}.{set_name}".rstrip(".")
                 for source in parse_sources(sources):
                     yield key, source
@@ -51,10 +52,12 @@ def missing_files(source: Source, languages: Sequence[str] = ()) -> list[str]:
     if PLACEHOLDER in str(path):
         return [file for language in languages for file in missing_files(source.in_language(language))]
     if isinstance(path, str) and glob.has_magic(path):
-        return [] if glob.glob(str(Path(path).expanduser()), recursive=True) else [path]
-    files = expand_braces(path)[0]
-    missing = [str(file) for file in files if not file.exists()]
-    return [] if missing and is_dataset(files, source.format) else missing
+        files = glob.glob(str(Path(path).expanduser()), recursive=True)
+        return [] if files else [path]
+
+    paths, _ = expand_braces(path)
+    missing = [str(file) for file in paths if not file.exists()]
+    return [] if missing and is_dataset(paths, source.format) else missing
 
 
 def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
@@ -68,12 +71,17 @@ def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
 def needs(recipe: Recipe) -> list[str]:
     """What a recipe reads, in words: environment variables, corpora, other paths and ids, or own data."""
     sources = [source for _, source in data_sources(recipe)]
-    corpora = [f"corpus {source.corpus}" for source in sources if source.corpus]
-    paths = [str(path) for source in sources for path in as_list(source.path)]
-    paths += recipe.weights().values() if not recipe.start_from else []
-    variables = [f"${name}" for name in variables_of(paths)]
-    others = [path for path in paths if not variables_of(path)]
-    return list(dict.fromkeys([*([] if sources else ["own data"]), *variables, *corpora, *others]))
+    paths: list[str] = []
+    for source in sources:
+        paths += map(str, as_list(source.path))
+    if not recipe.start_from:
+        paths += recipe.weights().values()
+
+    words = [] if sources else ["own data"]
+    words += [f"${name}" for name in variables_of(paths)]
+    words += [f"corpus {source.corpus}" for source in sources if source.corpus]
+    words += [path for path in paths if not variables_of(path)]
+    return list(dict.fromkeys(words))
 
 
 def missing_data(key: str, source: Source, languages: Sequence[str] = ()) -> Iterator[str]:
@@ -92,20 +100,24 @@ def missing_model(key: str, path: str, *, local: bool = False) -> Iterator[str]:
         yield f"'{expand(path)}' ({key})"
 
 
-def _report(missing: Iterable[str], what: str) -> None:
-    if missing := list(dict.fromkeys(missing)):
-        raise XlsrError(f"{what} needs {', '.join(missing)}, which cannot be found.")
+def _raise_missing(missing: Sequence[str], what: str) -> None:
+    if missing:
+        names = ", ".join(dict.fromkeys(missing))
+        raise XlsrError(f"{what} needs {names}, which cannot be found.")
 
 
 def check_inputs(runs: Sequence[Method]) -> None:
     """Raises one error that names all files, folders and environment variables of runs that are missing."""
-    earlier, missing = {run.recipe.output_dir for run in runs}, list[str]()
-    for recipe in (run.recipe for run in runs):
+    output_folders = {run.recipe.output_dir for run in runs}
+    missing: list[str] = []
+    for run in runs:
+        recipe = run.recipe
         for key, source in data_sources(recipe):
             missing += missing_data(key, source, source.languages_or(recipe.languages))
         for key, path in recipe.weights().items():
-            missing += missing_model(key, path, local=key == "start_from") if path not in earlier else ()
-    _report(missing, f"recipe '{runs[0].recipe.name}'")
+            if path not in output_folders:
+                missing += missing_model(key, path, local=key == "start_from")
+    _raise_missing(missing, f"recipe '{runs[0].recipe.name}'")
 
 
 def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
@@ -125,12 +137,14 @@ def check_all_named(
     missing: list[str] = []
     for key, (paths, languages) in data.items():
         for path in paths:
-            label = None if Path(path).exists() else re.match(r"[\w-]+=", path)
-            if not path.startswith("mteb:"):
-                missing += missing_data(key, Source.parse(path[label.end() :] if label else path), languages)
+            if path.startswith("mteb:"):
+                continue
+            if not Path(path).exists():
+                path = re.sub(r"^[\w-]+=", "", path)
+            missing += missing_data(key, Source.parse(path), languages)
     for key, path in models.items():
         missing += missing_model(key, path)
-    _report(missing, what)
+    _raise_missing(missing, what)
 
 
 EVERY_COLUMN = "*"
@@ -148,17 +162,17 @@ def held_out_texts(sources: Sequence[Source], *, languages: Sequence[str]) -> It
             yield from _every_text(source)
             continue
         for pair in _language_pairs(source, languages):
-            sides = ("source", "target") if len(pair) > 1 else ("first", "second")
+            sides = PAIRS.texts if len(pair) > 1 else CONSECUTIVE.texts
             for row in open_source(source, languages=pair, split="test", required=sides):
-                yield from (row[side] for side in sides)
+                yield from map(row.__getitem__, sides)
 
 
 def _language_pairs(source: Source, languages: Sequence[str]) -> list[Sequence[str]]:
     """The language pairs of a source: of many languages, the first with each other one that a corpus has."""
     if source.corpus is None or source.languages or len(languages) < 3:
         return [languages]
-    known = CORPORA[source.corpus].languages or languages
-    return [(languages[0], other) for other in languages[1:] if other in known]
+    corpus_languages = CORPORA[source.corpus].languages or languages
+    return [(languages[0], target) for target in languages[1:] if target in corpus_languages]
 
 
 def _every_text(source: Source) -> Iterator[str]:
@@ -173,6 +187,7 @@ def _every_text(source: Source) -> Iterator[str]:
                     for text in _texts_in(row):
                         has_text = True
                         yield text
+
         if not has_text:
             raise XlsrError(f"data.held_out: '{pattern}' selects no text.")
 
@@ -180,6 +195,8 @@ def _every_text(source: Source) -> Iterator[str]:
 def _texts_in(value: Any) -> Iterator[str]:
     if value and isinstance(value, str):
         yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts_in(part)
+    elif isinstance(value, Mapping):
+        yield from _texts_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts_in(item)

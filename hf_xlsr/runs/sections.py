@@ -55,15 +55,21 @@ def holds_sources(field: FieldInfo) -> bool:
 def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Iterator[str]:
     """Every key of a section and of the sections and sources inside it, as `data.train.path`."""
     for name, field in section.model_fields.items():
+        key = f"{prefix}{name}"
         value = content.get(name) if isinstance(content, Mapping) else None
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from dotted_keys(field.annotation, value, f"{prefix}{name}.")
+            yield from dotted_keys(field.annotation, value, f"{key}.")
             continue
-        yield f"{prefix}{name}"
-        places = [name] if holds_sources(field) else []
+
+        yield key
+        source_keys: list[str] = []
         if holds_named_sources(field):
-            places = [f"{name}.{one}" for one in value] if isinstance(value, Mapping) else []
-        yield from (f"{prefix}{place}.{key}" for place in places for key in Source.model_fields)
+            if isinstance(value, Mapping):
+                source_keys = [f"{key}.{set_name}" for set_name in value]
+        elif holds_sources(field):
+            source_keys = [key]
+        for source_key in source_keys:
+            yield from (f"{source_key}.{option}" for option in Source.model_fields)
 
 
 class DataSection(Section):
@@ -132,25 +138,29 @@ class Recipe(Section):
 
     def weights(self) -> dict[str, str]:
         """Folders and Hub ids of encoders, tokenizers and weights by key, as the recipe writes them."""
+        encoders = self.model.get("encoders") or {}
+        paths = {f"model.encoders.{name}": path for name, path in encoders.items()}
         encoder = self.model.get("encoder")
-        found = {f"model.encoders.{name}": path for name, path in (self.model.get("encoders") or {}).items()}
-        found["model.encoder.path"] = encoder.get("path") if isinstance(encoder, Mapping) else None
-        found["model.start"] = self.model.get("start")
-        found |= {f"{key}.path": getattr(getattr(self, key, None), "path", None) for key in ("tokenizer", "teacher")}
-        found["start_from"] = self.start_from
-        return {key: str(path) for key, path in found.items() if path}
+        if isinstance(encoder, Mapping):
+            paths["model.encoder.path"] = encoder.get("path")
+        paths["model.start"] = self.model.get("start")
+        for key in ("tokenizer", "teacher"):
+            section = getattr(self, key, None)
+            paths[f"{key}.path"] = getattr(section, "path", None)
+        paths["start_from"] = self.start_from
+        return {key: str(path) for key, path in paths.items() if path}
 
     def settings(self) -> dict[str, Any]:
         """The recipe as plain values, for JSON and YAML."""
         return self.model_dump(serialize_as_any=True, warnings=False)
 
 
-def validated(model: type[ModelT], content: Mapping[str, Any], name: str, place: str = "") -> ModelT:
-    """Validates a part of a recipe; `place` is its key, empty for the whole recipe."""
+def validated(model: type[ModelT], content: Mapping[str, Any], name: str, key: str = "") -> ModelT:
+    """Validates a section of a recipe; `key` is its key, empty for the whole recipe."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise XlsrError(f"recipe '{name}': {explain(error, model, place)}.") from None
+        raise XlsrError(f"recipe '{name}': {explain(error, model, key)}.") from None
 
 
 # Training arguments with another place in a recipe, or that have no effect on prepared data.
@@ -175,17 +185,23 @@ def section_of(
     owner: type, *, without: Collection[str] = (), only: Collection[str] = (), **more: Any
 ) -> type[Section]:
     """A section whose keys are the fields of a dataclass, each optional, and `more` as `(type, Field(...))`."""
-    hints, texts = typing.get_type_hints(owner, localns={"torch": torch}), argument_help(owner)
-    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    hidden = {*common, *OF_THE_ENCODER, *without}
-    keys: dict[str, Any] = {}
+    hints = typing.get_type_hints(owner, localns={"torch": torch})
+    texts = argument_help(owner)
+    hidden = {*OF_THE_ENCODER, *without}
+    hidden.update(field.name for field in dataclasses.fields(PreTrainedConfig))
     fields = [field for field in dataclasses.fields(owner) if field.init and field.name not in hidden]
+
+    keys: dict[str, Any] = {}
     for field in sorted(fields, key=lambda field: field.name not in texts):
         if only and field.name not in only:
             continue
+        hint = hints[field.name]
         choices = field.metadata.get("choices")
-        hint = Literal[tuple(choices)] if choices else hints[field.name]
-        default = None if field.default is dataclasses.MISSING else getattr(field.default, "value", field.default)
+        if choices:
+            hint = Literal[tuple(choices)]
+        default = None
+        if field.default is not dataclasses.MISSING:
+            default = getattr(field.default, "value", field.default)  # of an enumeration its value
         text = texts.get(field.name) or " ".join(str(field.metadata.get("help") or "").split())
         keys[field.name] = (hint | None, Field(default, description=text))
     return create_model(owner.__name__, __base__=Section, __module__=__name__, **keys, **more)
@@ -200,17 +216,23 @@ def training_section(arguments: type[TrainingArguments]) -> type[Section]:
 
 def refused(arguments: Any) -> dict[str, str]:
     """Training arguments that recipes refuse -> the fix."""
-    absent = () if arguments.trains_embeddings else ("matryoshka_dims", "cache_batch_size")
-    embeddings = dict.fromkeys(absent, "it has no effect on this loss; remove it")
-    return {**REFUSED, **ELSEWHERE, **embeddings, **({} if arguments.evaluates_rows else PROTOCOL_BATCH)}
+    fixes = {**REFUSED, **ELSEWHERE}
+    if not arguments.trains_embeddings:
+        fixes |= dict.fromkeys(("matryoshka_dims", "cache_batch_size"), "it has no effect on this loss; remove it")
+    if not arguments.evaluates_rows:
+        fixes |= PROTOCOL_BATCH
+    return fixes
 
 
 def argument_help(owner: type) -> dict[str, str]:
     """The text of `Args:` in the docstrings of a class and its bases in this package, by argument."""
-    found: dict[str, str] = {}
-    for part in reversed(owner.__mro__):
-        if part.__module__.startswith("hf_xlsr."):
-            block = re.search(r"^Args:\n((?:    .*\n|\n)+)", inspect.cleandoc(part.__doc__ or "") + "\n", re.MULTILINE)
-            for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
-                found[name] = " ".join(text.split())
-    return found
+    texts: dict[str, str] = {}
+    for base in reversed(owner.__mro__):
+        if not base.__module__.startswith("hf_xlsr."):
+            continue
+        docstring = inspect.cleandoc(base.__doc__ or "") + "\n"
+        arguments = re.search(r"^Args:\n((?:    .*\n|\n)+)", docstring, re.MULTILINE)
+        if arguments:
+            for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", arguments[1], re.MULTILINE):
+                texts[name] = " ".join(text.split())
+    return texts

@@ -53,7 +53,8 @@ def read_data(method: Method, sets: Mapping[str, Any]) -> TrainingData:
     """Clean rows and tokenizers of a recipe, from the cache or made there, without any text that is measured."""
     held_out = held_out_texts(method.sources("held_out"), languages=method.recipe.languages)
     texts = chain(method.evaluation_texts(sets), held_out)
-    return method.read_data(evaluation_keys({"text": text} for text in texts))
+    rows = ({"text": text} for text in texts)
+    return method.read_data(evaluation_keys(rows))
 
 
 def prepare_recipe(method: Method) -> dict[str, Any]:
@@ -77,19 +78,27 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
     counts: dict[str, int] = {}
     if trainer is not None:
         counts = trainer.token_counts
-        addresses |= {f"{task} tokens": fingerprint_of(features) for task, features in trainer.features.items()}
-    stored = json.loads(record.read_text("utf-8"))["cache"] if record.is_file() else {}
-    if not isinstance(stored, Mapping) or any(stored.get(key, value) != value for key, value in addresses.items()):
+        for task, features in trainer.features.items():
+            addresses[f"{task} tokens"] = fingerprint_of(features)
+
+    stored_addresses = {}
+    if record.is_file():
+        stored_addresses = json.loads(record.read_text("utf-8"))["cache"]
+    if not isinstance(stored_addresses, Mapping) or any(
+        stored_addresses.get(key, address) != address for key, address in addresses.items()
+    ):
         raise XlsrError(
             f"the data of {folder} were prepared from other files, tokenizers, options or dev and test sets; start again "
             "with --overwrite true or in another --output_dir."
         )
+
     folder.mkdir(parents=True, exist_ok=True)
     for task, clean in data.rows.items():
         bad_lines = clean.folder / "rejected.jsonl"
         if bad_lines.is_file():
-            shutil.copyfile(bad_lines, folder / f"rejected{'_' if task else ''}{task}.jsonl")
-    write_json(record, {**data.report(counts), "cache": {**stored, **addresses}})
+            name = f"rejected_{task}" if task else "rejected"
+            shutil.copyfile(bad_lines, folder / f"{name}.jsonl")
+    write_json(record, {**data.report(counts), "cache": {**stored_addresses, **addresses}})
 
 
 def fingerprint_of(features: Any) -> str:
@@ -123,43 +132,55 @@ def _train(
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
     started = time.monotonic()
+
     with state.main_process_first():
         sets = method.evaluation_sets()
     arguments = method.arguments(folder.training, sets)
     method.check(arguments, sets)
+
     with state.main_process_first():
-        place = folder.reserve(settings) if state.is_main_process else folder.training
+        run_folder = folder.training
+        if state.is_main_process:
+            run_folder = folder.reserve(settings)
         data = read_data(method, sets)
         if state.is_main_process:
-            record_data(place, data)
-        if place == folder.preparing:
+            record_data(run_folder, data)
+        if run_folder == folder.preparing:
             folder.claim(settings)
+
     trainer = method.build_trainer(arguments, data, sets)
     if state.is_main_process:
         record_data(folder.training, data, trainer)
+
     console.print(f"[bold]{method.recipe.name}[/]: {method.describe_data(data.report(trainer.token_counts))}")
     trainer.add_callback(TrainingClockCallback())
+
     checkpoint = last_whole_checkpoint(folder.training, state.num_processes)
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
+
     if not _take_finished(trainer, folder.final, checkpoint):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         _close_reporters(trainer)
+
     if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
         console.print(
             f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved, and "
             "the same command resumes from it."
         )
         return RunResult(folder.path, {}, stopped=True)
+
     trainer.save_model(str(folder.final))
     if state.is_main_process:
         trainer.state.save_to_json(str(folder.final / TRAINER_STATE_NAME))
     if trainer.is_fsdp_enabled:
         gather_model(trainer, method.build_model(data))
+
     metrics: dict[str, float] = {}
     if state.is_main_process:
         seconds = {"preparing": prepared - started, "training": TrainingClockCallback.read(folder.training)}
         metrics = _finish(method, settings, folder, trainer, data, sets, seconds, console)
+
     state.wait_for_everyone()
     return RunResult(folder.path, metrics)
 
@@ -183,11 +204,13 @@ def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -
         trainer.state = TrainerState.load_from_json(str(final / TRAINER_STATE_NAME))
         trainer.load_checkpoint(final)
         return True
+
     if checkpoint is None:
         return False
     state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     if state.global_step < state.max_steps and not ended and not _out_of_patience(state):
         return False
+
     trainer.state = state
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint:
         trainer.load_best_checkpoint()
@@ -199,16 +222,21 @@ def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -
 def _out_of_patience(state: TrainerState) -> bool:
     """Whether early stopping ended a training that was killed before it could write its model."""
     callbacks: Any = state.stateful_callbacks  # states by name, once they have been saved
-    stored = callbacks.get("EarlyStoppingCallback") or {}
-    found = {**stored.get("args", {}), **stored.get("attributes", {})}
-    return bool(found) and found["early_stopping_patience_counter"] >= found["early_stopping_patience"]
+    stored = callbacks.get("EarlyStoppingCallback")
+    if not stored:
+        return False
+    return stored["attributes"]["early_stopping_patience_counter"] >= stored["args"]["early_stopping_patience"]
 
 
 def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | None) -> None:
-    size = sum(parameter.numel() for parameter in trainer.model.parameters()) / 1e6
-    where = f"{trainer.args.world_size} process(es) on {trainer.args.device.type}"
+    size = num_parameters(trainer.model) / 1e6
+    devices = f"{trainer.args.world_size} process(es) on {trainer.args.device.type}"
     resumed = f", resuming from {checkpoint.name}" if checkpoint else ""
-    console.print(f"{size:.1f} M parameters, {precision_of(trainer.args)}, {where}{resumed}")
+    console.print(f"{size:.1f} M parameters, {precision_of(trainer.args)}, {devices}{resumed}")
+
+
+def num_parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def precision_of(arguments: Any) -> str:
@@ -230,9 +258,12 @@ def _finish(
     model = trainer.accelerator.unwrap_model(trainer.model)
     folder.record_recipe(recipe)
     finished = method.evaluate_and_export(folder, trainer, data, sets, console)
-    if (whole := merged(model)) is not model:  # later runs start from merged weights
-        whole.save_pretrained(folder.merged)
+
+    merged_model = merged(model)
+    if merged_model is not model:  # later runs start from merged weights
+        merged_model.save_pretrained(folder.merged)
         trainer.save_tokenizers(folder.merged)
+
     write_json(folder.log, trainer.state.log_history)
     # A run shorter than logging_steps logs no loss.
     if any("loss" in entry for entry in trainer.state.log_history) and can_plot():
@@ -240,6 +271,7 @@ def _finish(
 
         finished.plots.insert(0, folder.path / "loss.png")
         plot_curves(finished.plots[0], trainer.state.log_history)
+
     arguments = trainer.args
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},
@@ -254,13 +286,17 @@ def _finish(
         "dimension": finished.dimension,
         "max_length": trainer.max_length,
         **encoder_facts_of(model.config),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": num_parameters(model),
         "plots": [plot.name for plot in finished.plots],
-        **({"comparison": finished.comparison} if finished.comparison else {}),
     }
+    if finished.comparison:
+        settings["comparison"] = finished.comparison
+
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
+
     card = render_card(method, finished.metrics, settings)
     write_text(folder.card, card)
+
     if folder.model.is_dir():  # a model without stock modules has no export
         write_text(folder.model / "README.md", card)
         console.print(f"model    {folder.model}", markup=False)
@@ -283,6 +319,9 @@ def hardware_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")
-    names = information.read_text("utf-8").splitlines() if information.is_file() else []
-    found = (line.partition(":")[2].strip() for line in names if line.startswith("model name"))
-    return next(found, "") or platform.processor() or platform.machine()
+    if information.is_file():
+        for line in information.read_text("utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizer_helpers import word_tokenizer
 
+from hf_xlsr.data import sentences as sentence_splitting
 from hf_xlsr.data.cleaning import Cleaner, Deduplicate, RemoveEvaluation
 from hf_xlsr.data.corpora.bible import bible_text
-from hf_xlsr.data.encoding import PLACED_SENTENCES
+from hf_xlsr.data.encoding import PLACED_SENTENCES, row_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.prepared import PackedRunningText, PreparedRunningText
 from hf_xlsr.data.raw_rows import with_neighbours
@@ -40,7 +41,8 @@ def neighbours(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def sentences_of(rows: Iterable[dict[str, Any]]) -> Dataset:
     """Sentences with their places, as cleaning stores them."""
-    return Dataset.from_list(list(rows), features=PLACED_SENTENCES.text_features())
+    features = PLACED_SENTENCES.text_features()
+    return Dataset.from_dict(row_columns(list(rows), features), features=features)
 
 
 def pairs_of(sources: Any, languages: Sequence[str] = ("en",), **options: Any) -> list[tuple[str, str]]:
@@ -164,7 +166,7 @@ def test_splitting_only_removes_white_space(text: str) -> None:
 
 def test_splitting_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [f"The {number} cats of Mr. Lee sat there." for number in range(60)] + ["no end"]
-    monkeypatch.setattr(sentences, "BLOCK", 17)
+    monkeypatch.setattr(sentence_splitting, "BLOCK", 17)
     assert split_sentences(" ".join(sentences), "en") == sentences
 
 

@@ -28,6 +28,7 @@ from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.sections import Recipe, refused, training_section, validated
 from hf_xlsr.trainers.adapters import add_adapters
+from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
@@ -96,8 +97,13 @@ REMOVED = {"no_label": "without a label"}
 
 def counted(report: Mapping[str, Any]) -> dict[str, int]:
     """Counts of training rows in a report of training data, by kind of row."""
-    counts = {what: (report if not part else report.get(part, {})).get(key) for part, (key, what) in COUNTED.items()}
-    return {what: count for what, count in counts.items() if count}
+    counts: dict[str, int] = {}
+    for task, (key, kind) in COUNTED.items():
+        task_report = report.get(task, {}) if task else report
+        count = task_report.get(key)
+        if count:
+            counts[kind] = count
+    return counts
 
 
 class _Constant:
@@ -123,7 +129,7 @@ class Method(ABC):
     recipe_class: ClassVar[type[Recipe]]
     model_section: ClassVar[type[Section]]
     config_class: ClassVar[type]
-    arguments_class: ClassVar[type]
+    arguments_class: ClassVar[type[XlsrTrainingArguments]]
     trainer_class: ClassVar[type[XlsrTrainer]]
     # Whether both sides of a pair may be in one language.
     one_language: ClassVar[bool] = False
@@ -141,17 +147,20 @@ class Method(ABC):
     @classmethod
     def bind(cls: type[MethodT], content: Mapping[str, Any]) -> MethodT:
         """The method for a merged recipe, with or without defaults."""
-        given = {key: value for key, value in content.items() if value is not None}
-        if isinstance(data := given.get("data"), Mapping):
+        values = {key: value for key, value in content.items() if value is not None}
+        data = values.get("data")
+        if isinstance(data, Mapping):
             section: Any = cls.recipe_class.model_fields["data"].annotation
-            known = section.model_fields
             # Null removes what `data_from` took from another method.
-            given["data"] = {key: value for key, value in data.items() if value is not None or key in known}
-        name = str(given.get("name", "recipe"))
-        recipe = validated(cls.recipe_class, given, name)
+            removed = {key for key, value in data.items() if value is None} - set(section.model_fields)
+            values["data"] = {key: value for key, value in data.items() if key not in removed}
+        name = str(values.get("name", "recipe"))
+        recipe = validated(cls.recipe_class, values, name)
+
+        fixes = refused(cls.arguments_class)
         for key in recipe.training:
-            if fix := refused(cls.arguments_class).get(key):
-                raise XlsrError(f"recipe '{name}': training.{key} is not supported: {fix}.")
+            if key in fixes:
+                raise XlsrError(f"recipe '{name}': training.{key} is not supported: {fixes[key]}.")
         validated(cls.model_section, recipe.model, name, "model")
         validated(training_section(cls.arguments_class), recipe.training, name, "training")
         return cls(recipe)
@@ -169,12 +178,12 @@ class Method(ABC):
         return {"encoder": {"path": encoders[""]}}
 
     @contextmanager
-    def explained(self, place: str) -> Iterator[None]:
+    def explained(self, key: str) -> Iterator[None]:
         """Raises a library's error about a value as one line with the recipe's name and the key of the value."""
         try:
             yield
         except (OSError, TypeError, ValueError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{self.recipe.name}', {place}: {error_line(error)}") from None
+            raise XlsrError(f"recipe '{self.recipe.name}', {key}: {error_line(error)}") from None
 
     @property
     def config_options(self) -> dict[str, Any]:
@@ -190,7 +199,8 @@ class Method(ABC):
         """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it."""
         languages = self.recipe.languages
         return {
-            split: evaluation_pairs(self.sources(split), languages=languages, split=split) for split in ("dev", "test")
+            "dev": evaluation_pairs(self.sources("dev"), languages=languages, split="dev"),
+            "test": evaluation_pairs(self.sources("test"), languages=languages, split="test"),
         }
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
@@ -211,7 +221,11 @@ class Method(ABC):
         """Functions of the live encoder that give metrics during training."""
 
     def metric_names(self, sets: Mapping[str, Any]) -> list[str]:
-        return [name for evaluation in self.evaluations(sets) for name in evaluation(_Constant())]
+        """Metrics that the evaluations give."""
+        names: list[str] = []
+        for evaluation in self.evaluations(sets):
+            names += evaluation(_Constant())
+        return names
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
         """Checks what would otherwise fail after the data are prepared."""
@@ -220,17 +234,21 @@ class Method(ABC):
         best = arguments.metric_for_best_model
         if best is None or not self.evaluations(sets):
             return
-        if best.removeprefix("eval_") not in (known := self.metric_names(sets)):
-            given = self.recipe.training.get("metric_for_best_model")
-            key = "metric_for_best_model" if given else "load_best_model_at_end"
+        names = self.metric_names(sets)
+        if best.removeprefix("eval_") not in names:
+            is_named = bool(self.recipe.training.get("metric_for_best_model"))
+            key = "metric_for_best_model" if is_named else "load_best_model_at_end"
             raise XlsrError(
                 f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
-                f"{did_you_mean(best, known)}"
+                f"{did_you_mean(best, names)}"
             )
 
     def check_complete(self) -> None:
-        missing = [] if self.recipe.languages else ["--train FILE", "--languages en,de"]
-        if not {"encoders", "encoder", "start"} & {*self.recipe.model}:
+        """Raises an error that names the options which an incomplete recipe needs."""
+        missing = []
+        if not self.recipe.languages:
+            missing += ["--train FILE", "--languages en,de"]
+        if self.recipe.model.keys().isdisjoint(("encoders", "encoder", "start")):
             missing.append("--encoder ID")
         if hasattr(self.recipe, "teacher") and not self.recipe.teacher.path:
             missing.append("--teacher.path ID")
@@ -275,7 +293,8 @@ class Method(ABC):
         """Arguments of the trainer that come from the data."""
         return {"train_dataset": data.dataset(""), "processing_class": data.tokenizer}
 
-    def arguments(self, folder: Path, sets: Mapping[str, Any]) -> Any:
+    def arguments(self, folder: Path, sets: Mapping[str, Any]) -> XlsrTrainingArguments:
+        """The training arguments of the recipe, which write to the folder."""
         recipe = self.recipe
         options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
         if not self.evaluations(sets):
@@ -283,16 +302,20 @@ class Method(ABC):
                 raise XlsrError(f"recipe '{recipe.name}': training.early_stopping_patience needs data.dev.")
             options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
+        options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
+        options["num_proc"] = recipe.data.num_proc
+        options |= self.more_arguments()
         with self.explained("training"):
-            options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
-            options["num_proc"] = recipe.data.num_proc
-            return self.arguments_class(**{**options, **self.more_arguments()})
+            return self.arguments_class(**options)
 
     def more_arguments(self) -> dict[str, Any]:
         """Training arguments that other sections of the recipe set."""
         return {}
 
-    def build_trainer(self, arguments: Any, data: TrainingData, sets: Mapping[str, Any]) -> XlsrTrainer:
+    def build_trainer(
+        self, arguments: XlsrTrainingArguments, data: TrainingData, sets: Mapping[str, Any]
+    ) -> XlsrTrainer:
+        """The trainer of the recipe, with the model for its data."""
         torch.manual_seed(self.recipe.seed)
         model = self.build_model(data)
         return self.trainer_class(model, arguments, evaluations=self.evaluations(sets), **self.trainer_options(data))
@@ -312,20 +335,21 @@ class Method(ABC):
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
         """Facts for the model card, by heading, from the report of the training data."""
-        vocabulary = {"vocabulary": f"{report['vocab_size']:,} tokens"} if report.get("vocab_size") else {}
-        return {**{what: f"{count:,}" for what, count in counted(report).items()}, **vocabulary}
+        facts = {kind: f"{count:,}" for kind, count in counted(report).items()}
+        if report.get("vocab_size"):
+            facts["vocabulary"] = f"{report['vocab_size']:,} tokens"
+        return facts
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         """A report of training data in a sentence for the console."""
-        steps = report.get("cleaning", {})
-        counts = {
-            **{REMOVED.get(step, f"removed by {step}"): rows["in"] - rows["out"] for step, rows in steps.items()},
-            "bad lines": sum(report.get("rejected", {}).values()),
-            "truncated": report.get("num_truncated", 0),
-            "tokens in the vocabulary": report.get("vocab_size") or 0,
-        }
-        facts = {**counted(report), **{what: count for what, count in counts.items() if count}}
-        return f"{', '.join(f'{count:,} {what}' for what, count in facts.items())}."
+        counts = counted(report)
+        for step, rows in report.get("cleaning", {}).items():
+            counts[REMOVED.get(step, f"removed by {step}")] = rows["in"] - rows["out"]
+        counts["bad lines"] = sum(report.get("rejected", {}).values())
+        counts["truncated"] = report.get("num_truncated", 0)
+        counts["tokens in the vocabulary"] = report.get("vocab_size") or 0
+        facts = [f"{count:,} {kind}" for kind, count in counts.items() if count]
+        return f"{', '.join(facts)}."
 
     @property
     def exported(self) -> bool:
@@ -343,14 +367,17 @@ def start_from(model: Any, path: str | Path) -> None:
     A model's `starting_weights` may leave some out or add others: dual momentum's queues of another size or storage
     start empty, and momentum encoders that the folder lacks start as copies.
     """
-    folder, own = weights_folder(path), model.state_dict()
-    files = sorted(folder.glob("model*.safetensors"))
-    stored = {name: value for file in files for name, value in load_file(file).items()}
-    loaded = model.starting_weights({name: value for name, value in stored.items() if name in own})
-    if not loaded:
+    folder = weights_folder(path)
+    names = model.state_dict().keys()
+    stored_weights: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        stored_weights |= load_file(file)
+
+    weights = model.starting_weights({name: value for name, value in stored_weights.items() if name in names})
+    if not weights:
         raise XlsrError(f"start_from '{folder}' has no weight of this model; expected a run of the same method.")
     try:
-        model.load_state_dict(loaded, strict=False)
+        model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         raise XlsrError(f"start_from '{folder}' has another encoder or vocabulary: {error_line(error, 300)}") from None
     if hasattr(model, "tie_weights"):

@@ -94,8 +94,8 @@ class DualMomentumMethod(SentenceEncoderMethod):
     @cached_property
     def tokenizers(self) -> dict[str, Any]:
         """The tokenizer of each language."""
-        parts = self.read_given().parts
-        return {language: (parts.get(language) or parts[""]).tokenizer for language in self.recipe.languages}
+        encoders = self.read_given().parts
+        return {language: (encoders.get(language) or encoders[""]).tokenizer for language in self.recipe.languages}
 
     def build_model(self, data: TrainingData) -> Any:
         with self.explained("model"):

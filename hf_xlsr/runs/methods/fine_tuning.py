@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import GenerationConfig
 
-from hf_xlsr.data.cleaning import row_text
+from hf_xlsr.data.cleaning import row_text, texts_of
 from hf_xlsr.data.evaluation_sets import labelled_sets
 from hf_xlsr.data.label_tasks import LabelledSet, LabelledTask, check_framing
 from hf_xlsr.data.preparation import source_content
@@ -31,6 +32,7 @@ from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGenera
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished, Method, TrainingData
 from hf_xlsr.runs.methods.hictl import HICTL_PAPER
+from hf_xlsr.runs.methods.sentence_encoder import hash_of_pairs
 from hf_xlsr.runs.sections import DataSection, NamedSources, Recipe, Sources, section_of
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -49,7 +51,8 @@ START = (
 class FineTuningMethod(Method):
     """A method whose `model.start` names an encoder, a HICTL model or a run."""
 
-    paper, citation = HICTL_PAPER, citations.HICTL
+    paper = HICTL_PAPER
+    citation = citations.HICTL
     config_class = HictlConfig
 
     @classmethod
@@ -67,9 +70,10 @@ class FineTuningMethod(Method):
 
     def from_encoder(self, model_class: Any, **options: Any) -> Any:
         """The model of the recipe on its encoder, with further values of its configuration."""
-        own = dict(self.recipe.model)
+        values = dict(self.recipe.model)
+        start = values.pop("start")
         with self.explained("model"):
-            model = model_class.from_encoder(own.pop("start"), **own, **options)
+            model = model_class.from_encoder(start, **values, **options)
         return self.initialize(model)
 
     def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, **attributes: Any) -> Any:
@@ -121,9 +125,13 @@ class ClassificationRecipe(Recipe):
 
     @property
     def labelled_task(self) -> LabelledTask:
-        scores = None if self.task.scores is None else tuple(self.task.scores)
-        labels, metrics = (tuple(map(str, as_list(value))) for value in (self.task.labels, self.task.metrics))
-        return LabelledTask(texts=self.task.texts, labels=labels, scores=scores, metrics=metrics)
+        task = self.task
+        return LabelledTask(
+            texts=task.texts,
+            labels=tuple(map(str, as_list(task.labels))),
+            scores=None if task.scores is None else tuple(task.scores),
+            metrics=tuple(map(str, as_list(task.metrics))),
+        )
 
 
 class ClassificationMethod(FineTuningMethod):
@@ -144,28 +152,24 @@ class ClassificationMethod(FineTuningMethod):
         return self.recipe.labelled_task
 
     def evaluation_sets(self) -> dict[str, list[LabelledSet]]:
+        return {"dev": self._labelled_sets("dev"), "test": self._labelled_sets("test")}
+
+    def _labelled_sets(self, split: str) -> list[LabelledSet]:
         recipe = self.recipe
-        return {
-            split: labelled_sets(
-                {name: parse_sources(sources) for name, sources in (getattr(recipe.data, split) or {}).items()},
-                self.task,
-                languages=recipe.languages,
-                split=split,
-                seed=recipe.seed,
-            )
-            for split in ("dev", "test")
-        }
+        named_sources = getattr(recipe.data, split) or {}
+        sources = {name: parse_sources(sources) for name, sources in named_sources.items()}
+        return labelled_sets(sources, self.task, languages=recipe.languages, split=split, seed=recipe.seed)
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
         whole_rows = self.recipe.data.overlap == "row"
         for data in [*sets["dev"], *sets["test"]]:
             for row in data.rows:
-                texts = [row[name] for name in data.task.columns]
-                # A pair is the same pair the other way round.
-                both = (
-                    row_text(dict(zip(("first", "second"), order, strict=False))) for order in (texts, texts[::-1])
-                )
-                yield from both if whole_rows else texts
+                if not whole_rows:
+                    yield from texts_of(row)
+                    continue
+                yield row_text(row)
+                if "second" in row:  # a pair is the same pair the other way round
+                    yield row_text({"first": row["second"], "second": row["first"]})
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         protocol = self.recipe.evaluation.protocol
@@ -203,13 +207,13 @@ class ClassificationMethod(FineTuningMethod):
         self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
         classifier: Any = trainer.live_encoder()
-        classifier.model = model = self.save(folder, trainer, data.tokenizer)
-        every, protocol = [*sets["dev"], *sets["test"]], self.recipe.evaluation.protocol
-        metrics = evaluate_sets(classifier, every, protocol=protocol)
+        classifier.model = self.save(folder, trainer, data.tokenizer)
+        all_sets = [*sets["dev"], *sets["test"]]
+        metrics = evaluate_sets(classifier, all_sets, protocol=self.recipe.evaluation.protocol)
         if metrics:
             console.print(results_table(metrics, title=self.recipe.name))
-        hashes = {f"{one.name}/{one.split}": data_hash(one.texts()) for one in every}
-        return Finished(metrics, [], hashes, model.config.hidden_size)
+        hashes = {f"{rows.name}/{rows.split}": data_hash(rows.texts()) for rows in all_sets}
+        return Finished(metrics, [], hashes, classifier.model.config.hidden_size)
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
         classes = ", ".join(f"{name} {count:,}" for name, count in report["labels"].items())
@@ -278,7 +282,8 @@ class TranslationMethod(FineTuningMethod):
     def evaluation_sets(self) -> dict[str, list[dict[str, Any]]]:
         sets = super().evaluation_sets()
         if not self.recipe.evaluation.tokenize:
-            for language in sorted({row["target_lang"] for rows in sets.values() for row in rows}):
+            rows = chain.from_iterable(sets.values())
+            for language in sorted({row["target_lang"] for row in rows}):
                 check_bleu_tokenizer(default_tokenizer(language))  # before the training, as it may need a package
         return sets
 
@@ -317,10 +322,9 @@ class TranslationMethod(FineTuningMethod):
             smaller, _ = trim_vocabulary(self.start_tokenizer, texts())
             smaller.save_pretrained(str(folder))
 
-        contents = [source_content(source) for source in sources]
-        address = address_of(
-            ["vocabulary", tokenizer_hash(self.start_tokenizer), recipe.languages, recipe.seed, contents]
-        )
+        contents = list(map(source_content, sources))
+        identity = tokenizer_hash(self.start_tokenizer)
+        address = address_of(["vocabulary", identity, recipe.languages, recipe.seed, contents])
         return load_tokenizer(str(cached(address, make)), "the reduced tokenizer")
 
     def build_model(self, data: TrainingData) -> Any:
@@ -339,11 +343,13 @@ class TranslationMethod(FineTuningMethod):
         config = trainer.accelerator.unwrap_model(trainer.model).generation_config
         ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         generation = GenerationConfig(**ends, **decoding, max_length=trainer.max_length)
-        model, test = self.save(folder, trainer, data.tokenizer, generation_config=generation), sets["test"]
+        model = self.save(folder, trainer, data.tokenizer, generation_config=generation)
+        test = sets["test"]
         finished = Finished(Results(), [], {}, model.config.hidden_size)
         if test:
             translator: Any = trainer.live_encoder()
-            translator.model, translator.progress = model, not trainer.args.disable_tqdm
+            translator.model = model
+            translator.progress = not trainer.args.disable_tqdm
             signatures: dict[str, str] = {}
             translations: list[str] = []
             scoring = self._scoring("test")
@@ -351,13 +357,15 @@ class TranslationMethod(FineTuningMethod):
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             for key, signature in signatures.items():
                 console.print(f"{key}: {signature}", highlight=False)
-            finished.data_hashes["test"] = data_hash(row[side] for row in test for side in ("source", "target"))
+            finished.data_hashes["test"] = hash_of_pairs(test)
             finished.facts["bleu_signatures"] = signatures
             write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in translations))
         return finished
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        facts = super().card_facts(report) | {"directions": ", ".join(map("-".join, report["language_pairs"]))}
-        if signatures := report.get("bleu_signatures"):
+        facts = super().card_facts(report)
+        facts["directions"] = ", ".join(map("-".join, report["language_pairs"]))
+        signatures = report.get("bleu_signatures")
+        if signatures:
             facts["BLEU"] = f"sacrebleu, {'; '.join(signatures.values())}"
         return facts

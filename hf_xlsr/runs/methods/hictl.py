@@ -45,7 +45,8 @@ class HictlMethod(OneEncoderMethod):
     """`method: hictl`. `data.train` holds pairs, `data.monolingual` sentences."""
 
     name = "hictl"
-    paper, citation = HICTL_PAPER, citations.HICTL
+    paper = HICTL_PAPER
+    citation = citations.HICTL
     recipe_class = HictlRecipe
     model_section = section_of(HictlConfig, without=_OTHER_MODELS, dropout=DROPOUT, encoder=ENCODER)
     config_class = HictlConfig

@@ -53,18 +53,22 @@ class LightweightMethod(OneEncoderMethod):
             self.check_tokenizer(MaskDrawer)
 
     def new_config(self, model_type: str, **values: Any) -> PreTrainedConfig:
-        return paper_encoder_config(**values) if model_type == "bert" else super().new_config(model_type, **values)
+        if model_type == "bert":
+            return paper_encoder_config(**values)
+        return super().new_config(model_type, **values)
 
-    def build_model(self, data: TrainingData, **more: Any) -> Any:
-        """As the base; `more` are values of the configuration that the recipe does not have."""
+    def build_model(self, data: TrainingData, **values: Any) -> Any:
+        """As the base; `values` are those of the configuration that the recipe does not have."""
         text_config = self.encoder_config(data.tokenizer)
-        options = {**self.config_options, **more}
-        given = self.read_given()
+        options = {**self.config_options, **values}
+        encoder = self.read_given()
         with self.explained("model"):
-            if given is not None:
+            if encoder is not None:
                 dropout = {name: getattr(text_config, name) for name in DROPOUTS if hasattr(text_config, name)}
-                return self.initialize(self.model_class.from_encoder(given, dropout=dropout, **options))
-            return self.initialize(self.model_class(self.config_class(text_config=text_config, **options)))
+                model = self.model_class.from_encoder(encoder, dropout=dropout, **options)
+            else:
+                model = self.model_class(self.config_class(text_config=text_config, **options))
+            return self.initialize(model)
 
 
 class TeacherSection(Section):
@@ -108,11 +112,11 @@ class DistillationMethod(LightweightMethod):
     @cached_property
     def teacher(self) -> Teacher:
         section = self.recipe.teacher
-        vectors = expand(section.vectors) if section.vectors else None
+        vectors = section.vectors and expand(section.vectors)
         return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)
 
-    def build_model(self, data: TrainingData, **more: Any) -> Any:
-        return super().build_model(data, teacher_dim=self.teacher.dim, **more)
+    def build_model(self, data: TrainingData, **values: Any) -> Any:
+        return super().build_model(data, teacher_dim=self.teacher.dim, **values)
 
     def trainer_options(self, data: TrainingData) -> dict[str, Any]:
         return {**super().trainer_options(data), "teacher": self.teacher}

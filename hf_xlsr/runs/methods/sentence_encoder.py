@@ -96,8 +96,7 @@ class SentenceEncoderMethod(Method):
 
     @property
     def config_options(self) -> dict[str, Any]:
-        normalize = self.recipe.export.normalize
-        return {**super().config_options, **({} if normalize is None else {"normalize": normalize})}
+        return {**super().config_options, **self.recipe.export.model_dump(exclude_none=True)}
 
     def more_arguments(self) -> dict[str, Any]:
         return {"prompts": self.recipe.data.prompt}
@@ -119,7 +118,9 @@ class SentenceEncoderMethod(Method):
         yield from super().evaluation_texts(sets)
         for _, rows in sets["guard"]:
             for row in rows:
-                yield from (row[name] for name in ("source", "target", "sentence1", "sentence2") if name in row)
+                for name in ("source", "target", "sentence1", "sentence2"):
+                    if name in row:
+                        yield row[name]
 
     @property
     def pretrained(self) -> bool:
@@ -143,10 +144,13 @@ class SentenceEncoderMethod(Method):
             if sets[split]:
                 metrics |= retrieval(encoder, sets[split], name=self.set_name(split), split=split, batch_size=size)
         for name, rows in sets["guard"]:
-            measured = guard_metrics(encoder, name, rows, size)
-            if twice := sorted(metrics.keys() & measured.keys()):
-                raise XlsrError(f"two sets of evaluation.guard are named '{name}' ({twice[0]}); rename a file.")
-            metrics |= measured
+            guarded = guard_metrics(encoder, name, rows, size)
+            repeated_keys = metrics.keys() & guarded.keys()
+            if repeated_keys:
+                raise XlsrError(
+                    f"two sets of evaluation.guard are named '{name}' ({min(repeated_keys)}); rename a file."
+                )
+            metrics |= guarded
         return metrics
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
@@ -157,54 +161,62 @@ class SentenceEncoderMethod(Method):
 
         `xsr` searches among the other rows' sentences and, on the test set, those of `evaluation.pool`.
         """
-        settings, languages = self.recipe.evaluation, self.recipe.languages
-        more = parse_sources(settings.pool) if settings.protocol == "xsr" and split == "test" else []
-        pool = by_pair(evaluation_pairs(more, languages=languages, split=split))
+        settings = self.recipe.evaluation
+        pool_sources = []
+        if settings.protocol == "xsr" and split == "test":
+            pool_sources = parse_sources(settings.pool)
+        pool = by_pair(evaluation_pairs(pool_sources, languages=self.recipe.languages, split=split))
+
         common: dict[str, Any] = {"name": self.set_name(split), "split": split, "batch_size": settings.batch_size}
         results = Results()
-        for pair, chosen in by_pair(rows).items():
-            sides = both_sides(chosen)
+        for pair, pair_rows in by_pair(rows).items():
+            sides = both_sides(pair_rows)
             if settings.protocol == "tatoeba":
                 results |= tatoeba(encoder, *sides, languages=pair, **common)
             else:
-                pools = both_sides([*chosen, *pool.get(pair, [])])
+                pools = both_sides([*pair_rows, *pool.get(pair, [])])
                 results |= xsr_both_directions(encoder, *sides, *pools, languages=pair, **common)
         return results
 
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        encoder, test = CachedEncoder(self.export(trainer, folder.model)), sets["test"]
+        encoder = CachedEncoder(self.export(trainer, folder.model))
         model = trainer.accelerator.unwrap_model(trainer.model)
-        hashes = {"test": data_hash(text for row in test for text in (row["source"], row["target"]))}
+        test = sets["test"]
+        hashes = {"test": hash_of_pairs(test)}
         finished = Finished(Results(), [], hashes, model.config.hidden_size)
         if test:
             finished.metrics = self.evaluate(encoder, test, "test")
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             languages, rows = next(iter(by_pair(test).items()))
             finished.plots += self._plot_pairs(folder.path / "tsne.png", encoder, rows, languages)
+
         if self.pretrained and (sets["dev"] or test or sets["guard"]):
-            with TemporaryDirectory() as start:
-                measure = partial(self.compared, sets=sets)
-                finished.comparison = compare(
-                    measure, CachedEncoder(self.start_encoder(trainer, data, start)), encoder
-                )
+            measure = partial(self.compared, sets=sets)
+            with TemporaryDirectory() as start_folder:
+                start = CachedEncoder(self.start_encoder(trainer, data, start_folder))
+                finished.comparison = compare(measure, start, encoder)
             console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
     def _plot_pairs(
         self, plot: Path, encoder: Any, test: list[dict[str, Any]], languages: tuple[str, str]
     ) -> list[Path]:
-        pairs = min(self.recipe.evaluation.plot_pairs, 100)
-        if min(pairs, len(test)) < 2 or not can_plot():
+        num_pairs = min(self.recipe.evaluation.plot_pairs, 100)
+        if min(num_pairs, len(test)) < 2 or not can_plot():
             return []
         from hf_xlsr.evaluation.plots import plot_tsne
 
-        chosen = random_rows(range(len(test)), pairs, self.recipe.seed)
-        texts = both_sides(test[place] for place in chosen)
+        texts = both_sides(random_rows(test, num_pairs, self.recipe.seed))
         vectors = [embed(encoder, side, language=language) for side, language in zip(texts, languages, strict=True)]
         plot_tsne(plot, *vectors, *texts, languages=languages, seed=self.recipe.seed)
         return [plot]
+
+
+def hash_of_pairs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A hash of the texts of translation pairs, in their order."""
+    return data_hash(row[side] for row in rows for side in PAIRS.texts)
 
 
 OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")
@@ -254,18 +266,19 @@ class OneEncoderMethod(SentenceEncoderMethod):
     @classmethod
     def bind(cls: type[OneEncoderT], content: Mapping[str, Any]) -> OneEncoderT:
         method = super().bind(content)
-        known = [key.rsplit(".", 1)[-1] for key in cls.nested_keys(content)]
+        valid_keys = [key.rsplit(".", 1)[-1] for key in cls.nested_keys(content)]
         for key in method.encoder_section:
-            if key not in known:
+            if key not in valid_keys:
                 name = method.recipe.name
-                raise XlsrError(f"recipe '{name}': unknown key 'model.encoder.{key}'; {did_you_mean(key, known)}")
+                raise XlsrError(f"recipe '{name}': unknown key 'model.encoder.{key}'; {did_you_mean(key, valid_keys)}")
         return method
 
     @classmethod
     def nested_keys(cls, content: Mapping[str, Any]) -> list[str]:
+        kind = cls.default_type
         model = content.get("model")
-        encoder = model.get("encoder") if isinstance(model, Mapping) else None
-        kind = (encoder.get("model_type") if isinstance(encoder, Mapping) else None) or cls.default_type
+        if isinstance(model, Mapping) and isinstance(model.get("encoder"), Mapping):
+            kind = model["encoder"].get("model_type") or kind
         if kind not in CONFIG_MAPPING:
             raise XlsrError(f"model.encoder.model_type is '{kind}'; {did_you_mean(str(kind), CONFIG_MAPPING)}")
         return [f"model.encoder.{key}" for key in ("path", *AutoConfig.for_model(kind).to_dict())]
@@ -285,7 +298,9 @@ class OneEncoderMethod(SentenceEncoderMethod):
         return bool(self.encoder_path or self.recipe.start_from)
 
     def read_given(self) -> SentenceEncoder | None:
-        return read_encoder(self.encoder_path, "model.encoder.path") if self.encoder_path else None
+        if self.encoder_path is None:
+            return None
+        return read_encoder(self.encoder_path, "model.encoder.path")
 
     @cached_property
     def given_tokenizer(self) -> Any:
@@ -295,9 +310,9 @@ class OneEncoderMethod(SentenceEncoderMethod):
         """
         if self.recipe.tokenizer.path:
             return load_tokenizer(expand(self.recipe.tokenizer.path), "tokenizer.path")
-        given = self.read_given()
-        if given is not None:
-            return given.single().required_tokenizer()
+        encoder = self.read_given()
+        if encoder is not None:
+            return encoder.single().required_tokenizer()
         if not self.recipe.start_from:
             return None
         folder = weights_folder(self.recipe.start_from)
@@ -309,15 +324,21 @@ class OneEncoderMethod(SentenceEncoderMethod):
         """The given tokenizer, or one that is trained on the rows; `columns` are each text with its language."""
         if self.given_tokenizer is not None:
             return self.given_tokenizer
-        recipe = self.recipe
-        options: dict[str, Any] = {"max_length": self.max_length, "seed": recipe.seed}
-        return trained_tokenizer(clean.rows, recipe.tokenizer.model_dump(), columns=columns, **options)
+        return trained_tokenizer(
+            clean.rows,
+            self.recipe.tokenizer.model_dump(),
+            columns=columns,
+            max_length=self.max_length,
+            seed=self.recipe.seed,
+        )
 
     @property
     def max_length(self) -> int | None:
         """That of the recipe; a new encoder has no length of its own."""
         length = super().max_length
-        return NEW_LENGTH if length is None and self.encoder_path is None else length
+        if length is None and self.encoder_path is None:
+            return NEW_LENGTH
+        return length
 
     def check_tokenizer(self, needs: Callable[[Any], Any]) -> None:
         """Runs a check of a collator on a given tokenizer, before data are prepared with it."""
@@ -338,19 +359,22 @@ class OneEncoderMethod(SentenceEncoderMethod):
 
     def pretrained_config(self) -> PreTrainedConfig | None:
         """The configuration of the pretrained encoder; None if the recipe describes a new one."""
-        values, path = self.encoder_section, self.encoder_path
+        path = self.encoder_path
         if path is None:
             return None
+        values = self.encoder_section
         del values["path"]
-        free = {name: value for name, value in values.items() if name in self.free_values}
+        free_values = {name: value for name, value in values.items() if name in self.free_values}
         with self.explained(f"model.encoder.path '{path}'"):
-            config = load_auto(AutoConfig, encoder_folder(path), **free)
+            config = load_auto(AutoConfig, encoder_folder(path), **free_values)
+
         for name, value in values.items():
-            if (own := getattr(config, name, None)) != value:
-                dropout = "" if self.free_values else " (model.dropout sets dropout)"
+            stored_value = getattr(config, name, None)
+            if stored_value != value:
+                hint = "" if self.free_values else " (model.dropout sets dropout)"
                 raise XlsrError(
                     f"recipe '{self.recipe.name}': model.encoder.{name} is {value!r}, but the encoder in '{path}' has "
-                    f"{own!r}; remove it{dropout}, or override it with --model.encoder.{name} {own}."
+                    f"{stored_value!r}; remove it{hint}, or override it with --model.encoder.{name} {stored_value}."
                 )
         return config
 
@@ -371,9 +395,11 @@ class OneEncoderMethod(SentenceEncoderMethod):
 
     def model_on_encoder(self, model_class: Any, text_config: PreTrainedConfig, **options: Any) -> Any:
         """The model of the recipe, on its pretrained encoder or on a new one."""
-        dropout, options = self.recipe.model.get("dropout"), {**self.config_options, **options}
+        options = {**self.config_options, **options}
+        dropout = self.recipe.model.get("dropout")
         with self.explained("model"):
-            if given := self.read_given():
-                return model_class.from_encoder(given, dropout=dropout, **options)
+            encoder = self.read_given()
+            if encoder is not None:
+                return model_class.from_encoder(encoder, dropout=dropout, **options)
             set_dropout(text_config, dropout)
             return model_class(model_class.config_class(text_config=text_config, **options))
