@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test test-all behaviour quality small-models bench bench-gpu docs notebooks release-check clean
+.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-gpu docs notebooks release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -24,6 +24,9 @@ test: $(STAMP)  ## the suite without slow tests, offline, on two processes
 
 test-all: test  ## the suite, then the tests that rarely break and take long
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
+
+mutants: $(STAMP)  ## put 300 small faults into the code, one by one; print those that no test notices (hours; resumable)
+	$(BIN)/python tests/mutants.py
 
 behaviour: $(STAMP)  ## write outputs/behaviour.json: what refactoring must not change
 	$(BIN)/python tests/behaviour.py outputs/behaviour.json

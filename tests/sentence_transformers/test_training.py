@@ -62,6 +62,10 @@ def test_evaluation_leaves_the_queues_alone(tmp_path: Path) -> None:
     assert trainer.evaluate(rows(16, 5))["eval_loss"] > 0
     assert not changed_names(before, state_of(loss))
 
+    loss.finish_step()  # moves the averages, and enqueues the keys that wait
+    queues = {name: value for name, value in state_of(loss).items() if name.startswith("queues.")}
+    assert len(queues) > 4 and all(torch.equal(value, before[name]) for name, value in queues.items())
+
 
 def test_missing_callback_is_an_error_at_the_second_step(tmp_path: Path) -> None:
     model = shared_model(tmp_path)

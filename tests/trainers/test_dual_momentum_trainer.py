@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import make_pairs
 from dual_momentum_runs import tiny_dual, trainer_of
 from transformers import TrainerCallback
 
@@ -70,6 +71,19 @@ def test_momentum_moves_once_a_step(tmp_path: Path) -> None:
     assert len(moved) > 40
     for name, value in model.momentum_encoders.named_parameters():
         torch.testing.assert_close(value, 0.9 * start[name] + 0.1 * end[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_evaluation_leaves_queues_and_averages_alone(tmp_path: Path) -> None:
+    states = []
+    for evaluated in (False, True):
+        trainer = trainer_of(tmp_path, max_steps=3, per_device_train_batch_size=8)
+        if evaluated:
+            callback = TrainerCallback()
+            callback.on_step_end = lambda *_, trainer=trainer, **__: trainer.evaluate(make_pairs(8)) and None
+            trainer.add_callback(callback)
+        trainer.train()
+        states.append(trainer.model.state_dict())
+    assert all(torch.equal(states[1][name], value) for name, value in states[0].items())
 
 
 def test_only_tokenizers_of_the_model_are_saved(tmp_path: Path) -> None:
