@@ -84,6 +84,15 @@ def test_many_rows_without_a_label() -> None:
     assert found.rows["label"][:] == [2] and list(found.report["labels"]) == ["0", "1", "2"]
 
 
+def test_skipped_rows_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [{"anchor": text, "positive": "eins"} for text in ("red", "", "blue", " ", "red")]
+    assert len(CONVERT.pairs(pairs)) == 3
+    labelled = [{"text": "red", "label": label} for label in (1, -1, 0)]
+    assert len(convert_labelled(labelled, TOKENIZER, 8, "train_dataset")) == 2
+    counts = [record.getMessage().partition(" rows")[0] for record in caplog.records]
+    assert counts == ["2 of 5", "1 of 3"]
+
+
 def test_labelled_rows() -> None:
     rows = [{"text": "red", "label": 1}, {"text": "blue", "label": -1}, {"text": "green", "label": 0}]
     data = {"en": rows, "de": Dataset.from_list(rows).to_iterable_dataset()}
