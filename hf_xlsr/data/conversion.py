@@ -278,9 +278,9 @@ class DataConverter:
     def _tokenise(self, data: Dataset, reader: RowReader) -> tuple[Dataset, dict[str, int]]:
         """A dataset with the columns of its kind, from the cache or made there, and the counts of its tokens."""
         encoder = self._encoder(reader, reader.kind)
-        prompts = {role: text for role, text in self.prompts.texts.items() if text}
-        content = address_of_rows(data)
-        facts = [VERSION, content, repr(reader), self._identity, self.max_length, [prompts, self.prompts.default]]
+        # Also empty prompts: one that a user names counts more than the default one.
+        prompts = [dict(self.prompts.texts), self.prompts.default, sorted(self.prompts.from_user)]
+        facts = [VERSION, address_of_rows(data), repr(reader), self._identity, self.max_length, prompts]
         address = address_of(facts)
 
         def make(folder: Path) -> None:
