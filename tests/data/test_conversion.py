@@ -88,7 +88,7 @@ def test_skipped_rows_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     pairs = [{"anchor": text, "positive": "eins"} for text in ("red", "", "blue", " ", "red")]
     assert len(CONVERT.pairs(pairs)) == 3
     labelled = [{"text": "red", "label": label} for label in (1, -1, 0)]
-    assert len(convert_labelled(labelled, TOKENIZER, 8, "train_dataset")) == 2
+    assert len(CONVERT.labelled(labelled)) == 2
     counts = [record.getMessage().partition(" rows")[0] for record in caplog.records]
     assert counts == ["2 of 5", "1 of 3"]
 
