@@ -68,7 +68,7 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     return None
 
 
-def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
+def attention_for(implementation: str | None, device: str, dtype: torch.dtype | None, max_length: int) -> str | None:
     """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
 
     There the backward pass of torch's fused attention takes four times as long.
@@ -290,7 +290,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         length = getattr(self.data_collator, "max_length", PLAIN_ATTENTION_TOKENS)
         implementation = attention_of(model.config) or "eager"
         fastest = attention_for(implementation, self.args.device.type, self.autocast_dtype, length)
-        if fastest != implementation:
+        if fastest is not None and fastest != implementation:
             model.set_attn_implementation(fastest)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:

@@ -107,8 +107,7 @@ class CmlmTrainer(PairTrainer):
 
     def new_model_options(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """A classifier if there are inference rows."""
-        num_labels = NLI_LABELS if NLI in rows else 0
-        return {"nli_labels": num_labels}
+        return {"nli_labels": NLI_LABELS} if NLI in rows else {}
 
     def room(self, model: Any, rows: Mapping[str, Any]) -> Callable[[int], int] | None:
         """A masked sentence shares its positions with the vectors of its neighbour."""
@@ -122,9 +121,12 @@ class CmlmTrainer(PairTrainer):
             raise XlsrError("No task has both data and a weight (cmlm_weight, retrieval_weight, nli_weight) above 0.")
         check_classifier(config, rows.get(NLI) if NLI in self.active_tasks else None)
         if self.args.ddp_find_unused_parameters is None:
-            all_tasks = {TEXT, RETRIEVAL, NLI} if config.nli_labels else {TEXT, RETRIEVAL}
+            all_tasks = {TEXT, RETRIEVAL}
+            if config.nli_labels:
+                all_tasks.add(NLI)
             self.args.ddp_find_unused_parameters = set(self.active_tasks) != all_tasks or not config.conditioned
-        self.token_labels = "labels" if TEXT in self.active_tasks else ""  # those of inference are classes
+        if TEXT in self.active_tasks:
+            self.token_labels = "labels"  # those of inference are classes
         return super().make_converter(model, rows)
 
     def make_features(self, rows: Mapping[str, Any]) -> dict[str, Any]:

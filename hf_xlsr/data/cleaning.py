@@ -77,7 +77,7 @@ class Normalize(Step):
     lowercase: bool = False
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
-        return [self._normalized(row) for row in rows]
+        return list(map(self._normalized, rows))
 
     def _normalized(self, row: Row) -> Row | None:
         changes: Row = {}
@@ -261,7 +261,9 @@ class RemoveEvaluation(Step):
     name: ClassVar[str] = "remove_evaluation"
 
     def __init__(self, texts: Iterable[str] | SeenHashes) -> None:
-        self._keys = texts if isinstance(texts, SeenHashes) else evaluation_keys({"text": text} for text in texts)
+        if not isinstance(texts, SeenHashes):
+            texts = evaluation_keys({"text": text} for text in texts)
+        self._keys = texts
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._keys.digest()})"
@@ -350,7 +352,7 @@ def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row]
         remaining_rows = [judged_rows[row] for row in remaining]
         if isinstance(step, ComparingStep):
             keys[number] = np.zeros(len(rows), dtype=np.uint64)
-            keys[number][remaining] = hash_keys([step.key(row) for row in remaining_rows])
+            keys[number][remaining] = hash_keys(list(map(step.key, remaining_rows)))
             continue
 
         results = step.apply(remaining_rows)
@@ -423,8 +425,10 @@ class Cleaner:
         repeats = Counter[str]()
         for step, count in zip(self.steps, self._counts, strict=True):
             repeats[step.name] += 1
-            suffix = f"-{repeats[step.name]}" if repeats[step.name] > 1 else ""
-            counts[f"{step.name}{suffix}"] = count
+            name = step.name
+            if repeats[name] > 1:
+                name = f"{name}-{repeats[name]}"
+            counts[name] = count
         return counts
 
 
@@ -440,7 +444,9 @@ Config = Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
 def build_steps(config: Config | None, languages: Sequence[str] | None = None) -> list[AnyStep]:
     """The steps of a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
     steps: list[AnyStep] = []
-    entries = [config] if isinstance(config, Mapping) else config or []
+    entries = config or []
+    if isinstance(entries, Mapping):
+        entries = [entries]
     for entry in entries:
         options_by_name = entry if isinstance(entry, Mapping) else {entry: None}
         for name, options in options_by_name.items():

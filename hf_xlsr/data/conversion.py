@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -172,18 +172,19 @@ class DataConverter:
         labels of all if there are any.
         """
         datasets = []
+        tokenised = []
         for key, dataset in open_datasets(data, name):
             if isinstance(dataset, IterableDataset):
                 dataset = Dataset.from_list(list(dataset), features=dataset.features)
             if keep_unlabelled and "label" not in dataset.column_names:
                 dataset = dataset.add_column("label", [-1] * len(dataset))
-            datasets.append((key, dataset))
+            datasets.append(dataset)
+            tokenised.append(self._tokenise_labelled(key, dataset, name, keep_unlabelled))
 
-        tokenised = [self._tokenise_labelled(key, dataset, name, keep_unlabelled) for key, dataset in datasets]
         rows, counts = _joined(tokenised)
-        _warn_of_skipped(len(rows), [dataset for _, dataset in datasets])
+        _warn_of_skipped(len(rows), datasets)
 
-        names = class_names(dict(datasets), name)
+        names = class_names(dict(enumerate(datasets)), name)
         if keep_unlabelled and any(value < 0 or math.isnan(value) for value in rows["label"]):
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
@@ -239,7 +240,9 @@ class DataConverter:
 
         if not converted:
             raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
-        return converted[0] if len(converted) == 1 else ConcatenatedRows(converted)
+        if len(converted) > 1:
+            return ConcatenatedRows(converted)
+        return converted[0]
 
     def _open(
         self, key: str, data: Dataset | IterableDataset, forms: Sequence[str], name: str
@@ -370,7 +373,7 @@ def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dat
     return concatenate_datasets([rows for rows, _ in tokenised]), dict(total)
 
 
-def _warn_of_skipped(num_rows: int, datasets: Sequence[Dataset]) -> None:
+def _warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
     num_read = sum(map(len, datasets))
     if num_rows < num_read:
         logger.warning("%d of %d rows are skipped: an empty text, or no label.", num_read - num_rows, num_read)

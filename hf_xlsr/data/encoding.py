@@ -230,7 +230,7 @@ def _id_columns(tokenizer: Any) -> list[str]:
 
 def text_identities(texts: Sequence[str]) -> np.ndarray:
     """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts."""
-    return np.array([hash64(text) for text in texts], dtype=np.uint64).view(np.int64)
+    return np.array(list(map(hash64, texts)), dtype=np.uint64).view(np.int64)
 
 
 def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:

@@ -166,6 +166,7 @@ def write_judged(steps: Sequence[AnyStep], kind: RowKind, path: Path, rows: list
         columns[f"_key_{number}"] = pa.array(keys)
     for name, column in columns.items():
         batch = batch.append_column(name, column)
+
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)
 

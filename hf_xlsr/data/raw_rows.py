@@ -60,6 +60,7 @@ def class_names(data: Any, name: str = "train_dataset") -> list[str]:
     """Names of the classes of labelled data of users, or of converted data; empty for scores."""
     if hasattr(data, "lengths"):
         return list(data.report.get("labels", {}))
+
     highest = -1
     for _, dataset in open_datasets(data, name):
         features = dataset.features or {}
@@ -68,11 +69,13 @@ def class_names(data: Any, name: str = "train_dataset") -> list[str]:
             return list(label.names)
         if label is not None:
             dataset = dataset.select_columns(["label"])
+
         for batch in dataset.iter(batch_size=1000):
             labels = [value for value in batch.get("label", ()) if value is not None]
             if any(isinstance(value, float) for value in labels):
                 return []
             highest = max([highest, *labels])
+
     return list(map(str, range(highest + 1)))
 
 
@@ -80,6 +83,7 @@ def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
     """The languages of translation pairs of users, or of converted pairs, sorted; of a stream, of its first rows."""
     if hasattr(data, "language_pairs"):
         return sorted(set(chain.from_iterable(data.language_pairs)))
+
     if hasattr(data, "streams"):
         readers = [(stream.data, stream.read) for stream in data.streams]
     else:
@@ -96,6 +100,7 @@ def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
             rows = islice(rows, STREAMED_ROWS // len(readers))
         for row in rows:
             languages.update((row["source_lang"], row["target_lang"]))
+
     return sorted(languages)
 
 
@@ -170,6 +175,7 @@ class RowReader:
                 row |= {name: text or "" for name, text in zip(self.kind.texts, texts, strict=True)}
             elif not all(map(_is_filled, texts)):
                 continue
+
             if self.negatives:
                 row["negatives"] = list(_negatives(batch[name][number] for name in self.negatives))
             if "label" in self.kind.kept:
@@ -220,6 +226,7 @@ class RowReader:
         else:
             names = ", ".join(filled_texts)
             raise XlsrError(f"`translation` has the languages {names}; choose two with `languages`.")
+
         return {
             "source": filled_texts[source],
             "target": filled_texts[target],
@@ -261,6 +268,7 @@ class RowReader:
                 language = row_language or self.languages[0]
                 if position is not None:
                     position = int(position)
+
                 follows = document is not None and expected == (document, language, position)
                 if follows and _is_filled(text_before) and _is_filled(text):
                     yield {"first": text_before, "second": text, "lang": language}
@@ -289,6 +297,7 @@ def open_reader(
             language = key
         elif languages and len(languages) == 1:
             language = languages[0]
+
         return RowReader(
             kind,
             columns,
@@ -305,6 +314,7 @@ def open_reader(
         columns = ("translation",)
     if columns is None:
         pair = columns = _language_columns(first_row, pair or languages or ())
+
     if columns is None:
         return None
     negatives = tuple(filter(re.compile(r"negatives?(_\d+)?").fullmatch, first_row))

@@ -43,6 +43,7 @@ def read_running_text(
     """
     quarantine = quarantine or Quarantine()
     position = -1
+
     for source in sources:
         language_before = None
         for text, language, follows in _sentences(source, languages, quarantine, seed):
@@ -67,6 +68,7 @@ def _sentences(source: Source, languages: Sequence[str], quarantine: Quarantine,
         else:
             columns = ("text",)
             split_rows = _of_documents
+
         # A file is in one language, a corpus in all of them.
         for language in own_languages if source.corpus else own_languages[:1]:
             in_language = source.in_language(language)
@@ -76,13 +78,17 @@ def _sentences(source: Source, languages: Sequence[str], quarantine: Quarantine,
 
 def _form(source: Source) -> str:
     """The form of a source: `lines`, `sentences`, `documents` or `pairs`."""
+    if source.corpus == "bible":
+        return "pairs"
     if source.corpus:
-        return "pairs" if source.corpus == "bible" else "documents"
+        return "documents"
+
     paths, _ = expand_braces(source.location)
     if len(paths) == 1 and (source.format or detect_format(paths)) == "moses":
         return "lines"
     if not source.column_map.keys().isdisjoint(CONSECUTIVE.texts):
         return "pairs"
+
     try:
         first_row = next(read_file(source, source.column_map, **_TEXT, quarantine=Quarantine()), {})
     except XlsrError as no_text:
@@ -131,10 +137,12 @@ def _of_rows(source: Source, language: str, quarantine: Quarantine) -> Iterator[
     row_filter = RowFilter(source)
     rows = read_file(source, source.column_map, selecting=row_filter.columns, quarantine=quarantine, **_TEXT)
     before: tuple[str, int | None] | None = None  # document and position
+
     for number, (row, is_adjacent) in enumerate(_with_losses(rows, quarantine), 1):
         if not row_filter.takes(row):
             before = None
             continue
+
         try:
             # Tables with empty cells write 3 as 3.0.
             position = int(str(row["position"]).removesuffix(".0")) if "position" in row else None

@@ -96,12 +96,14 @@ class Source(Section, frozen=True):
         keys = set(self.model_dump(exclude_none=True, exclude_defaults=True))
         if not keys & {"corpus", "path"}:
             raise ValueError("a source needs `corpus` or `path`")
+
         if "corpus" in keys:
             kind = "corpus"
             unsupported = keys - _CORPUS_KEYS
         else:
             kind = "path"
             unsupported = keys.intersection(_VERSIONS)
+
         if unsupported:
             raise ValueError(f"a source with `{kind}` does not support the key '{min(unsupported)}'")
         if self.hash_split and self.hash_key is None:
@@ -138,7 +140,7 @@ class Source(Section, frozen=True):
     @property
     def paths(self) -> list[str]:
         """`location` as a list; empty for a corpus."""
-        return [expand(path) for path in as_list(self.path)]
+        return list(map(expand, as_list(self.path)))
 
     @property
     def column_map(self) -> dict[str, str]:
@@ -162,7 +164,7 @@ class Source(Section, frozen=True):
 
 def parse_sources(value: Any) -> list[Source]:
     """The sources that a user writes: one, a list of them, or None for none."""
-    return [Source.parse(source) for source in as_list(value)]
+    return list(map(Source.parse, as_list(value)))
 
 
 def variables_of(path: Any) -> list[str]:
@@ -263,6 +265,7 @@ def open_source(
     for language, column in (source.parallel or {}).items():
         if not source.languages or str(language) in source.languages:
             parallel[str(language)] = str(column)
+
     needs_pair = "source" in required
     if needs_pair and not parallel and len(own_languages) != 2:
         raise XlsrError(
@@ -327,8 +330,10 @@ def _random_rows(
     num_left = len(first_rows) + sum(1 for _ in rows)
     num_wanted = min(size, num_left)
     random = Random(seed)
+
     # Few rows are in memory. More are read again; the first pass counted their bad lines.
     candidates = first_rows if num_left == len(first_rows) else read(Quarantine())
+
     for row in candidates:
         if not num_wanted:
             return

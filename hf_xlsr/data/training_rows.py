@@ -182,6 +182,7 @@ def running_text_facts(rows: Dataset) -> dict[str, Any]:
     num_pairs = int(continues.sum())
     if not num_pairs:
         raise XlsrError(PLACED_SENTENCES.empty)
+
     logger.info("%d sentences make %d consecutive pairs; %d had no neighbour.", num_sentences, num_pairs, num_single)
     if num_single > num_sentences:
         logger.warning(
@@ -190,6 +191,7 @@ def running_text_facts(rows: Dataset) -> dict[str, Any]:
             num_single,
             len(rows),
         )
+
     counts = {"sentences": num_sentences, "pairs": num_pairs, "documents": num_sentences - num_pairs}
     return {**counts, "single": num_single, "languages": sorted(rows.unique("lang"))}
 
@@ -376,6 +378,7 @@ def _crossed_rows(source: Source, *, languages: Sequence[str], seed: int, quaran
         if len(filled_languages) < 2:
             quarantine.reject(source.name, number + 1, "fewer than two languages filled", str(row["label"]))
             continue
+
         first = _drawn_below(len(filled_languages), seed, number, 0)
         step = 1 + _drawn_below(len(filled_languages) - 1, seed, number, 1)
         premise_language = filled_languages[first]

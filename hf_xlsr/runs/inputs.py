@@ -86,15 +86,18 @@ def needs(recipe: Recipe) -> list[str]:
 
 def missing_data(key: str, source: Source, languages: Sequence[str] = ()) -> Iterator[str]:
     """What a source needs and cannot be found, in words: environment variables, or files."""
-    unset = unset_variables(source.path)
-    yield from (f"the environment variable {name}" for name in unset)
-    if source.path and not unset:
+    yield from _unset_in_words(source.path)
+    if source.path and not unset_variables(source.path):
         yield from (f"'{file}' ({key})" for file in missing_files(source, languages))
+
+
+def _unset_in_words(path: Any) -> list[str]:
+    return [f"the environment variable {name}" for name in unset_variables(path)]
 
 
 def missing_model(key: str, path: str, *, local: bool = False) -> Iterator[str]:
     """Like `missing_data`, for the folder of a model. A path that may be a Hub id is not missing."""
-    yield from (f"the environment variable {name}" for name in unset_variables(path))
+    yield from _unset_in_words(path)
     may_be_id = not local and not path.startswith((".", "/", "~", "$"))
     if not may_be_id and not unset_variables(path) and not Path(expand(path)).expanduser().exists():
         yield f"'{expand(path)}' ({key})"
@@ -142,8 +145,10 @@ def check_all_named(
             if not Path(path).exists():
                 path = re.sub(r"^[\w-]+=", "", path)
             missing += missing_data(key, Source.parse(path), languages)
+
     for key, path in models.items():
         missing += missing_model(key, path)
+
     _raise_missing(missing, what)
 
 
@@ -161,6 +166,7 @@ def held_out_texts(sources: Sequence[Source], *, languages: Sequence[str]) -> It
         if source.columns == EVERY_COLUMN:
             yield from _every_text(source)
             continue
+
         for pair in _language_pairs(source, languages):
             sides = PAIRS.texts if len(pair) > 1 else CONSECUTIVE.texts
             for row in open_source(source, languages=pair, split="test", required=sides):

@@ -68,6 +68,7 @@ def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Ite
                 source_keys = [f"{key}.{set_name}" for set_name in value]
         elif holds_sources(field):
             source_keys = [key]
+
         for source_key in source_keys:
             yield from (f"{source_key}.{option}" for option in Source.model_fields)
 
@@ -195,13 +196,16 @@ def section_of(
     for field in sorted(fields, key=lambda field: field.name not in texts):
         if only and field.name not in only:
             continue
+
         hint = hints[field.name]
         choices = field.metadata.get("choices")
         if choices:
             hint = Literal[tuple(choices)]
+
         default = None
         if field.default is not dataclasses.MISSING:
             default = getattr(field.default, "value", field.default)  # of an enumeration its value
+
         text = texts.get(field.name) or " ".join(str(field.metadata.get("help") or "").split())
         keys[field.name] = (hint | None, Field(default, description=text))
     return create_model(owner.__name__, __base__=Section, __module__=__name__, **keys, **more)

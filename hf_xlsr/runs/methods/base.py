@@ -129,7 +129,7 @@ class Method(ABC):
     recipe_class: ClassVar[type[Recipe]]
     model_section: ClassVar[type[Section]]
     config_class: ClassVar[type]
-    arguments_class: ClassVar[type[XlsrTrainingArguments]]
+    arguments_class: ClassVar[type]
     trainer_class: ClassVar[type[XlsrTrainer]]
     # Whether both sides of a pair may be in one language.
     one_language: ClassVar[bool] = False
@@ -154,6 +154,7 @@ class Method(ABC):
             # Null removes what `data_from` took from another method.
             removed = {key for key, value in data.items() if value is None} - set(section.model_fields)
             values["data"] = {key: value for key, value in data.items() if key not in removed}
+
         name = str(values.get("name", "recipe"))
         recipe = validated(cls.recipe_class, values, name)
 
@@ -161,6 +162,7 @@ class Method(ABC):
         for key in recipe.training:
             if key in fixes:
                 raise XlsrError(f"recipe '{name}': training.{key} is not supported: {fixes[key]}.")
+
         validated(cls.model_section, recipe.model, name, "model")
         validated(training_section(cls.arguments_class), recipe.training, name, "training")
         return cls(recipe)
@@ -234,6 +236,7 @@ class Method(ABC):
         best = arguments.metric_for_best_model
         if best is None or not self.evaluations(sets):
             return
+
         names = self.metric_names(sets)
         if best.removeprefix("eval_") not in names:
             is_named = bool(self.recipe.training.get("metric_for_best_model"))
@@ -376,9 +379,11 @@ def start_from(model: Any, path: str | Path) -> None:
     weights = model.starting_weights({name: value for name, value in stored_weights.items() if name in names})
     if not weights:
         raise XlsrError(f"start_from '{folder}' has no weight of this model; expected a run of the same method.")
+
     try:
         model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         raise XlsrError(f"start_from '{folder}' has another encoder or vocabulary: {error_line(error, 300)}") from None
+
     if hasattr(model, "tie_weights"):
         model.tie_weights()

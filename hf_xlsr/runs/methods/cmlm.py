@@ -73,10 +73,12 @@ class CmlmMethod(OneEncoderMethod):
             "pairs": (self.config.retrieval_weight, self.recipe.data.train),
             "nli": (self.config.nli_weight, self.recipe.nli.train),
         }
+
         active: dict[str, list[Source]] = {}
         for task, (weight, sources) in tasks.items():
             if weight and sources:
                 active[task] = parse_sources(sources)
+
         if not active:
             raise XlsrError(
                 f"recipe '{self.recipe.name}' has no data of a task with a weight: text, train or nli.train."
@@ -91,6 +93,7 @@ class CmlmMethod(OneEncoderMethod):
     def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
         active = self.active
         reading = self.reading(evaluation_texts)
+
         rows: dict[str, CleanRows] = {}
         if "text" in active:
             rows["text"] = clean_running_text(active["text"], cleaning=self.recipe.data.cleaning, **reading)
@@ -105,6 +108,7 @@ class CmlmMethod(OneEncoderMethod):
             tokenizer = self.tokenizer_for(rows[""], PAIR_COLUMNS)
         else:
             tokenizer = self.given_tokenizer
+
         if tokenizer is None:
             raise XlsrError(f"recipe '{self.recipe.name}' has no text to train a tokenizer on; set tokenizer.path.")
         return TrainingData(rows, tokenizer)
@@ -131,4 +135,6 @@ class CmlmMethod(OneEncoderMethod):
         return super().pretrained and self.exported
 
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
-        return super().export(trainer, path) if self.exported else trainer.live_encoder()
+        if not self.exported:
+            return trainer.live_encoder()
+        return super().export(trainer, path)

@@ -115,4 +115,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
         }
 
     def routes(self) -> tuple[str, ...]:
-        return () if SHARED in self.recipe.model["encoders"] else tuple(self.recipe.languages)
+        if SHARED in self.recipe.model["encoders"]:
+            return ()
+        return tuple(self.recipe.languages)

@@ -172,8 +172,9 @@ class ClassificationMethod(FineTuningMethod):
                     yield row_text({"first": row["second"], "second": row["first"]})
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
-        protocol = self.recipe.evaluation.protocol
-        return [partial(evaluate_sets, sets=sets["dev"], protocol=protocol)] if sets["dev"] else []
+        if not sets["dev"]:
+            return []
+        return [partial(evaluate_sets, sets=sets["dev"], protocol=self.recipe.evaluation.protocol)]
 
     def metric_names(self, sets: Mapping[str, Any]) -> list[str]:
         return metric_keys(sets["dev"], protocol=self.recipe.evaluation.protocol)
@@ -299,7 +300,9 @@ class TranslationMethod(FineTuningMethod):
         }
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
-        return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))] if sets["dev"] else []
+        if not sets["dev"]:
+            return []
+        return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))]
 
     def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
         tokenizer = self._tokenizer()
@@ -343,13 +346,16 @@ class TranslationMethod(FineTuningMethod):
         config = trainer.accelerator.unwrap_model(trainer.model).generation_config
         ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         generation = GenerationConfig(**ends, **decoding, max_length=trainer.max_length)
+
         model = self.save(folder, trainer, data.tokenizer, generation_config=generation)
         test = sets["test"]
         finished = Finished(Results(), [], {}, model.config.hidden_size)
+
         if test:
             translator: Any = trainer.live_encoder()
             translator.model = model
             translator.progress = not trainer.args.disable_tqdm
+
             signatures: dict[str, str] = {}
             translations: list[str] = []
             scoring = self._scoring("test")
@@ -357,6 +363,7 @@ class TranslationMethod(FineTuningMethod):
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             for key, signature in signatures.items():
                 console.print(f"{key}: {signature}", highlight=False)
+
             finished.data_hashes["test"] = hash_of_pairs(test)
             finished.facts["bleu_signatures"] = signatures
             write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in translations))

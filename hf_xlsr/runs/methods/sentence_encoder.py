@@ -143,6 +143,7 @@ class SentenceEncoderMethod(Method):
         for split in ("dev", "test"):
             if sets[split]:
                 metrics |= retrieval(encoder, sets[split], name=self.set_name(split), split=split, batch_size=size)
+
         for name, rows in sets["guard"]:
             guarded = guard_metrics(encoder, name, rows, size)
             repeated_keys = metrics.keys() & guarded.keys()
@@ -151,10 +152,13 @@ class SentenceEncoderMethod(Method):
                     f"two sets of evaluation.guard are named '{name}' ({min(repeated_keys)}); rename a file."
                 )
             metrics |= guarded
+
         return metrics
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
-        return [partial(self.evaluate, rows=sets["dev"], split="dev")] if sets["dev"] else []
+        if not sets["dev"]:
+            return []
+        return [partial(self.evaluate, rows=sets["dev"], split="dev")]
 
     def evaluate(self, encoder: Any, rows: list[dict[str, Any]], split: str) -> Results:
         """Metrics of an encoder under the recipe's protocol, for each language pair of the rows.
@@ -169,6 +173,7 @@ class SentenceEncoderMethod(Method):
 
         common: dict[str, Any] = {"name": self.set_name(split), "split": split, "batch_size": settings.batch_size}
         results = Results()
+
         for pair, pair_rows in by_pair(rows).items():
             sides = both_sides(pair_rows)
             if settings.protocol == "tatoeba":
@@ -186,6 +191,7 @@ class SentenceEncoderMethod(Method):
         test = sets["test"]
         hashes = {"test": hash_of_pairs(test)}
         finished = Finished(Results(), [], hashes, model.config.hidden_size)
+
         if test:
             finished.metrics = self.evaluate(encoder, test, "test")
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
@@ -313,6 +319,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         encoder = self.read_given()
         if encoder is not None:
             return encoder.single().required_tokenizer()
+
         if not self.recipe.start_from:
             return None
         folder = weights_folder(self.recipe.start_from)
@@ -328,7 +335,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
             clean.rows,
             self.recipe.tokenizer.model_dump(),
             columns=columns,
-            max_length=self.max_length,
+            max_length=self.max_length or NEW_LENGTH,
             seed=self.recipe.seed,
         )
 
@@ -362,6 +369,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         path = self.encoder_path
         if path is None:
             return None
+
         values = self.encoder_section
         del values["path"]
         free_values = {name: value for name, value in values.items() if name in self.free_values}
