@@ -220,29 +220,27 @@ class DataConverter:
         if any(isinstance(dataset, IterableDataset) for _, dataset, _ in opened):
             return StreamedRows([self._stream(dataset, reader) for _, dataset, reader in opened])
 
-        converted: list[Any] = []
+        converted: list[PreparedRows] = []
         for form in forms:
-            datasets = []
-            tokenised = []
-            for form_of_dataset, dataset, reader in opened:
-                if form_of_dataset == form:
-                    datasets.append(dataset)
-                    tokenised.append(self._tokenise(dataset, reader))
-
-            num_rows = sum(len(rows) for rows, _ in tokenised)
-            if form != "running text":
-                _warn_of_skipped(num_rows, datasets)
-            if num_rows:
-                prepared_class = _PREPARED.get(form, PreparedRows)
-                prepared = prepared_class(*_joined(tokenised))
-                if len(prepared):
-                    converted.append(prepared)
+            datasets = [(dataset, reader) for form_of_dataset, dataset, reader in opened if form_of_dataset == form]
+            if datasets:
+                converted += self._prepare(form, datasets)
 
         if not converted:
             raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
         if len(converted) > 1:
             return ConcatenatedRows(converted)
         return converted[0]
+
+    def _prepare(self, form: str, datasets: Sequence[tuple[Dataset, RowReader]]) -> Iterator[PreparedRows]:
+        """The rows of all datasets of one form, if there are any."""
+        rows, counts = _joined([self._tokenise(dataset, reader) for dataset, reader in datasets])
+        if form != "running text":
+            _warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
+        if len(rows):
+            prepared = _PREPARED.get(form, PreparedRows)(rows, counts)
+            if len(prepared):
+                yield prepared
 
     def _open(
         self, key: str, data: Dataset | IterableDataset, forms: Sequence[str], name: str
