@@ -144,7 +144,7 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     tables = finish_tables(tables, reader, data)
     roles = {f"data/{task}": rows for task, rows in tables.items()}
-    return TaskInputs(**input_fields(protocol, reader, data, roles), tasks=tables)
+    return TaskInputs(**input_facts(protocol, reader, data, roles), tasks=tables)
 
 
 def _read_task(protocol: Protocol, reader: TableReader, task: str, file: str, languages: Sequence[str]) -> Rows:
@@ -228,7 +228,14 @@ def narrowed(reader: TableReader, required: tuple[str, ...], optional: tuple[str
 def input_fields(
     protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]
 ) -> dict[str, Any]:
-    """The tables, and what inputs of all kinds have: the name of the data, the split, hashes, numbers of skipped rows."""
+    """The tables by the names of their fields, and what inputs of all kinds have, see `input_facts`."""
+    return {**input_facts(protocol, reader, data, tables), **tables}
+
+
+def input_facts(
+    protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]
+) -> dict[str, Any]:
+    """What inputs of all kinds have: the name of the data, the split, hashes, and the numbers of skipped rows."""
     name = data.name or data_name(data.files)
     texts: dict[str, list[str]] = {}
     for table, rows in tables.items():
@@ -239,8 +246,7 @@ def input_fields(
             texts.setdefault(f"{role}/{languages}", []).extend(row_texts)
 
     hashes = {key: data_hash(values) for key, values in texts.items()}
-    facts = {"name": name, "split": data.split, "hashes": hashes, "skipped": reader.quarantine.counts}
-    return {**facts, **tables}
+    return {"name": name, "split": data.split, "hashes": hashes, "skipped": reader.quarantine.counts}
 
 
 def read_data(reader: TableReader, data: DataOptions) -> Rows:
