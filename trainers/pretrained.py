@@ -143,7 +143,7 @@ class TextSettings:
         settings = encoder.settings.to_dict()
         settings |= {"prompts": dict(self.prompts.texts), "default_prompt_name": self.prompts.default}
         config.encoder_settings = settings
-        if any(part.options.get("max_seq_length") != self.max_length for part in parts.values()):
+        if args.max_length is not None or any("max_seq_length" not in part.options for part in parts.values()):
             set_option(config, "max_seq_length", self.max_length)
 
     def _prompt_length(self, part: Any, language: str) -> int:

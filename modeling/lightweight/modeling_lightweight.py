@@ -30,6 +30,9 @@ from hf_xlsr.utils.errors import XlsrError
 from .configuration_lightweight import TASK_INPUTS, DistillationConfig, LightweightConfig
 from .labels import generative_labels
 
+COMPARING_LOSSES = ("alignment", "similarity", "matching")
+"""Losses that compare the pairs of all processes."""
+
 
 class LightweightDualTransformer(SentenceEncoderModel):
     """Two-layer dual transformer with shared weights (Mao et al., 2021).
@@ -161,7 +164,9 @@ class LightweightDualTransformer(SentenceEncoderModel):
                 generative_losses.append(sentence_loss)
             losses["generative"] = torch.stack(generative_losses).mean()
 
-        pairs = gather_with_gradient(source), gather_with_gradient(target)  # equally many rows in all processes
+        pairs = (source, target)
+        if any(weight for name, weight in self.loss_weights.items() if name in COMPARING_LOSSES):
+            pairs = (gather_with_gradient(source), gather_with_gradient(target))  # equally many rows in all processes
         if self.config.alignment_weight:
             chunked = encode_in_chunks(self.encode_sentences, cache_batch_size)
             sentences = input_ids, attention_mask

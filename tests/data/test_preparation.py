@@ -223,6 +223,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "parent"])
 @pytest.mark.parametrize("stage", ["cleaning", "tokenising"])
 def test_killed_preparation_goes_on(stage: str, victim: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:

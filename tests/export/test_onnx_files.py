@@ -60,6 +60,7 @@ def reports(exports: Path) -> dict[str, Any]:
     return {name: write_onnx(exports / name, int8=True) for name in ("single", "routed")}
 
 
+@pytest.mark.slow
 def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
     assert list(reports["single"]) == [""] and list(reports["routed"]) == ["en", "zh"]
     for report in reports.values():

@@ -138,6 +138,7 @@ def test_recall_is_the_share_of_true_neighbours():
     assert 0.3 < recalls[0] < recalls[1] < recalls[2]
 
 
+@pytest.mark.slow
 def test_groups_of_centroids_find_nearly_what_all_centroids_do(monkeypatch: pytest.MonkeyPatch):
     source = clustered(26, 3000)
     target = clustered(27, 4000)

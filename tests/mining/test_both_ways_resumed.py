@@ -201,6 +201,7 @@ MEASURED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
 @pytest.mark.parametrize("method", ["exact", "ivf"])
 def test_smallest_budget_is_kept(method: str, tmp_path: Path):

@@ -203,6 +203,7 @@ np.savez(folder / f"{int(not run.is_main)}.npz", source=run.pairs.source, target
 """
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(files: tuple[Path, Path], tmp_path: Path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)

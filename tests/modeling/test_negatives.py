@@ -185,6 +185,7 @@ def compute(folder: Path) -> None:
     save_file(results, folder / f"{rank}.safetensors")
 
 
+@pytest.mark.slow
 def test_two_processes_share_their_negatives(tmp_path: Path) -> None:
     run_on_two_processes(compute, tmp_path, folder=tmp_path)
     first = load_file(tmp_path / "0.safetensors")

@@ -9,6 +9,7 @@ import pytest
 from recipe_helpers import TWO_STEPS, assert_values, mostly_slow, runs_of
 
 from hf_xlsr.data.cleaning import Cleaner, build_steps
+from hf_xlsr.data.sources import parse_sources
 from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
@@ -149,7 +150,7 @@ def test_bucc_is_held_out_of_news_commentary(tmp_path: Path, monkeypatch: pytest
         (tmp_path / "bucc2018" / file).write_text(f'id-1\ttext of {file}\nid-2\t"more\n', "utf-8")
     for name in MOMENTUM_DEPARTURES:
         sources = [source for source in RUNS[name]["data"]["held_out"] if "/bucc2018/" in source["path"]]
-        texts = set(held_out_texts(sources, languages=["en", "zh"]))
+        texts = set(held_out_texts(parse_sources(sources), languages=["en", "zh"]))
         assert texts == {*(f"text of {file}" for file in files), '"more'}, name
 
 

@@ -63,6 +63,7 @@ def test_debias_gives_a_stock_model(tmp_path: Path) -> None:
     assert all(type(module).__module__.startswith("sentence_transformers.") for module in debiased)
 
 
+@pytest.mark.slow
 def test_import_is_light() -> None:
     code = (
         "import sys, hf_xlsr.sentence_transformers as package\n"

@@ -238,6 +238,7 @@ def test_queues_of_another_run_are_refused(tmp_path: Path) -> None:
     assert not changed_names(states[0], state_of(loss))
 
 
+@pytest.mark.slow
 def test_momentum_encoder_computes_as_the_model(tmp_path: Path) -> None:
     """In the trainer's precision, and next to a compiled model."""
     model = shared_model(tmp_path)

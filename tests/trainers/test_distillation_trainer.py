@@ -149,6 +149,7 @@ def test_resumed_training_has_the_queue_of_its_checkpoint(tmp_path: Path, tokeni
         assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_a_language_of_few_pairs_neither_collapses_nor_harms_the_others(tmp_path: Path, tokenizer: Any) -> None:
     few = [{"en": row["en"], "de": row["fr"][::-1].lower()} for row in PAIRS.select(range(12))]
     held = make_pairs(20, seed=9)
