@@ -499,19 +499,16 @@ QUEUES = (
     "Queues are filled language by language: recipes keep the order of `languages`, Python sorts those of the data."
 )
 ROUTER = "A model from a folder with routes looks for the tokenizers of its encoders in the folder above the routes."
-TEXT = "Python sorts sentences that are not in the order of their positions; a recipe reads a file as it is."
 DECODING = "The recipe writes its beam search and length as generation_config.json; Python leaves the defaults."
 
 DIFFERENCES: dict[str, dict[str, str]] = {
     "weights": {
         "dual_momentum-routed": ROUTER,
         "dual_momentum-plain-by_place": QUEUES,
-        "cmlm-own-unsorted": TEXT,
     },
     "export": {
         "dual_momentum-routed": ROUTER,
         "dual_momentum-plain-by_place": QUEUES,
-        "cmlm-own-unsorted": TEXT,
         "translation-plain": DECODING,
         "translation-plain-trimmed": DECODING,
         "translation-own": DECODING,
