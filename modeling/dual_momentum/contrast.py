@@ -49,11 +49,10 @@ def direction_loss(
     Returns:
         The mean loss, and the statistics that `DualMomentumModel` describes.
     """
-    queue_keys: Any = queries.new_empty(0, queries.shape[1])
+    queue_keys: Any = queries.new_empty(0, queries.shape[1]) if queue is None else queue.keys()
     other_keys = keys[:0]
     shares: dict[str, float] = {}
     if queue is not None:
-        queue_keys = queue.keys()
         shares["queue/filled"] = len(queue_keys) / queue.size
 
     # Queries and negatives that do not count for them, by the negatives' columns: queue, batch, hard negatives.

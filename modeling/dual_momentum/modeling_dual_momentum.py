@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -250,7 +250,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
             self.queues[language].enqueue(keys, texts, examples)
 
     def _queue(self, language: str) -> MemoryQueue | None:
-        return dict(self.queues).get(language)
+        """The queue of a language, if there are queues; torch.compile does not see one in a `dict` of the modules."""
+        return cast(MemoryQueue, self.queues[language]) if language in self.queues else None
 
     def encode_sentences(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, *, language: str, keys: bool = False
