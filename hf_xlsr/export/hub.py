@@ -40,7 +40,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def check_repo(name: str) -> None:
-    """Raises for a name that is no id of a repository."""
+    """Raises an error for an invalid repository id."""
     if not is_hub_id(name):
         raise XlsrError(f"--repo must be OWNER/NAME, such as me/my-encoder, got '{redact_tokens(name)}'.")
 
