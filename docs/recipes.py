@@ -22,7 +22,7 @@ from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources, training_s
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.validation import Section
 
-COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
+COMMAND = "python -m docs.recipes docs/recipes.md"
 INTRODUCTION = f"""# Keys of recipes
 
 `{COMMAND}` writes this page from the code that validates recipes.
