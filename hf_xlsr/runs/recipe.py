@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,13 @@ def recipe_names() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+@cache
+def _packaged_recipe(name: str) -> Any:
+    """The content of a recipe of the package, parsed once; many recipes extend others."""
+    text = (resources.files("hf_xlsr.recipes") / f"{name}.yaml").read_bytes()
+    return parse_yaml(text, f"recipe '{name}'")
+
+
 def read_recipe(name_or_path: str) -> dict[str, Any]:
     """Reads a recipe by name or path and merges it over the recipe that its `base` names; without validation.
 
@@ -50,13 +58,12 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         name = path.stem
-        text = path.read_bytes()
+        content = parse_yaml(path.read_bytes(), f"recipe '{name}'")
     elif name_or_path in recipe_names():
         name = name_or_path
-        text = (resources.files("hf_xlsr.recipes") / f"{name}.yaml").read_bytes()
+        content = deepcopy(_packaged_recipe(name))
     else:
         raise XlsrError(f"recipe '{name_or_path}' was not found; {did_you_mean(name_or_path, recipe_names())}")
-    content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
         raise XlsrError(f"recipe '{name}' must be a mapping, got {type(content).__name__}.")
 
