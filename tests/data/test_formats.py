@@ -110,6 +110,7 @@ def peak_of(path: Path, **options: Any) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tsv", "csv", "csv with an open quote", "jsonl", "tmx"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     row = {"source": "s" * 900, "target": 'he said "t",' * 75}

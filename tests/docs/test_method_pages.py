@@ -24,6 +24,7 @@ def run(code: str, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) ->
     return capsys.readouterr().out.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_train_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names = ("google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext", "intfloat/multilingual-e5-small")

@@ -74,6 +74,7 @@ def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
         assert abs(onnx.numpy_helper.to_array(matrix).astype(int)).max() <= 64
 
 
+@pytest.mark.slow
 def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
     folder = exports / "single"
     model = SentenceTransformer(str(folder), device="cpu")
@@ -92,6 +93,7 @@ def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
     assert encoder.encode([]).shape == model.encode([]).shape
 
 
+@pytest.mark.slow
 def test_options_of_encode(exports: Path, reports: dict[str, Any]) -> None:
     model = SentenceTransformer(str(exports / "single"), device="cpu")
     encoder = OnnxEncoder(exports / "single", threads=1)
@@ -109,6 +111,7 @@ def test_options_of_encode(exports: Path, reports: dict[str, Any]) -> None:
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_routes(exports: Path, reports: dict[str, Any]) -> None:
     model = SentenceTransformer(str(exports / "routed"), device="cpu")
     encoder = OnnxEncoder(exports / "routed", threads=1)
@@ -139,6 +142,7 @@ def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_truncated_vectors(exports: Path, reports: Any, tmp_path: Path) -> None:
     home = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
     settings = json.loads((home / "config_sentence_transformers.json").read_text("utf-8"))
@@ -168,6 +172,7 @@ def test_missing_weights_are_refused(parts: Parts, tmp_path: Path) -> None:
         write_onnx(tmp_path / "export")
 
 
+@pytest.mark.slow
 def test_missing_files_are_refused(exports: Path, reports: Any, tiny_export: str, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
     (copy / "onnx" / "model_quantized.onnx").unlink()

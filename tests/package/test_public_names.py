@@ -15,15 +15,14 @@ def test_every_public_name_resolves() -> None:
     assert set(hf_xlsr.__all__) <= set(dir(hf_xlsr)) | {"__version__"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
         "import hf_xlsr, sys; assert not {'torch', 'transformers'} & set(sys.modules)\n"
         "from transformers import AutoConfig, AutoModel\n"
         "assert AutoModel._model_mapping[type(AutoConfig.for_model('hictl'))].__name__ == 'HictlForPreTraining'",
-        pytest.param(
-            "from transformers import AutoConfig; import hf_xlsr; AutoConfig.for_model('cmlm')", marks=pytest.mark.slow
-        ),
+        "from transformers import AutoConfig; import hf_xlsr; AutoConfig.for_model('cmlm')",
     ],
     ids=["before transformers", "after transformers"],
 )

@@ -263,7 +263,13 @@ def expanding_parquet(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "suffix"), [(deep_tmx, "tmx"), (wide_tmx, "tmx"), (large_po, "po"), (expanding_parquet, "parquet")]
+    ("write", "suffix"),
+    [
+        (deep_tmx, "tmx"),
+        (wide_tmx, "tmx"),
+        (large_po, "po"),
+        pytest.param(expanding_parquet, "parquet", marks=pytest.mark.slow),
+    ],
 )
 def test_files_that_expand(write: Callable[[Path], None], suffix: str, tmp_path: Path) -> None:
     file, quarantine = tmp_path / f"attack.{suffix}", Quarantine()

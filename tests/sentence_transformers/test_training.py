@@ -164,7 +164,9 @@ def train_in_two(folder: Path, kind: str) -> None:
     torch.save([module.state_dict() for module in losses], folder / f"state{rank}.pt")
 
 
-@pytest.mark.parametrize("kind", ["queue", "router", "margin", "structure", "datasets"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("queue", marks=pytest.mark.slow), "router", "margin", "structure", "datasets"]
+)
 def test_two_processes_train_like_one(kind: str, tmp_path: Path) -> None:
     run_on_two_processes(train_in_two, tmp_path, kind, folder=tmp_path)
     first_process = torch.load(tmp_path / "state0.pt")

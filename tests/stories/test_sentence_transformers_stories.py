@@ -53,6 +53,7 @@ def script(encoder: str, folder: Path, *, queue: bool = True, ranking: bool = Fa
     return evaluator(SentenceTransformer(str(folder / "model"), device="cpu"))["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"ranking": True}], ids=["queue loss", "two losses"])
 def test_script_learns_and_resumes_after_sigkill(
     options: dict[str, bool], tiny_encoder_folder: str, tmp_path: Path

@@ -44,9 +44,8 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "streamed", [pytest.param(False, id="files", marks=pytest.mark.slow), pytest.param(True, id="stream")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("streamed", [False, True], ids=["files", "stream"])
 def test_momentum_contrast_survives_a_kill(streamed: bool, tmp_path: Path) -> None:
     script = SCRIPT.replace(*FROM_STREAM).replace(*WORKER) if streamed else SCRIPT
     for name in ("whole", "killed"):
@@ -88,6 +87,7 @@ def test_bad_data(change: Callable[[Dataset], Any], key: str, encoders: Path, tm
         trained(encoders, tmp_path, change(rows))
 
 
+@pytest.mark.slow
 def test_stream_that_fails_midway_leaves_checkpoints(encoders: Path, tmp_path: Path) -> None:
     rows = load_dataset("csv", data_files=str(encoders / "pairs.tsv"), sep="\t", split="train").to_list()
     broken = tmp_path / "broken"

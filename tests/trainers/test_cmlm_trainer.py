@@ -49,6 +49,7 @@ stages:
 """
 
 
+@pytest.mark.slow
 def test_stages_resume(recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first stage trains a tokenizer on its text, the others go on with it."""
     path = recipe_of(more=STAGES)

@@ -63,9 +63,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return script
 
 
-@pytest.mark.parametrize(
-    ("killed_after", "left"), [(6, [0.9, 0.7, 1.0]), pytest.param(8, [0.7, 1.0], marks=pytest.mark.slow), (10, [])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("killed_after", "left"), [(6, [0.9, 0.7, 1.0]), (8, [0.7, 1.0]), (10, [])])
 def test_patience_goes_on_after_a_resume(
     killed_after: int, left: list[float], recipe: Path, scripted: Any, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def evaluators(teacher: SentenceTransformer) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_evaluators_give_live_and_exported_encoders_the_same_scores(kind: str, tmp_path: Path) -> None:
     given = build("bert_prompts", tmp_path / "raw")

@@ -97,6 +97,7 @@ def test_log_results_and_card(name: str, finished: Any) -> None:
     assert list((finished(name) / "model").rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_run_learns(name: str, folder: Path) -> None:
     more = ["--max_steps", "150", "--save_steps", "150", "--eval_strategy", "no", "--logging_steps", "10"]
@@ -119,6 +120,7 @@ def test_resume_is_bit_equal(name: str, folder: Path, finished: Any) -> None:
     assert (stopped / "model").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_resume_with_adapters_and_gradient_cache_is_bit_equal(name: str, folder: Path) -> None:
     cached = name not in ("FineTuneTrainer", "TranslationTrainer")
@@ -133,6 +135,7 @@ def test_resume_with_adapters_and_gradient_cache_is_bit_equal(name: str, folder:
     assert_equal(*saved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_stage_starts_from_the_previous_one(name: str, folder: Path) -> None:
     still = {"training": {"learning_rate": 0.0, "max_steps": 2}}
@@ -140,6 +143,7 @@ def test_stage_starts_from_the_previous_one(name: str, folder: Path) -> None:
     assert_equal(weights(target / "one"), weights(target / "two"), but="queue.")  # it takes the keys of every step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_run_starts_from_another_run(name: str, folder: Path, finished: Any) -> None:
     more = ["--start_from", str(finished(name)), "--max_steps", "1", "--learning_rate", "0.0"]
