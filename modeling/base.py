@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.heads import HeadConfig, build_head, head_config, run_head
@@ -78,13 +78,18 @@ class XlsrPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         initialize: Any = getattr(module, "initialize", None)  # of modules of this package
         if initialize is not None:
             initialize()
 
+    def post_init(self) -> None:
+        """As `PreTrainedModel.post_init`, with a type."""
+        super().post_init()  # type: ignore[no-untyped-call]
+
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
+        table: nn.Embedding = self.encoder.get_input_embeddings()
+        return table
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.encoder.set_input_embeddings(value)
@@ -228,7 +233,8 @@ class EncoderWithLmHead(SentenceEncoderModel):
 
 def attention_of(config: Any) -> str | None:
     """The attention implementation that a configuration names; transformers has no public name for it."""
-    return config._attn_implementation  # noqa: SLF001
+    implementation: str | None = config._attn_implementation  # noqa: SLF001
+    return implementation
 
 
 Dropout = float | Mapping[str, float] | None

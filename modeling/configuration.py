@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.utils.type_validators import interval
@@ -31,11 +33,11 @@ class EncoderSettingsConfig(PreTrainedConfig):
         encoder_settings: Prompts, similarity and truncation, see `hf_xlsr.encoders.assembly.EncoderSettings`.
     """
 
-    pooling: str | list | None = None
+    pooling: str | list[str] | None = None
     normalize: bool | None = None
     train_head: bool = True
-    transformer_options: dict | None = None
-    encoder_settings: dict | None = None
+    transformer_options: dict[str, Any] | None = None
+    encoder_settings: dict[str, Any] | None = None
 
     @property
     def settings(self) -> EncoderSettings:
@@ -66,7 +68,7 @@ class SentenceEncoderConfig(EncoderSettingsConfig):
         head: Modules of sentence-transformers behind the encoder, see `hf_xlsr.encoders.heads.head_config`.
     """
 
-    head: list | None = None
+    head: list[Any] | None = None
 
     @property
     def hidden_size(self) -> int:

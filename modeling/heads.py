@@ -56,7 +56,9 @@ class LmHead(TokenBias):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Input of the decoder: `(rows, width)` to `(rows, width)`."""
-        return self.norm(self.activation(self.dense(states)))
+        states = self.activation(self.dense(states))
+        normalized: torch.Tensor = self.norm(states)
+        return normalized
 
     def loss(
         self,
@@ -127,7 +129,8 @@ class NliHead(nn.Module):
         features = torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
         if self.hidden is not None:
             features = self.dropout(F.relu(self.hidden(features)))
-        return self.output(features)
+        logits: torch.Tensor = self.output(features)
+        return logits
 
     def loss(
         self, encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: Mapping[str, Any]

@@ -83,7 +83,8 @@ class XlsrTrainingArguments(TrainingArguments):
 
     @property
     def seed_of_data(self) -> int:
-        return self.seed if self.data_seed is None else self.data_seed
+        data_seed: int | None = self.data_seed
+        return self.seed if data_seed is None else data_seed
 
     @property
     def padding_multiple(self) -> int:
@@ -93,7 +94,8 @@ class XlsrTrainingArguments(TrainingArguments):
     @property
     def n_gpu(self) -> int:
         """At most 1: Trainer's `DataParallel` would split stacks of sources and targets in the middle."""
-        return min(super().n_gpu, 1)
+        devices: int = super().n_gpu
+        return min(devices, 1)
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -106,7 +108,7 @@ class XlsrTrainingArguments(TrainingArguments):
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.
             self.restore_callback_states_from_checkpoint = True
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
         if getattr(self.accelerator_config, "split_batches", False):
             raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")
 
@@ -137,7 +139,7 @@ class XlsrTrainingArguments(TrainingArguments):
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
     """Examples of a task in each micro-batch of each process."""
     steps = args.gradient_accumulation_steps
-    shares = args.world_size * steps
+    shares: int = args.world_size * steps
     if size % shares or size < 2 * shares:
         raise XlsrError(
             f"`{name}` must be a multiple of {shares} ({args.world_size} process(es) x {steps} micro-batch(es)) and at "

@@ -281,7 +281,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
             # With a limit of 1 Trainer would keep only the best checkpoint, but a resume needs the last one.
             self.args.save_total_limit = None
         try:
-            return super()._finalize_training(*args, **kwargs)
+            return super()._finalize_training(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
             self.args.save_total_limit = limit
 
@@ -297,7 +297,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         # An earlier training may have stopped between two logs.
         self._part_sums = {}
         self._part_count = 0
-        prepared = super()._prepare_for_training(*args, **kwargs)
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
         return prepared

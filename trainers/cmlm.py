@@ -13,10 +13,11 @@ from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
 from hf_xlsr.data.sampling import MAIN, MultiTaskCollator
 from hf_xlsr.modeling.cmlm import CmlmModel
+from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import Evaluation, PairTrainer
 from hf_xlsr.trainers.data_flow import inputs_by_task
-from hf_xlsr.trainers.pretrained import NLI_LABELS, check_classifier
+from hf_xlsr.trainers.pretrained import check_classifier
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 

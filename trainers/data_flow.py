@@ -72,7 +72,7 @@ class DataFlow(Trainer):
                 sets[name] = self.convert_eval(rows)
         return sets
 
-    def get_train_dataloader(self) -> DataLoader:
+    def get_train_dataloader(self) -> DataLoader[Any]:
         """Length-bucketed batches. accelerate does not wrap the loader, since the batches are split over processes."""
         args = self.args
         data, sampler = self.train_batches()

@@ -26,12 +26,13 @@ from hf_xlsr.data.sampling import MultiTaskCollator
 from hf_xlsr.encoders.reading import TOKENIZERS
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
+from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import Evaluation, XlsrTrainer, check_stored
 from hf_xlsr.trainers.data_flow import inputs_by_task
 from hf_xlsr.trainers.live_encoder import evaluating
-from hf_xlsr.trainers.pretrained import NLI_LABELS, TextSettings, check_classifier, dual_model_and_tokenizers
+from hf_xlsr.trainers.pretrained import TextSettings, check_classifier, dual_model_and_tokenizers
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepCallback, StepKeys
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 from hf_xlsr.utils.errors import XlsrError

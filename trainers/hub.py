@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, ModelCardData
 from sentence_transformers import SentenceTransformer
 from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
-from transformers.utils import PushInProgress
+from transformers.utils.hub import PushInProgress
 
 from hf_xlsr.export.card import code, part_card, python_text
 from hf_xlsr.export.hub import CARD, TAG, WEIGHTS, hub_errors
@@ -94,7 +94,9 @@ class SlimPushes(Trainer):
     def to_sentence_transformer(self) -> SentenceTransformer:
         """A copy of the live model in stock modules of sentence-transformers; adapters are merged."""
         trainer: Any = self
-        return base_model(merged_copy(self)).to_sentence_transformer(trainer.text_tokenizers())
+        model = base_model(merged_copy(self))
+        encoder: SentenceTransformer = model.to_sentence_transformer(trainer.text_tokenizers())
+        return encoder
 
     def save_sentence_transformer(self, path: str | Path) -> None:
         """Writes a folder that `SentenceTransformer(path)` loads without this package; every process must call."""
@@ -159,7 +161,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     return part_card(data, title=repo, paragraphs=[paragraph], example=f"{import_line}\n\n{load_line}")
 
 
-def _log_error(repo: str, job: Future) -> None:
+def _log_error(repo: str, job: Future[Any]) -> None:
     """Logs the error of a push in the background, for which nobody waits."""
     if job.cancelled():
         return

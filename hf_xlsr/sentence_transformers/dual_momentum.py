@@ -278,7 +278,8 @@ class DualMomentumLoss(nn.Module):
         for name, weight in self._trained().named_parameters():
             if weight.requires_grad:
                 state[f"momentum_model.{name}"] = momentum_weights[name]
-        return state | self.queues.state_dict(prefix="queues.")
+        state.update(self.queues.state_dict(prefix="queues."))
+        return state
 
     @torch.no_grad()
     def load_training_state(self, state: Mapping[str, torch.Tensor]) -> None:

@@ -32,7 +32,7 @@ class ProtocolEvaluator(SentenceEvaluator):
     settings: Mapping[str, Any] = MappingProxyType({})  # of the protocol, for the model card
 
     def __init__(self, name: str = "", *, write_csv: bool = True, **encoding: Unpack[EncodingOptions]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.greater_is_better = type(self).greater_is_better  # `super` has set it
         self.name = name
         self.write_csv = write_csv

@@ -1,6 +1,6 @@
 """Configuration of CMLM."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
@@ -49,7 +49,7 @@ class CmlmConfig(SentenceEncoderConfig):
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
     keys_to_ignore_at_inference = ["losses", "statistics", "source_embeds", "target_embeds"]
 
-    text_config: PreTrainedConfig | dict | None = None
+    text_config: PreTrainedConfig | dict[str, Any] | None = None
     projections: int = at_least_one(default=15)
     projection_layers: int = at_least_one(default=3)
     projection_width: int | None = None

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from sentence_transformers.base.modules import Normalize
 from torch import nn
 from transformers import initialization as init
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.stock import first_position
@@ -164,7 +164,8 @@ class CmlmModel(EncoderWithLmHead):
         vectors = self._pooled(input_ids, attention_mask)
         if self.config.sentence_vector == "pooled":
             return vectors
-        return self.projections(vectors).mean(1)
+        views: torch.Tensor = self.projections(vectors)
+        return views.mean(1)
 
     def _pooled(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         mask = full_mask(input_ids, attention_mask)
@@ -180,13 +181,13 @@ class CmlmModel(EncoderWithLmHead):
         """
         tokens = self.get_input_embeddings()(input_ids)
         mask = full_mask(input_ids, attention_mask)
-        states = self.encoder(
+        states: torch.Tensor = self.encoder(
             inputs_embeds=torch.cat([views.to(tokens.dtype), tokens], 1),
             attention_mask=torch.cat([mask.new_ones(views.shape[:2]), mask], 1),
         ).last_hidden_state
         return states[:, views.shape[1] :]
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         first_input_ids: torch.Tensor | None = None,
@@ -316,7 +317,8 @@ class CmlmModel(EncoderWithLmHead):
         """States of the masked tokens of the second sentences, conditioned on the first, `(tokens, width)`."""
         masked = labels != IGNORE
         if self.config.conditioning == "none":
-            return self.encoder(input_ids=second_ids, attention_mask=second_mask).last_hidden_state[masked]
+            own_states: torch.Tensor = self.encoder(input_ids=second_ids, attention_mask=second_mask).last_hidden_state
+            return own_states[masked]
 
         views = self.projections(self._pooled(first_ids, first_mask))
         states = self.conditioned_states(views, second_ids, second_mask)[masked]
@@ -325,7 +327,8 @@ class CmlmModel(EncoderWithLmHead):
 
         rows_of_tokens = masked.nonzero()[:, 0]
         views_of_tokens = views.flatten(1).to(states.dtype)[rows_of_tokens]
-        return self.skip(torch.cat([states, views_of_tokens], 1))
+        skipped: torch.Tensor = self.skip(torch.cat([states, views_of_tokens], 1))
+        return skipped
 
     def _joint_states(
         self,

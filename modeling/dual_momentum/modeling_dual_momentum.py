@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 from torch.nn.functional import normalize
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.heads import head_config, run_head
@@ -173,7 +173,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""
-        return next(iter(self.encoders.values())).get_input_embeddings()
+        table: nn.Embedding = next(iter(self.encoders.values())).get_input_embeddings()
+        return table
 
     def resize_token_embeddings(  # type: ignore[override]  # an encoder has to be named
         self, new_num_tokens: int, *args: Any, language: str = "", **kwargs: Any
@@ -269,7 +270,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         features = head_inputs(states, input_ids, mask, self.prompt_lengths.get(name, 0))
         return normalize(run_head(head, features), dim=-1)
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         source_input_ids: torch.Tensor,

@@ -59,7 +59,7 @@ class HictlConfig(SentenceEncoderConfig):
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="xlm-roberta")}
     keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
 
-    text_config: PreTrainedConfig | dict | None = None
+    text_config: PreTrainedConfig | dict[str, Any] | None = None
     sentence_temperature: float | int = above_zero(default=1.0)
     negative_interpolation: float | int = share(default=0.0)
     word_temperature: float | int = above_zero(default=1.0)
@@ -80,7 +80,7 @@ class HictlConfig(SentenceEncoderConfig):
             self.text_config = AutoConfig.for_model(
                 "xlm-roberta", vocab_size=250_002, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
             )
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     @property
     def reads_masked_input(self) -> bool:

@@ -92,7 +92,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         }
         return cls(HictlConfig(**{**values, **options}), started)
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor,

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import normalize
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.reading import encoder_folder, read_encoder, read_tokenizer
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
@@ -194,7 +194,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         shifted[:, 0] = config.bos_token_id
         return shifted
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

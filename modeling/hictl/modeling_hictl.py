@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
@@ -72,7 +72,8 @@ class HictlForPreTraining(EncoderWithLmHead):
 
     def _states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         mask = full_mask(input_ids, attention_mask)
-        return self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        states: torch.Tensor = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        return states
 
     def _masked_states(
         self, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
@@ -86,7 +87,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         mask = full_mask(input_ids, attention_mask)
         return self.embed_states(self._states(input_ids, mask), input_ids, mask)
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor,

@@ -92,7 +92,7 @@ class LightweightConfig(SentenceEncoderConfig):
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
     keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
 
-    text_config: PreTrainedConfig | dict | None = None
+    text_config: PreTrainedConfig | dict[str, Any] | None = None
     generative_task: GenerativeTask = "ugt"
     generative_head: Literal["linear", "released"] = "linear"
     label_mode: Literal["accumulate", "set"] = "accumulate"
@@ -120,7 +120,7 @@ class LightweightConfig(SentenceEncoderConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.text_config is None:
             self.text_config = paper_encoder_config()
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
 
 @strict

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import normalize
-from transformers.utils import can_return_tuple
+from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.stock import is_causal
@@ -111,7 +111,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
         masked = states[:0, 0] if mlm_labels is None else states[mlm_labels != IGNORE]
         return self.embed_states(states, input_ids, attention_mask), masked
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -212,13 +212,14 @@ class LightweightDualTransformer(SentenceEncoderModel):
         self, masked_states: torch.Tensor, mlm_labels: torch.Tensor, masked_tokens: torch.Tensor | None
     ) -> torch.Tensor:
         """Masked language modelling from the states of the masked tokens."""
-        return self.lm_head.loss(
+        loss: torch.Tensor = self.lm_head.loss(
             masked_states,
             mlm_labels[mlm_labels != IGNORE],
             self.get_input_embeddings().weight,
             chunk_size=self.config.logits_chunk_size,
             masked_tokens=masked_tokens,
         )
+        return loss
 
     def _sentence_loss(
         self,
