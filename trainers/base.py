@@ -87,7 +87,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
     - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and
       `metric_for_best_model`.
     - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
-    - Ctrl-C saves a checkpoint; `stopped_early` says so.
+    - Ctrl-C (SIGINT) and SIGTERM save a checkpoint before `train` raises `KeyboardInterrupt`; `stopped_early` says so.
 
     A trainer is made in steps, of which a trainer of another method overrides some: `read_rows`, `make_model`,
     `make_converter`, `make_features`, `make_collator`, `make_callbacks`. Rows come first, because a model may depend on
@@ -252,7 +252,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
         return measure
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.train`; `resume_from_checkpoint=True` resumes from the newest complete checkpoint."""
+        """As `Trainer.train`; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
+
+        Raises:
+            KeyboardInterrupt: After a signal, with a checkpoint of the step that it came in.
+        """
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
@@ -276,14 +280,10 @@ class XlsrTrainer(DataFlow, SlimPushes):
         return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
-        limit = self.args.save_total_limit
-        if self.stopped_early:
-            # With a limit of 1 Trainer would keep only the best checkpoint, but a resume needs the last one.
-            self.args.save_total_limit = None
-        try:
-            return super()._finalize_training(*args, **kwargs)  # type: ignore[no-untyped-call]
-        finally:
-            self.args.save_total_limit = limit
+        if self.stopped_early and self.state.global_step < self.state.max_steps:
+            self._finish_current_push()
+            raise KeyboardInterrupt  # a script must not go on as after a whole training
+        return super()._finalize_training(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _choose_attention(self) -> None:
         model = base_model(self.accelerator.unwrap_model(self.model))

@@ -159,11 +159,7 @@ def _train(
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
 
-    if not _take_finished(trainer, folder.final, checkpoint):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        _close_reporters(trainer)
-
-    if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
+    if not _take_finished(trainer, folder.final, checkpoint) and not _trains_to_the_end(trainer, checkpoint):
         console.print(
             f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved, and "
             "the same command resumes from it."
@@ -183,6 +179,19 @@ def _train(
 
     state.wait_for_everyone()
     return RunResult(folder.path, metrics)
+
+
+def _trains_to_the_end(trainer: XlsrTrainer, checkpoint: Path | None) -> bool:
+    """Trains, from a checkpoint if there is one; False if a signal ended it."""
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except KeyboardInterrupt:
+        if not trainer.stopped_early:
+            raise
+        return False
+    finally:
+        _close_reporters(trainer)
+    return True
 
 
 def _close_reporters(trainer: XlsrTrainer) -> None:

@@ -52,5 +52,9 @@ def main(folder: Path, number: int, step: int, each: bool, log: Path) -> None:
     options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "dataloader_num_workers": 1}
     trainer = trainer_of(tokenizer, prepared, folder, **options)
     trainer.add_callback(SignalAfter(number, step, each))
-    trainer.train()
-    assert trainer.stopped_early
+    try:
+        trainer.train()
+    except KeyboardInterrupt:
+        assert trainer.stopped_early
+    else:
+        raise AssertionError("The training went on.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def test_checkpoint_of_a_stop_stays(
     options = {"eval_strategy": "steps", "metric_for_best_model": "toy/accuracy", "greater_is_better": True, **options}
     trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=[falling()], **options)
     trainer.add_callback(SignalAt(4))
-    trainer.train()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
     assert trainer.stopped_early
     assert trainer.state.global_step == 4
     last = last_whole_checkpoint(tmp_path)
@@ -91,7 +93,8 @@ def test_stop_within_an_epoch_adds_no_evaluation(
         last = last_whole_checkpoint(tmp_path / folder)
         if stop:
             trainer.add_callback(SignalAt(stop))
-        trainer.train(resume_from_checkpoint=str(last) if last else None)
+        with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+            trainer.train(resume_from_checkpoint=str(last) if last else None)
         return [entry["step"] for entry in trainer.state.log_history if "eval_toy/accuracy" in entry]
 
     whole = evaluated("whole", None)
@@ -141,3 +144,10 @@ def test_handlers_after(
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert trainer.state.global_step < 2
     assert not trainer.stopped_early
+
+
+def test_a_signal_in_the_last_step_is_too_late(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.add_callback(SignalAt(trainer.args.max_steps))
+    trainer.train()
+    assert trainer.state.global_step == trainer.args.max_steps
