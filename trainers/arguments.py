@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -10,8 +11,11 @@ from transformers import TrainingArguments
 
 from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES
 from hf_xlsr.data.sampling import MIXINGS
+from hf_xlsr.evaluation.report import higher_is_better
 from hf_xlsr.utils.devices import PRECISIONS, choose_precision
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 _RESUME = "a resumed training would see other data; remove it"
 _SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
@@ -104,6 +108,8 @@ class XlsrTrainingArguments(TrainingArguments):
             dtype = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16 = dtype == "bfloat16"
             self.fp16 = dtype == "float16"
+        if self.metric_for_best_model is not None and self.greater_is_better is None:
+            self.greater_is_better = self._direction(self.metric_for_best_model)
         if self.early_stopping_patience:
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.
@@ -111,6 +117,19 @@ class XlsrTrainingArguments(TrainingArguments):
         super().__post_init__()  # type: ignore[no-untyped-call]
         if getattr(self.accelerator_config, "split_batches", False):
             raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")
+
+    def _direction(self, metric: str) -> bool:
+        """Whether a higher value of a metric is better, by its name."""
+        higher = higher_is_better(metric)
+        if higher is None:
+            chooses = self.load_best_model_at_end or self.early_stopping_patience or self.save_strategy == "best"
+            if chooses:
+                logger.warning(
+                    "Checkpoints are chosen by the highest `%s`, whose direction is not known. Set `greater_is_better`.",
+                    metric,
+                )
+            return True
+        return higher
 
     def _check_values(self) -> None:
         """Checks that values are valid and supported, and have an effect on the loss."""

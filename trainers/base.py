@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
+from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PredictionOutput, SaveStrategy
 
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
@@ -26,7 +28,13 @@ from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow
 from hf_xlsr.trainers.hub import SlimPushes
-from hf_xlsr.trainers.live_encoder import evaluating, evaluation_loss, translation_accuracy
+from hf_xlsr.trainers.live_encoder import (
+    EvaluationRows,
+    evaluating,
+    evaluation_loss,
+    pair_embeddings,
+    translation_accuracy,
+)
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
 from hf_xlsr.utils.devices import autocast_dtype_of
@@ -150,8 +158,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.features = self.make_features(rows)
         self.eval_sets = self.converted_sets(eval_dataset)
 
-        if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
-            raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
+        self._check_choice_of_best()
 
         self.evaluations = list(evaluations)
         if evaluator is not None:
@@ -180,6 +187,17 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self._graceful_stop = GracefulStopCallback()
         for callback in self.make_callbacks():
             self.add_callback(callback)
+
+    def _check_choice_of_best(self) -> None:
+        """Checks that the loss chooses a checkpoint only where evaluation has one."""
+        args = self.args
+        chooses = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+        if not chooses or (args.metric_for_best_model or "").removeprefix("eval_") != "loss" or "" in self.eval_sets:
+            return
+        if not self.eval_sets:
+            raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
+        names = ", ".join(f"'{name}_loss'" for name in self.eval_sets)
+        raise XlsrError(f"`metric_for_best_model` must name one of several evaluation datasets: {names}.")
 
     def read_rows(self, data: Any) -> dict[str, Any]:
         """The training rows by task, the main task first: what users give, of one task or of several by name."""
@@ -395,9 +413,10 @@ class XlsrTrainer(DataFlow, SlimPushes):
     ) -> dict[str, float]:
         """Measures the live model on `eval_dataset`, by the evaluator and by the evaluations.
 
-        A given `eval_dataset`, in any form that the trainer takes, is measured instead of all these.
+        A given `eval_dataset`, in any form that the trainer takes, or the name of one of the trainer's own, is measured
+        instead of all these.
         """
-        sets = self.eval_sets if eval_dataset is None else self.converted_sets(eval_dataset)
+        sets = self.eval_sets if eval_dataset is None else self._chosen_sets(eval_dataset)
         metrics: dict[str, float] = {}
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
@@ -414,8 +433,43 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _chosen_sets(self, data: Any) -> dict[str, Any]:
+        """The evaluation data that a user names or gives, converted."""
+        if not isinstance(data, str):
+            return self.converted_sets(data)
+        if data not in self.eval_sets:
+            names = ", ".join(repr(name) for name in self.eval_sets) or "none"
+            raise XlsrError(f"`eval_dataset` '{data}' is unknown. The trainer's evaluation data are: {names}.")
+        return {"": self.eval_sets[data]}
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Batches of one set of evaluation data, given as for `evaluate`; by default of the trainer's own."""
+        sets = self.eval_sets if eval_dataset is None else self._chosen_sets(eval_dataset)
+        if len(sets) != 1:
+            raise XlsrError(f"`get_eval_dataloader` needs one dataset, got {len(sets)}. Give one, or its name.")
+        (data,) = sets.values()
+        rows = EvaluationRows(data, self.eval_task(data))
+        batches = rows.batches(self.args.per_device_eval_batch_size, homogeneous=self.args.homogeneous_batches)
+        return DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator)
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """The sentence embeddings of translation pairs, sources and targets, each `(pairs, width)`, and their metrics.
+
+        `test_dataset` is one dataset, in any form that `evaluate` takes.
+        """
+        sets = self._chosen_sets(test_dataset)
+        data = sets.get("")
+        if not self.args.trains_embeddings or not isinstance(data, PreparedPairs):
+            raise XlsrError("`predict` needs one dataset of translation pairs, and a trainer of sentence embeddings.")
+        metrics = self.evaluate_data(data, metric_key_prefix, ignore_keys)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        return PredictionOutput(predictions=pair_embeddings(self, data), label_ids=None, metrics=metrics)
+
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
-        metrics = {"loss": evaluation_loss(self, data, self.eval_task(data))}
+        """The metrics of converted rows."""
+        metrics = {"loss": evaluation_loss(self, EvaluationRows(data, self.eval_task(data)))}
         if self.args.trains_embeddings and isinstance(data, PreparedPairs):
             metrics |= translation_accuracy(self, data)
         return {f"{prefix}_{name}": value for name, value in metrics.items()}

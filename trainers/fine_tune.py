@@ -11,7 +11,8 @@ import torch
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import set_seed
+from transformers import Trainer, set_seed
+from transformers.trainer_utils import PredictionOutput
 
 from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.conversion import DataConverter
@@ -27,7 +28,7 @@ from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClass
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
+from hf_xlsr.trainers.live_encoder import EvaluationRows, LiveModel, batches_by_length, evaluating
 from hf_xlsr.trainers.pretrained import is_own, own_tokenizer
 from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.errors import XlsrError
@@ -183,25 +184,27 @@ class FineTuneTrainer(XlsrTrainer):
         return LabelledCollator(self.tokenizers.pad_token_id, **self.padding(self.args))
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
+        metrics = super().evaluate_data(data, prefix, ignore_keys)
+        if self.compute_metrics is None:
+            return metrics
+
         loader = DataLoader(
-            data,
+            EvaluationRows(data),
             batch_size=self.args.eval_batch_size,
             collate_fn=self.data_collator,
             generator=torch.Generator(),  # without one, a loader draws from the random numbers of training
         )
-
         outputs = self.evaluation_loop(
-            self.accelerator.prepare(loader),
-            "Evaluation",
-            prediction_loss_only=None if self.compute_metrics else True,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=prefix,
+            self.accelerator.prepare(loader), "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix
         )
-        return dict(outputs.metrics or {})
+        return {**(outputs.metrics or {}), **metrics}
 
-    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As Trainer, for every row. Metrics need a label in every row."""
-        return super().predict(self.convert_eval(test_dataset, keep_unlabelled=True), *args, **kwargs)
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """As `Trainer.predict`, for every row. Metrics need a label in every row."""
+        rows = self.convert_eval(test_dataset, keep_unlabelled=True)
+        return Trainer.predict(self, rows, ignore_keys, metric_key_prefix)
 
     def live_encoder(self) -> Any:
         """The model as a classifier."""

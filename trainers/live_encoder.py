@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import normalize
+from torch.utils.data import Dataset
 
 from hf_xlsr.data.collators import pad_rows, truncate_row
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.evaluation.pairs import nearest_row
+from hf_xlsr.utils.distributed import computed_apart
 
 
 class MeasuredTrainer(Protocol):
@@ -51,12 +53,19 @@ def evaluating(model: Any, autocast_dtype: torch.dtype | None) -> Iterator[torch
 
     Sharded weights are gathered.
     """
-    training = [module for module in model.modules() if module.training]
     device = model.device
+    autocast = torch.autocast(device.type, autocast_dtype, autocast_dtype is not None)
+    with evaluation_mode(model), whole_weights(model), autocast:
+        yield device
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Sets a model to evaluation mode, and restores the mode of each module."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with whole_weights(model), torch.autocast(device.type, autocast_dtype, autocast_dtype is not None):
-            yield device
+        yield
     finally:
         model.eval()
         for module in training:
@@ -96,46 +105,71 @@ class LiveModel:
     progress: bool = False
 
 
-def evaluation_batches(
-    data: Any, batch_size: int, *, homogeneous: bool, processes: int = 1, rank: int = 0
-) -> Iterator[list[int]]:
-    """This process's rows of each batch: rows of similar length, each batch of about the same size.
+class EvaluationRows(Dataset[dict[str, Any]]):
+    """Converted rows, or a list of features, as the examples of one task."""
 
-    Every process has as many rows of each batch, at most `batch_size`; up to one less than `processes` are dropped.
-    """
-    groups = np.asarray(data.groups) if homogeneous else np.zeros(len(data), dtype=np.int64)
-    for group in np.unique(groups):
-        rows = np.flatnonzero(groups == group)
-        rows = rows[np.argsort(np.asarray(data.lengths)[rows], kind="stable")]
-        for batch in np.array_split(rows, -(-len(rows) // (batch_size * processes))):
-            share = len(batch) // processes
-            if share:
-                yield batch[rank::processes][:share].tolist()
+    def __init__(self, data: Any, task: str = MAIN) -> None:
+        self.data = data
+        self.task = task
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        example = self.data[0, number] if hasattr(self.data, "lengths") else self.data[number]
+        return {TASK: self.task, **example}
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row."""
+        if hasattr(self.data, "lengths"):
+            return np.asarray(self.data.lengths)
+        return np.array([len(row["input_ids"]) for row in self.data])
+
+    def batches(self, batch_size: int, *, homogeneous: bool = False) -> list[list[int]]:
+        """Row numbers in batches: rows of similar length, at most `batch_size`, each batch of about the same size.
+
+        `homogeneous` batches have one language pair each.
+        """
+        groups = np.asarray(self.data.groups) if homogeneous else np.zeros(len(self), dtype=np.int64)
+        batches: list[list[int]] = []
+        for group in np.unique(groups):
+            rows = np.flatnonzero(groups == group)
+            rows = rows[np.argsort(self.lengths[rows], kind="stable")]
+            batches += [batch.tolist() for batch in np.array_split(rows, -(-len(rows) // batch_size))]
+        return batches
 
 
 @torch.no_grad()
-def evaluation_loss(trainer: MeasuredTrainer, data: Any, task: str = MAIN) -> float:
-    """Mean loss of the rows. It draws no random numbers from those of training."""
+def evaluation_loss(trainer: MeasuredTrainer, data: EvaluationRows) -> float:
+    """Mean loss of the rows, in batches of `per_device_eval_batch_size`.
+
+    It measures the model alone: losses see the rows of a batch, but no queue, no momentum encoder and no rows of other
+    processes. A process computes whole batches, so that their number does not change the loss. It draws no random numbers
+    from those of training.
+    """
     args = trainer.args
     model = trainer.model
-    options = {"processes": args.world_size, "rank": args.process_index, "homogeneous": args.homogeneous_batches}
-    total = torch.zeros(2, dtype=torch.float64)
-    was_training = model.training
-    model.eval()
+    batches = data.batches(args.per_device_eval_batch_size, homogeneous=args.homogeneous_batches)
+    row_losses = torch.zeros(len(batches), dtype=torch.float64)  # of each batch, summed over its rows
     devices = [args.device] if args.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(trainer.args.seed_of_data)
-        for rows in evaluation_batches(data, args.per_device_eval_batch_size, **options):
-            features = [{TASK: task, **feature} for feature in data.__getitems__([(0, row) for row in rows])]
-            inputs = trainer._prepare_inputs(trainer.data_collator(features))  # noqa: SLF001  # Trainer has no public name
+    with torch.random.fork_rng(devices), evaluation_mode(model), computed_apart():
+        for first in range(0, len(batches), args.world_size):
+            # Sharded weights need a forward pass of all processes: those without a batch repeat the last one.
+            number = first + args.process_index
+            rows = batches[min(number, len(batches) - 1)]
+            torch.manual_seed(args.seed_of_data + number)
+            batch = trainer.data_collator([data[row] for row in rows])
+            inputs = trainer._prepare_inputs(batch)  # noqa: SLF001  # Trainer has no public name
             with trainer.compute_loss_context_manager():
                 loss = trainer.compute_loss(model, inputs)
-            total += torch.tensor([float(loss) * len(rows), len(rows)], dtype=torch.float64)
-    model.train(was_training)
+            if number < len(batches):
+                row_losses[number] = float(loss) * len(rows)
 
     if args.world_size > 1:
-        total = trainer.accelerator.reduce(total.to(args.device, torch.float32)).double().cpu()
-    return float(total[0] / total[1])
+        shared = row_losses.to(args.device, torch.float32 if args.device.type == "mps" else torch.float64)
+        row_losses = trainer.accelerator.reduce(shared).double().cpu()
+    return float(row_losses.sum() / len(data))
 
 
 @torch.no_grad()
@@ -155,6 +189,20 @@ def encode_ids(
     return result
 
 
+def pair_embeddings(trainer: MeasuredTrainer, pairs: PreparedPairs) -> tuple[np.ndarray, np.ndarray]:
+    """Unit sentence embeddings of all sources and all targets, each `(pairs, width)`."""
+    shape = (len(pairs), trainer.accelerator.unwrap_model(trainer.model).config.hidden_size)
+    sources = np.empty(shape, dtype=np.float32)
+    targets = np.empty(shape, dtype=np.float32)
+    for group, languages in enumerate(pairs.language_pairs):
+        numbers = np.flatnonzero(pairs.groups == group)
+        rows = pairs.rows.select(numbers)
+        source_language, target_language = languages
+        sources[numbers] = encode_ids(trainer, rows["source_ids"][:], source_language)
+        targets[numbers] = encode_ids(trainer, rows["target_ids"][:], target_language)
+    return sources, targets
+
+
 def translation_accuracy(trainer: MeasuredTrainer, pairs: PreparedPairs) -> dict[str, float]:
     """Share of sentences whose nearest sentence of the other language, by cosine, is their translation.
 
@@ -162,12 +210,13 @@ def translation_accuracy(trainer: MeasuredTrainer, pairs: PreparedPairs) -> dict
     sentence-transformers, whose names these are: `SOURCE-TARGET_src2trg_accuracy`, `..._trg2src_accuracy` and
     `..._mean_accuracy` of each language pair, and `accuracy`, the mean of the language pairs.
     """
+    sources, targets = pair_embeddings(trainer, pairs)
     metrics: dict[str, float] = {}
     for group, languages in enumerate(pairs.language_pairs):
-        rows = pairs.rows.select(np.flatnonzero(pairs.groups == group))
-        source_language, target_language = languages
-        source = encode_ids(trainer, rows["source_ids"][:], source_language)
-        target = encode_ids(trainer, rows["target_ids"][:], target_language)
+        numbers = np.flatnonzero(pairs.groups == group)
+        rows = pairs.rows.select(numbers)
+        source = sources[numbers]
+        target = targets[numbers]
         source_texts = np.asarray(rows["source_text"][:])
         target_texts = np.asarray(rows["target_text"][:])
 

@@ -12,7 +12,8 @@ from hf_xlsr.evaluation.results import Results
 
 # Words of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
-ERROR_WORDS = {"error", "errors", "loss", "mse"}
+LOWER_WORDS = {"error", "errors", "loss", "mse", "bias", "xsim", "perplexity"}
+HIGHER_WORDS = {"accuracy", "precision", "recall", "similarity", "map", "mrr", "ndcg", "chrf", "sts"}
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
@@ -49,11 +50,29 @@ def metric_value(metric: str, value: float) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    return not ERROR_WORDS.isdisjoint(_words(metric))
+    """Whether lower values of a metric are better; False for metrics of unknown direction."""
+    return higher_is_better(metric) is False
+
+
+def higher_is_better(metric: str) -> bool | None:
+    """Whether higher values of a metric are better, by the last part of its name; None if that does not tell.
+
+    Examples:
+        >>> [higher_is_better(name) for name in ("eval_accuracy", "dev/en-de/test/error", "negative_mse", "quality")]
+        [True, False, True, None]
+    """
+    words = set(_words(metric.rpartition("/")[2]))
+    if "negative" in words:
+        return True
+    if words & LOWER_WORDS:
+        return False
+    if words & (HIGHER_WORDS | SCORE_WORDS):
+        return True
+    return None
 
 
 def _words(metric: str) -> list[str]:
-    return re.split("[-/_]", metric.lower())
+    return re.split("[-/_@]", metric.lower())
 
 
 def results_table(results: Results, title: str) -> Table:

@@ -59,6 +59,8 @@ class DualMomentumLoss(nn.Module):
     ```
 
     where `h` are unit vectors, `y_0` is the translation and `y_1 .. y_K` are the queue; the loss is `L(x, y) + L(y, x)`.
+    In evaluation the negatives are the other pairs of the batch, and the model computes the keys itself: `eval_loss`
+    measures the model, and depends on `per_device_eval_batch_size`.
     A frozen copy of the model, which follows it by `momentum`, computes the keys. Copy and queues are not saved with the
     model. Add `DualMomentumCallback(loss)` to the trainer's callbacks, which updates both once per optimiser
     step. Add adapters to the model before making the loss.
@@ -198,6 +200,8 @@ class DualMomentumLoss(nn.Module):
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step."""
         columns = list(sentence_features)
+        if not self.model.training:
+            return self._evaluation_losses(columns)
         keys = self._pair_keys(*columns[:2])
         negatives: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         if columns[2:]:
@@ -210,18 +214,39 @@ class DualMomentumLoss(nn.Module):
         if self.queues:
             source_queue = self.queues["source"]
             target_queue = self.queues["target"]
-        options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "gather": self.gather_across_devices}
+        options: dict[str, Any] = {
+            "matryoshka_dims": self.matryoshka_dims,
+            "in_batch": self.config.in_batch_negatives,
+            "gather": self.gather_across_devices,
+        }
         onward_keys = (keys.target_keys, target_queue, keys.target_texts, keys.pairs, *negatives)
         back_keys = (keys.source_keys, source_queue, keys.source_texts, keys.pairs)
         with self._autocast(self.autocast_dtype):
             onward, _ = direction_loss(self.config, source, *onward_keys, **options)
             back, _ = direction_loss(self.config, target, *back_keys, **options)
 
-        if self.model.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             # Gradients that are gone show that nobody has ended the last step.
             if self.waiting and not self.steps_end and all(weight.grad is None for weight in self.model.parameters()):
                 raise XlsrError("DualMomentumLoss needs `callbacks=[DualMomentumCallback(loss)]` in the trainer.")
             self.waiting.append(keys)
+        return {"source_to_target": onward, "target_to_source": back}
+
+    def _evaluation_losses(self, columns: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """The losses of both directions over a batch alone, which measure the model and not the state of training.
+
+        The model itself computes the keys, and the other pairs of the batch are the negatives.
+        """
+        source, target, *negatives = (_unit(self.model(features)["sentence_embedding"]) for features in columns)
+        source_texts, target_texts, *negative_texts = (text_hashes(features) for features in columns)
+        pairs = source_texts * HASH_FACTOR + target_texts
+        hard_negatives: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        if negatives:
+            hard_negatives = (torch.cat(negatives), torch.cat(negative_texts))
+
+        options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "in_batch": True, "gather": False}
+        onward, _ = direction_loss(self.config, source, target, None, target_texts, pairs, *hard_negatives, **options)
+        back, _ = direction_loss(self.config, target, source, None, source_texts, pairs, **options)
         return {"source_to_target": onward, "target_to_source": back}
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation import BuccData, bucc, language_bias, tatoeba, xsim
 
 COUNTS = ("pairs", "gold", "queries")
+NEGATIVE = "negative_"  # of a metric of which lower is better, as in `negative_mse` of sentence-transformers
 UNNAMED_LANGUAGES = ("source", "target")
 
 
@@ -28,12 +29,11 @@ class ProtocolEvaluator(SentenceEvaluator):
 
     protocol: str
     primary: str
-    greater_is_better: bool
     settings: Mapping[str, Any] = MappingProxyType({})  # of the protocol, for the model card
 
     def __init__(self, name: str = "", *, write_csv: bool = True, **encoding: Unpack[EncodingOptions]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.greater_is_better = type(self).greater_is_better  # `super` has set it
+        self.greater_is_better = True  # of every primary metric
         self.name = name
         self.write_csv = write_csv
         self.encoding = encoding
@@ -48,6 +48,8 @@ class ProtocolEvaluator(SentenceEvaluator):
         self, model: SentenceTransformer, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
         measured = {name: value for name, value in self.measure(model).items() if not name.endswith(COUNTS)}
+        if self.primary.startswith(NEGATIVE):
+            measured[self.primary] = -measured[self.primary.removeprefix(NEGATIVE)]
         if output_path is not None and self.write_csv:
             self._append_row(Path(output_path), {"epoch": epoch, "steps": steps, **measured})
 
@@ -87,7 +89,6 @@ class TatoebaEvaluator(ProtocolEvaluator):
 
     protocol = "tatoeba"
     primary = "accuracy"
-    greater_is_better = True
     run: Callable[..., Mapping[str, float]] = staticmethod(tatoeba)
 
     def __init__(
@@ -113,13 +114,12 @@ class TatoebaEvaluator(ProtocolEvaluator):
 class XsimEvaluator(TatoebaEvaluator):
     """LASER's error rate of the best margin among `k` neighbours, see `hf_xlsr.evaluation.xsim`.
 
-    Metrics: `error` (lower is better). The margin is `ratio`, `distance` or `absolute`; `options` are those of
-    `TatoebaEvaluator`.
+    Metrics: `error`, and `negative_error`, the primary one, of which higher is better. The margin is `ratio`, `distance`
+    or `absolute`; `options` are those of `TatoebaEvaluator`.
     """
 
     protocol = "xsim"
-    primary = "error"
-    greater_is_better = False
+    primary = "negative_error"
     run = staticmethod(xsim)
 
     def __init__(
@@ -145,7 +145,6 @@ class BuccEvaluator(ProtocolEvaluator):
 
     protocol = "bucc"
     primary = "f1"
-    greater_is_better = True
 
     def __init__(
         self,
@@ -175,8 +174,8 @@ class BuccEvaluator(ProtocolEvaluator):
 class LanguageBiasEvaluator(ProtocolEvaluator):
     """Preference of the nearest sentences for the query's language, 1 for none, see `hf_xlsr.evaluation.language_bias`.
 
-    Metrics: `bias` (the mean over languages; lower is better), `with_translations_bias`, and both by language
-    (`en_bias`).
+    Metrics: `bias` (the mean over languages), `with_translations_bias`, and both by language (`en_bias`), of all of which
+    lower is better; and `negative_bias`, the primary one, of which higher is better.
 
     Args:
         texts: Language -> its sentences; row `i` of all languages says the same thing.
@@ -184,8 +183,7 @@ class LanguageBiasEvaluator(ProtocolEvaluator):
     """
 
     protocol = "language_bias"
-    primary = "bias"
-    greater_is_better = False
+    primary = "negative_bias"
 
     def __init__(
         self, texts: Mapping[str, Sequence[str]], name: str = "", *, k: int | None = None, **options: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,17 +11,31 @@ import torch.distributed
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+_apart = False  # inside of `computed_apart`
+
+
+@contextmanager
+def computed_apart() -> Iterator[None]:
+    """Lets this process compute as if it were alone: losses see its own rows and no others."""
+    global _apart
+    before = _apart
+    _apart = True
+    try:
+        yield
+    finally:
+        _apart = before
+
 
 def world_size() -> int:
-    """Number of processes that train together; 1 without a process group."""
-    if torch.distributed.is_initialized():
+    """Number of processes that compute together; 1 without a process group."""
+    if torch.distributed.is_initialized() and not _apart:
         return torch.distributed.get_world_size()
     return 1
 
 
 def process_index() -> int:
     """The rank of this process; 0 without a process group."""
-    if torch.distributed.is_initialized():
+    if torch.distributed.is_initialized() and not _apart:
         return torch.distributed.get_rank()
     return 0
 

@@ -30,12 +30,13 @@ def direction_loss(
     negative_texts: torch.Tensor | None = None,
     *,
     matryoshka_dims: Sequence[int] | None = None,
+    in_batch: bool = False,
     gather: bool = True,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
 
     Args:
-        config: Temperature and masks.
+        config: Temperature and masks of negatives.
         queries: Unit vectors, `(batch, width)`.
         keys: Those of the translations, `(batch, width)`, without gradient.
         queue: The queue of the translations' language.
@@ -44,7 +45,8 @@ def direction_loss(
         negatives: Keys of the hard negatives of all processes, `(negatives, width)`, without gradient.
         negative_texts: Hashes of their texts, `(negatives,)`. With `texts`, a query's own translation is no negative.
         matryoshka_dims: Widths of truncated embeddings, see `matryoshka_mean`.
-        gather: Whether in-batch negatives come from all processes.
+        in_batch: Whether the other keys of the batch are negatives.
+        gather: Whether these come from all processes.
 
     Returns:
         The mean loss, and the statistics that `DualMomentumModel` describes.
@@ -58,13 +60,14 @@ def direction_loss(
     # Queries and negatives that do not count for them, by the negatives' columns: queue, batch, hard negatives.
     masked: list[Pairs] = []
     if texts is not None and examples is not None:
-        equal_pairs, equal_shares = _equal_texts(config, queue, len(queue_keys), texts, examples, gather=gather)
+        options = {"in_batch": in_batch, "gather": gather}
+        equal_pairs, equal_shares = _equal_texts(config, queue, len(queue_keys), texts, examples, **options)
         masked.append(equal_pairs)
         shares |= equal_shares
     elif config.mask_stale_keys or config.mask_duplicates:
         raise XlsrError("mask_stale_keys and mask_duplicates need `texts` and `examples`; use DualCollator.")
 
-    if config.in_batch_negatives:
+    if in_batch:
         other_keys = gather_rows(keys) if gather else keys
         rank_offset = process_index() * len(keys) if gather else 0
         rows = torch.arange(len(keys), device=keys.device)
@@ -99,6 +102,7 @@ def _equal_texts(
     texts: torch.Tensor,
     examples: torch.Tensor,
     *,
+    in_batch: bool,
     gather: bool,
 ) -> tuple[Pairs, dict[str, float]]:
     """Queries and keys with the text of their translation that the configuration masks; shares of such queries."""
@@ -108,7 +112,7 @@ def _equal_texts(
         key_texts = queue.texts[:queue_rows]
         key_examples = queue.examples[:queue_rows]
 
-    if config.in_batch_negatives:
+    if in_batch:
         key_texts = torch.cat([key_texts, gather_rows(texts) if gather else texts])
         key_examples = torch.cat([key_examples, gather_rows(examples) if gather else examples])
 

@@ -52,7 +52,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
     ```
 
     (equation 2), and the loss is `L(x, y) + L(y, x)` (equation 3). `forward` has no side effects: the trainer's
-    callbacks call `momentum_update` (equation 1) and `enqueue` once per optimiser step.
+    callbacks call `momentum_update` (equation 1) and `enqueue` once per optimiser step. In evaluation mode the loss is
+    that of the batch alone: the base encoders compute the keys, and the other pairs of the batch are the negatives.
 
     In the `PairOutput`, `losses` are the parts of equation 3, or 5 with the auxiliary task: `source_to_target`,
     `target_to_source`, `nli`. `statistics` are `queue/filled` (share of the rows), `queue/stale` and `queue/duplicates`:
@@ -321,24 +322,27 @@ class DualMomentumModel(XlsrPreTrainedModel):
         if not return_loss:
             return PairOutput(source_embeds=source, target_embeds=target)
 
+        # Evaluation measures the encoders, and not how far the momentum encoders and queues have come.
+        momentum = self.config.use_momentum and self.training
         source_keys = source.detach()
         target_keys = target.detach()
         with torch.no_grad():
-            if self.config.use_momentum:
+            if momentum:
                 source_keys = encode(source_lang, keys=True)(*source_batch)
                 target_keys = encode(target_lang, keys=True)(*target_batch)
-            encode_keys = encode(target_lang, keys=True)
+            encode_keys = encode(target_lang, keys=momentum)
             negatives = encode_negatives(encode_keys, target_batch, negative_input_ids, negative_attention_mask)
         if negatives is not None and target_texts is not None:
             negative_texts = gather_ragged(target_texts[:0] if negative_texts is None else negative_texts)
 
-        direction = partial(direction_loss, self.config, matryoshka_dims=matryoshka_dims)
+        in_batch = self.config.in_batch_negatives or not self.training
+        source_queue = self._queue(source_lang) if self.training else None
+        target_queue = self._queue(target_lang) if self.training else None
+        direction = partial(direction_loss, self.config, matryoshka_dims=matryoshka_dims, in_batch=in_batch)
         source_loss, source_statistics = direction(
-            source, target_keys, self._queue(target_lang), target_texts, examples, negatives, negative_texts
+            source, target_keys, target_queue, target_texts, examples, negatives, negative_texts
         )
-        target_loss, target_statistics = direction(
-            target, source_keys, self._queue(source_lang), source_texts, examples
-        )
+        target_loss, target_statistics = direction(target, source_keys, source_queue, source_texts, examples)
         losses = {"source_to_target": source_loss, "target_to_source": target_loss}
         if nli is not None:
             losses["nli"], _ = self.nli_head.loss(encode(nli["lang"]), nli)

@@ -327,20 +327,28 @@ class DistillationModel(LightweightDualTransformer):
             loss = partial(matching_loss, teacher=teacher, temperature=self.config.matching_temperature)
             losses["matching"] = matryoshka_mean(loss, matryoshka_dims, *pairs)
         if self.queue is not None:
-            losses["queue"] = self._queue_loss(self.queue, student, teacher_embeds, identities)
+            queue = self.queue if self.training else None  # evaluation measures the model, not the state of the queue
+            losses["queue"] = self._queue_loss(queue, student, teacher_embeds, identities)
         return losses
 
     def _queue_loss(
-        self, queue: MemoryQueue, student: torch.Tensor, teacher_embeds: torch.Tensor, identities: Any
+        self, queue: MemoryQueue | None, student: torch.Tensor, teacher_embeds: torch.Tensor, identities: Any
     ) -> torch.Tensor:
-        """InfoNCE of both sides with the teacher's embedding of the source; equal sources are no negatives."""
+        """InfoNCE of both sides with the teacher's embedding of the source; equal sources are no negatives.
+
+        Negatives are the sources of the batch, and those in the queue if there is one.
+        """
         keys = normalize(teacher_embeds.float(), dim=-1)
         texts = identities[0]
-        candidate_texts = torch.cat([queue.texts[: queue.count], gather_rows(texts)])
+        queue_keys: Any = keys[:0]
+        candidate_texts = gather_rows(texts)
+        if queue is not None:
+            queue_keys = queue.keys()
+            candidate_texts = torch.cat([queue.texts[: queue.count], candidate_texts])
         return queue_info_nce(
             normalize(student, dim=-1),
             keys.repeat(2, 1),
-            queue.keys(),
+            queue_keys,
             temperature=self.config.queue_temperature,
             other_keys=gather_rows(keys),
             masked=matching_pairs(texts.repeat(2), candidate_texts),

@@ -117,13 +117,21 @@ def arguments(folder: Path, **options: Any) -> SentenceTransformerTrainingArgume
 
 
 def trainer_of(
-    model: Any, loss: Any, folder: Path, data: Any = None, *, evaluator: Any = None, **options: Any
+    model: Any,
+    loss: Any,
+    folder: Path,
+    data: Any = None,
+    *,
+    evaluator: Any = None,
+    eval_dataset: Any = None,
+    **options: Any,
 ) -> SentenceTransformerTrainer:
     """A trainer of a loss, with our callback."""
+    made = {"evaluator": evaluator, "eval_dataset": eval_dataset}
     callbacks = [DualMomentumCallback(loss), *options.pop("callbacks", [])]
     data = rows() if data is None else data
     return SentenceTransformerTrainer(
-        model, arguments(folder, **options), train_dataset=data, loss=loss, evaluator=evaluator, callbacks=callbacks
+        model, arguments(folder, **options), train_dataset=data, loss=loss, callbacks=callbacks, **made
     )
 
 
