@@ -19,8 +19,9 @@ from typing import Any
 import torch
 import yaml
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.modules import Normalize
+from sentence_transformers.sentence_transformer import losses
 from transformers import TrainerCallback
 
 from benchmarks import training
