@@ -34,7 +34,8 @@ def pairs_of(job: Job, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def prepare(job: Job, chosen: list[str]) -> Step:
-    from sentence_transformers import SentenceTransformer, losses
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses
 
     torch.manual_seed(1)
     encoder = {"model_type": "bert", **encoder_sizes(job["width"], job["layers"], job["vocabulary"])}

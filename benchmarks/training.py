@@ -160,7 +160,8 @@ def peer_arguments(output: Path, batch: int, precision: str = "auto", **more: An
 
 
 def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers.sentence_transformer import losses
 
     model = SentenceTransformer(str(folder / "encoder"))
     model.max_seq_length = 128

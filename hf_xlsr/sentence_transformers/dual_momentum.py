@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,17 +31,29 @@ from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.contrast import direction_loss, momentum_pairs, update_averages
 from hf_xlsr.modeling.memory_queue import MemoryQueue
-from hf_xlsr.sentence_transformers.losses import Features
+from hf_xlsr.sentence_transformers.losses import Features, LossParts
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepKeys
 from hf_xlsr.utils.devices import autocast_dtype_of
 from hf_xlsr.utils.distributed import gather_ragged, gather_with_gradient, world_size
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
+logger = logging.getLogger(__name__)
+
 HASH_FACTOR = 6364136223846793005  # Knuth's, modulo 2^64
 
 
 FLAT_BORDERS = "cu_seq_lens_q"  # in the features of FlashAttention: where each text of the one row begins, and the end
+
+
+MOMENTUM_MODEL = "momentum_model."  # prefix of the momentum weights in checkpoints
+LOSSES: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[DualMomentumLoss]] = weakref.WeakKeyDictionary()
+"""The losses that were made for a model, for callbacks that are not told theirs."""
+_numbers = itertools.count()
+
+
+# From sources and targets to their features.
+PairFeatures = Callable[[Sequence[str], Sequence[str]], list[dict[str, Any]]]
 
 
 class PairKeys(NamedTuple):
@@ -130,8 +145,12 @@ class DualMomentumLoss(nn.Module):
                 self.queues[side] = MemoryQueue(queue_size, width, queue_storage)
             self.queues.to(first_weight.device)
 
+        self._filled_with: tuple[Sequence[str], Sequence[str], int] = ((), (), BATCH_SIZE)
         self.waiting: list[PairKeys] = []  # of the micro-batches of this step
+        self._batch: tuple[torch.Tensor, PairKeys] | None = None  # tokens and keys of the last batch
         self.steps_end = False  # whether somebody calls `finish_step`
+        self.number = next(_numbers)  # of all losses, in the order in which they were made
+        LOSSES.setdefault(model, weakref.WeakSet()).add(self)
 
     def train(self, mode: bool = True) -> DualMomentumLoss:
         """Sets the mode; the momentum encoder stays in evaluation mode."""
@@ -197,12 +216,12 @@ class DualMomentumLoss(nn.Module):
         self.queues["source"].enqueue(keys.source_keys, keys.source_texts, keys.pairs)
         self.queues["target"].enqueue(keys.target_keys, keys.target_texts, keys.pairs)
 
-    def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
         """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step."""
         columns = list(sentence_features)
         if not self.model.training:
             return self._evaluation_losses(columns)
-        keys = self._pair_keys(*columns[:2])
+        keys, is_new = self._keys_of_batch(columns)
         negatives: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         if columns[2:]:
             negatives = self._hard_negatives(columns[2:])
@@ -225,14 +244,31 @@ class DualMomentumLoss(nn.Module):
             onward, _ = direction_loss(self.config, source, *onward_keys, **options)
             back, _ = direction_loss(self.config, target, *back_keys, **options)
 
-        if torch.is_grad_enabled():
-            # Gradients that are gone show that nobody has ended the last step.
-            if self.waiting and not self.steps_end and all(weight.grad is None for weight in self.model.parameters()):
-                raise XlsrError("DualMomentumLoss needs `callbacks=[DualMomentumCallback(loss)]` in the trainer.")
+        if is_new and torch.is_grad_enabled():
             self.waiting.append(keys)
-        return {"source_to_target": onward, "target_to_source": back}
+        return LossParts(source_to_target=onward, target_to_source=back)
 
-    def _evaluation_losses(self, columns: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def _check_steps(self) -> None:
+        """Ends the last step, with a warning, if gradients that are gone show that nobody else has."""
+        if self.waiting and not self.steps_end and all(weight.grad is None for weight in self.model.parameters()):
+            logger.warning(
+                "DualMomentumLoss ends its steps itself. Add DualMomentumCallback() to the callbacks of the trainer, "
+                "which also keeps queues and momentum encoder in checkpoints."
+            )
+            self.finish_step()
+            self.steps_end = False
+
+    def _keys_of_batch(self, columns: Sequence[Mapping[str, Any]]) -> tuple[PairKeys, bool]:
+        """The keys of a batch, and whether it is a new one: losses around this one call it several times for a batch."""
+        token_ids = columns[0]["input_ids"]
+        if self._batch is not None and self._batch[0] is token_ids:
+            return self._batch[1], False
+        self._check_steps()
+        keys = self._pair_keys(*columns[:2])
+        self._batch = (token_ids, keys)
+        return keys, True
+
+    def _evaluation_losses(self, columns: Sequence[dict[str, Any]]) -> LossParts:
         """The losses of both directions over a batch alone, which measure the model and not the state of training.
 
         The model itself computes the keys, and the other pairs of the batch are the negatives.
@@ -247,7 +283,17 @@ class DualMomentumLoss(nn.Module):
         options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "in_batch": True, "gather": False}
         onward, _ = direction_loss(self.config, source, target, None, target_texts, pairs, *hard_negatives, **options)
         back, _ = direction_loss(self.config, target, source, None, source_texts, pairs, **options)
-        return {"source_to_target": onward, "target_to_source": back}
+        return LossParts(source_to_target=onward, target_to_source=back)
+
+    def check_shapes(self) -> None:
+        """Checks that the model still has the weights that its momentum copy was made of."""
+        averages = dict(self.momentum_model.named_parameters())
+        for name, weight in self._trained().named_parameters():
+            if name in averages and averages[name].shape != weight.shape:
+                raise XlsrError(
+                    f"'{name}' has the shape {tuple(weight.shape)}, and had {tuple(averages[name].shape)} when "
+                    "DualMomentumLoss was made. Make the loss after tokens or layers are changed."
+                )
 
     @torch.no_grad()
     def finish_step(self) -> None:
@@ -258,6 +304,7 @@ class DualMomentumLoss(nn.Module):
 
         waiting = self.waiting
         self.waiting = []
+        self._batch = None
         if not self.queues:
             return
 
@@ -282,6 +329,9 @@ class DualMomentumLoss(nn.Module):
     ) -> None:
         """Fills the queues with translations, before training.
 
+        If training reads texts in another way, by its own `prompts` or `router_mapping`, `DualMomentumCallback` fills
+        them again as training does, so that training knows these texts.
+
         Args:
             sources: Texts of the first side.
             targets: Their translations.
@@ -290,34 +340,74 @@ class DualMomentumLoss(nn.Module):
             tasks: Routes of both sides, for a `Router`.
             batch_size: Pairs that are encoded at once.
         """
+
+        def features(first: Sequence[str], second: Sequence[str]) -> list[dict[str, Any]]:
+            sides = zip((first, second), prompts, tasks, strict=True)
+            return [self._preprocess(texts, prompt=prompt, task=task) for texts, prompt, task in sides]
+
+        self._filled_with = (sources, targets, batch_size)
+        self._fill(features)
+
+    def _fill(self, features: PairFeatures) -> None:
+        """Enqueues the keys of the texts that the queues are filled with."""
+        sources, targets, batch_size = self._filled_with
         for start in range(0, len(sources), batch_size):
             rows = slice(start, start + batch_size)
-            source = self._preprocess(sources[rows], prompt=prompts[0], task=tasks[0])
-            target = self._preprocess(targets[rows], prompt=prompts[1], task=tasks[1])
-            self._enqueue(self._pair_keys(source, target))
+            self._enqueue(self._pair_keys(*features(sources[rows], targets[rows])))
+
+    @torch.no_grad()
+    def refill_queues(self, collate: Callable[[list[dict[str, str]]], dict[str, Any]], columns: Sequence[str]) -> None:
+        """Fills the queues again if the collator of training reads their texts in another way than `fill_queues` did."""
+        sources, targets, _ = self._filled_with
+        if not len(sources):
+            return
+
+        def features(first: Sequence[str], second: Sequence[str]) -> list[dict[str, Any]]:
+            rows = [dict(zip(columns, pair, strict=False)) for pair in zip(first, second, strict=True)]
+            batch = batch_to_device(collate(rows), self.momentum_model.device)
+            sides = []
+            for column in columns[:2]:
+                prefix = f"{column}_"
+                names = [name for name in batch if name.startswith(prefix)]
+                sides.append({name.removeprefix(prefix): batch[name] for name in names})
+            return sides
+
+        last = len(sources) - 1
+        newest = [text_hashes(side) for side in features(sources[last:], targets[last:])]
+        if all(text in self.queues[side].texts for side, text in zip(SIDES, newest, strict=True)):
+            return
+        for queue in self.queues.values():
+            queue.clear()
+        self._fill(features)
 
     def training_state(self) -> dict[str, torch.Tensor]:
-        """Queues and momentum weights, which a checkpoint of the model lacks; frozen weights are those of the model."""
+        """Queues and momentum weights, which a checkpoint of the model lacks.
+
+        Momentum weights that are left out are those of the model: they have never been trained.
+        """
         momentum_weights = dict(self.momentum_model.named_parameters())
         state: dict[str, torch.Tensor] = {}
         for name, weight in self._trained().named_parameters():
-            if weight.requires_grad:
-                state[f"momentum_model.{name}"] = momentum_weights[name]
+            average = momentum_weights[name]
+            if weight.requires_grad or not torch.equal(weight.to(average), average):  # it may have been trained before
+                state[f"{MOMENTUM_MODEL}{name}"] = average
         state.update(self.queues.state_dict(prefix="queues."))
         return state
 
     @torch.no_grad()
     def load_training_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restores `training_state`."""
-        own_state = self.training_state()
-        own_shapes = _shapes(own_state)
-        saved_shapes = _shapes(state)
-        if own_shapes != saved_shapes:
-            differing = sorted(name for name, *_ in own_shapes ^ saved_shapes)
-            raise XlsrError(f"The checkpoint has another model, queue size or storage: {differing[0]} differs.")
+        """Restores `training_state`, whichever weights are frozen now; those that it lacks are the model's."""
+        averages = dict(self.momentum_model.named_parameters(prefix=MOMENTUM_MODEL.rstrip(".")))
+        own_tensors: dict[str, torch.Tensor] = {**averages, **self.queues.state_dict(prefix="queues.")}
+        own_shapes = _shapes(own_tensors)
+        differing = {name for name, *_ in _shapes(state) - own_shapes}
+        differing |= {name for name in own_tensors if name not in averages and name not in state}
+        if differing:
+            raise XlsrError(f"The checkpoint has another model, queue size or storage: {min(differing)} differs.")
 
-        for name, tensor in own_state.items():
-            tensor.copy_(state[name])
+        weights = dict(self._trained().named_parameters(prefix=MOMENTUM_MODEL.rstrip(".")))
+        for name, tensor in own_tensors.items():
+            tensor.copy_(state[name] if name in state else weights[name])
 
     def get_config_dict(self) -> dict[str, Any]:
         return {
@@ -330,15 +420,21 @@ class DualMomentumLoss(nn.Module):
 class DualMomentumCallback(SoundStepCallback):
     """Ends the optimiser steps of `DualMomentumLoss`, and keeps its queues and momentum weights in the checkpoints.
 
-    A step whose gradient is not finite is dropped: no update, no momentum, no keys. Of a dict of losses those that are
-    not a `DualMomentumLoss` are ignored.
+    A step whose gradient is not finite is dropped: no update, no momentum, no keys. `loss` is that of the trainer, a dict
+    of several, or a loss around others; those that are not a `DualMomentumLoss` are ignored. By default it is each
+    `DualMomentumLoss` that was made for the model, also by the trainer itself.
     """
 
     FILE = "dual_momentum_loss.safetensors"
 
-    def __init__(self, loss: nn.Module | Mapping[str, nn.Module]) -> None:
+    def __init__(self, loss: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
         super().__init__(StepKeys())
-        named_losses = loss if isinstance(loss, Mapping) else {"loss": loss}
+        self.finds_losses = loss is None
+        named_losses: Mapping[str, nn.Module] = {}
+        if isinstance(loss, Mapping):
+            named_losses = loss
+        elif isinstance(loss, nn.Module):
+            named_losses = {"loss": loss}
 
         # A loss may stand inside another one, and it may serve several datasets: then its last name counts.
         names: dict[DualMomentumLoss, str] = {}
@@ -348,8 +444,20 @@ class DualMomentumCallback(SoundStepCallback):
                     names[module] = f"{name}.{path}"
         self.losses = {name: queue_loss for queue_loss, name in names.items()}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        if self.finds_losses:
+            trained = extract_model_from_parallel(model, keep_torch_compile=False)
+            losses = sorted(LOSSES.get(trained, ()), key=lambda loss: loss.number)
+            self.losses = {f"loss{number}": loss for number, loss in enumerate(losses)}
+            if not self.losses:
+                raise XlsrError(
+                    "DualMomentumCallback() needs a DualMomentumLoss that was made for the trainer's model."
+                )
+
         for loss in self.losses.values():
+            loss.check_shapes()
             loss.steps_end = True
             loss.autocast_dtype = autocast_dtype_of(args)
             if world_size() > 1:  # as DDP copies the weights of the model
@@ -358,6 +466,11 @@ class DualMomentumCallback(SoundStepCallback):
 
         if state.global_step:
             self._load(self._resumed_checkpoint(args, state))
+            return
+        columns = getattr(getattr(train_dataloader, "dataset", None), "column_names", None)
+        if columns and len(columns) >= len(SIDES):
+            for loss in self.losses.values():
+                loss.refill_queues(train_dataloader.collate_fn, columns)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_begin(args, state, control, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,25 +14,70 @@ from hf_xlsr.modeling import citations
 from hf_xlsr.utils.distributed import gather_with_gradient
 
 Features = Iterable[dict[str, Any]]
+OTHER = "other"  # the term of what has no name
 
 
 class LossParts(dict[str, torch.Tensor]):
-    """A loss as its terms by name, which losses around it scale and add like a scalar."""
+    """A loss as its terms by name, which the trainer sums and logs; in arithmetic it is like the scalar that they sum to.
 
-    def __rmul__(self, factor: float) -> LossParts:
+    What is added to it without a name becomes the term `other`.
+
+    Examples:
+        >>> parts = LossParts(alignment=torch.tensor(2.0), similarity=torch.tensor(1.0))
+        >>> combined = 0.5 * parts + torch.tensor(4.0)
+        >>> sorted(combined), combined.item()
+        (['alignment', 'other', 'similarity'], 5.5)
+    """
+
+    def total(self) -> torch.Tensor:
+        """The scalar."""
+        return torch.stack(list(self.values())).sum()
+
+    def __rmul__(self, factor: torch.Tensor | float) -> LossParts:
         return LossParts({name: factor * value for name, value in self.items()})
 
     __mul__ = __rmul__
 
-    def __truediv__(self, divisor: float) -> LossParts:
+    def __truediv__(self, divisor: torch.Tensor | float) -> LossParts:
         return self * (1 / divisor)
 
-    def __add__(self, other: Any) -> LossParts:
-        if not other:  # `sum` begins with 0
-            return self
-        return LossParts({name: value + other[name] for name, value in self.items()})
+    def __neg__(self) -> LossParts:
+        return self * -1
 
-    __radd__ = __add__
+    def __add__(self, other: Mapping[str, torch.Tensor] | torch.Tensor | float) -> LossParts:
+        terms = other if isinstance(other, Mapping) else {OTHER: torch.as_tensor(other)}
+        summed = LossParts(self)
+        for name, value in terms.items():
+            if name in self:
+                value = self[name] + value
+            summed[name] = value
+        return summed
+
+    def __radd__(self, other: Mapping[str, torch.Tensor] | torch.Tensor | float) -> LossParts:
+        if isinstance(other, int | float) and other == 0:  # `sum` begins with it
+            return self
+        return self + other
+
+    def __sub__(self, other: Any) -> LossParts:
+        return self + -1 * other
+
+    def __rsub__(self, other: Any) -> LossParts:
+        return -self + other
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """As of the scalar."""
+        self.total().backward(*args, **kwargs)
+
+    def item(self) -> float:
+        """As of the scalar."""
+        return self.total().item()
+
+    def detach(self) -> torch.Tensor:
+        """The scalar without gradient."""
+        return self.total().detach()
+
+    def __float__(self) -> float:
+        return self.item()
 
 
 class PairLoss(nn.Module):

@@ -37,7 +37,8 @@ def direction_loss(
 
     Args:
         config: Temperature and masks of negatives.
-        queries: Unit vectors, `(batch, width)`.
+        queries: Unit vectors, `(batch, width)`; narrower than the keys, which are then truncated, if a loss around this
+            one has truncated them.
         keys: Those of the translations, `(batch, width)`, without gradient.
         queue: The queue of the translations' language.
         texts: Hashes of the keys' texts, `(batch,)`; masks and statistics need them and `examples`.
@@ -82,13 +83,14 @@ def direction_loss(
     contrast = partial(queue_info_nce, temperature=config.temperature, masked=_joined(masked))
 
     def info_nce(queries: torch.Tensor, keys: torch.Tensor, other_keys: torch.Tensor) -> torch.Tensor:
-        if not matryoshka_dims:
+        width = queries.shape[1]
+        if not matryoshka_dims and keys.shape[1] == width:
             return contrast(queries, keys, queue_keys, other_keys=other_keys)
         return contrast(
             normalize(queries, dim=-1),
-            normalize(keys, dim=-1),
-            truncate_rows(queue_keys, queries.shape[1]),
-            other_keys=normalize(other_keys, dim=-1),
+            normalize(keys[:, :width], dim=-1),
+            truncate_rows(queue_keys, width),
+            other_keys=normalize(other_keys[:, :width], dim=-1),
         )
 
     loss = matryoshka_mean(info_nce, matryoshka_dims, queries, keys, other_keys)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from sentence_transformers.losses import MatryoshkaLoss
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
 from st_helpers import features_of, queue_loss, routed_model, rows, shared_model, trainer_of
 from torch.nn.functional import normalize
 

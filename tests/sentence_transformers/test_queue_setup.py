@@ -108,9 +108,6 @@ def test_filled_texts_are_known_in_training_with_prompts(kind: str, tmp_path: Pa
     to_target, to_source = first_step(filled(prompts=PROMPTS), model, targets_again, tmp_path, **options)
     assert [to_target["queue/duplicates"], to_source["queue/duplicates"]] == [1.0, 0.0]
 
-    without_prompts = first_step(filled(), model, data, tmp_path, **options)
-    assert [direction["queue/stale"] for direction in without_prompts] == [0.0, 0.0]
-
 
 def test_filled_keys_with_prompts_are_those_of_training(tmp_path: Path) -> None:
     """With a prompt that pooling ignores, and one side without a prompt."""
@@ -140,3 +137,29 @@ def test_neither_trainer_nor_filling_uses_the_default_prompt(tmp_path: Path) -> 
     loss = queue_loss(model)
     loss.fill_queues(data["en"], data["fr"])
     assert [direction["queue/stale"] for direction in first_step(loss, model, data, tmp_path)] == [1, 1]
+
+
+@pytest.mark.parametrize("prompts", ["red king: ", {"en": "red king: ", "fr": "roi: "}], ids=["one", "by column"])
+@pytest.mark.parametrize("kind", ["shared", "router"])
+def test_queues_are_filled_as_training_reads_texts(kind: str, prompts: Any, tmp_path: Path) -> None:
+    """Prompts and routes of the training arguments, although `fill_queues` was not told them."""
+    model = MODELS[kind](tmp_path)
+    routes = {"router_mapping": {"en": "en", "fr": "fr"}} if kind == "router" else {}
+    data = rows(32)
+    loss = queue_loss(model, mask_duplicates=True)
+    loss.fill_queues(list(data["en"]), list(data["fr"]))
+    unprompted = loss.queues["source"].texts.clone()
+
+    statistics = first_step(loss, model, data, tmp_path, prompts=prompts, **routes)
+    assert [values["queue/filled"] for values in statistics[:2]] == [0.5, 0.5]
+    assert [values["queue/stale"] for values in statistics[:2]] == [1.0, 1.0]
+    assert not torch.equal(loss.queues["source"].texts[:32], unprompted[:32])
+
+
+def test_queues_that_training_reads_alike_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = shared_model(tmp_path)
+    loss = queue_loss(model)
+    data = rows(32)
+    loss.fill_queues(list(data["en"]), list(data["fr"]))
+    monkeypatch.setattr(loss, "_fill", None)
+    first_step(loss, model, data, tmp_path)

@@ -16,7 +16,7 @@ from st_helpers import QUEUE, features_of, queue_loss, routed_model, rows, share
 from transformers import TrainerCallback
 from two_processes import run_on_two_processes
 
-from hf_xlsr.sentence_transformers import AdditiveMarginLoss, AlignmentSimilarityLoss, DualMomentumCallback
+from hf_xlsr.sentence_transformers import AdditiveMarginLoss, AlignmentSimilarityLoss
 from hf_xlsr.utils.errors import XlsrError
 
 SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -65,15 +65,6 @@ def test_evaluation_leaves_the_queues_alone(tmp_path: Path) -> None:
     loss.finish_step()  # moves the averages, and enqueues the keys that wait
     queues = {name: value for name, value in state_of(loss).items() if name.startswith("queues.")}
     assert len(queues) > 4 and all(torch.equal(value, before[name]) for name, value in queues.items())
-
-
-def test_missing_callback_is_an_error_at_the_second_step(tmp_path: Path) -> None:
-    model = shared_model(tmp_path)
-    loss = queue_loss(model)
-    trainer = trainer_of(model, loss, tmp_path)
-    trainer.remove_callback(DualMomentumCallback)
-    with pytest.raises(XlsrError, match="DualMomentumCallback"):
-        trainer.train()
 
 
 def test_filled_queues_are_those_of_training(tmp_path: Path) -> None:
@@ -262,3 +253,34 @@ def test_resume_with_another_queue_is_refused(change: dict[str, Any], tmp_path: 
     changed_loss = queue_loss(model, **change)
     with pytest.raises(XlsrError, match="queue"):
         trainer_of(model, changed_loss, tmp_path / "run", max_steps=4).train(resume_from_checkpoint=True)
+
+
+class SetsTrainable(TrainerCallback):
+    """Freezes or thaws the embeddings after two steps."""
+
+    def __init__(self, model: Any, thaws: bool) -> None:
+        self.weights = list(model[0].auto_model.embeddings.parameters())
+        self.thaws = thaws
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for weight in self.weights:
+            weight.requires_grad_((state.global_step >= 2) == self.thaws)
+
+
+@pytest.mark.parametrize("thaws", [False, True], ids=["frozen", "thawed"])
+def test_a_training_that_freezes_layers_resumes(thaws: bool, tmp_path: Path) -> None:
+    """The same weights and momentum weights as without a stop."""
+
+    def trained(resumes: bool) -> dict[str, torch.Tensor]:
+        model = shared_model(tmp_path)
+        loss = queue_loss(model)
+        saved = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
+        folder = tmp_path / "run"
+        trainer = trainer_of(model, loss, folder, callbacks=[SetsTrainable(model, thaws)], **saved)
+        trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4") if resumes else None)
+        return {**model.state_dict(), **loss.momentum_model.state_dict(prefix="momentum."), **loss.queues.state_dict()}
+
+    whole = trained(resumes=False)
+    resumed = trained(resumes=True)
+    for name, value in whole.items():
+        assert torch.equal(resumed[name], value), name
