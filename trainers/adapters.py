@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -30,6 +32,35 @@ def base_model(model: Any) -> Any:
     if hasattr(model, "get_base_model"):
         return model.get_base_model()
     return model
+
+
+def without_task(model: Any) -> Any:
+    """A model with adapters whose forward pass takes the inputs of our model, as those of a `task_type` do not.
+
+    It shares weights and adapters with the given model, which stays as it is.
+    """
+    if type(model).__name__ == "PeftModel" or not hasattr(model, "get_base_model"):
+        return model
+    from peft import PeftModel
+
+    plain = copy.copy(model)
+    plain.__class__ = PeftModel
+    return plain
+
+
+def check_checkpointing(model: Any, args: Any) -> None:
+    """Checks that gradient checkpointing is not reentrant, for models whose frozen layers would get wrong gradients."""
+    ways: list[Mapping[str, Any]] = []
+    if args.gradient_checkpointing:
+        ways.append(args.gradient_checkpointing_kwargs or {})
+    else:  # a user may have switched it on in the model
+        functions = [getattr(module, "_gradient_checkpointing_func", None) for module in model.modules()]
+        ways += [function.keywords for function in functions if isinstance(function, partial)]
+    if any(way.get("use_reentrant") for way in ways):
+        raise XlsrError(
+            "`use_reentrant` of gradient checkpointing must be False: with frozen layers or adapters, gradients would be "
+            "wrong. Remove it."
+        )
 
 
 def merged(model: Any) -> Any:

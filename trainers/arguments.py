@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -103,6 +104,11 @@ class XlsrTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         self._check_values()
+        if "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
+            logger.warning(
+                "Training runs in one process: MASTER_ADDR is set, but WORLD_SIZE is not. On CPUs accelerate launch "
+                "starts one, whatever is asked for; torchrun starts several."
+            )
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.precision != "auto" or not (self.bf16 or self.fp16):
             dtype = choose_precision(self.precision, cpu=self.use_cpu)

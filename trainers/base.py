@@ -24,7 +24,7 @@ from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
-from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow
 from hf_xlsr.trainers.hub import SlimPushes
@@ -120,6 +120,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
+    # Whether reentrant gradient checkpointing gives wrong gradients: inputs of the encoder are made outside of it.
+    no_reentrant = False
     # Key of a batch's labels of masked tokens, whose loss is a mean over the tokens of a whole step; empty without.
     token_labels = ""
     # Wider types in Trainer.
@@ -151,7 +153,9 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
         self.args = args
         rows = self.read_rows(train_dataset)
-        model, self.tokenizers = self.make_model(model, rows, processing_class)
+        model, self.tokenizers = self.make_model(without_task(model), rows, processing_class)
+        if self.no_reentrant:
+            check_checkpointing(model, args)
 
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
         self.converter = self.make_converter(base_model(model), rows)

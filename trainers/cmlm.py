@@ -68,6 +68,8 @@ class CmlmTrainer(PairTrainer):
 
     model_class = CmlmModel
 
+    no_reentrant = True
+
     def __init__(
         self,
         model: Any,

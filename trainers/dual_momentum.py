@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
+from transformers.integrations.neftune import neftune_post_forward_hook
 
 from hf_xlsr.data.collators import DualCollator, NliCollator, pad_rows, truncate_row
 from hf_xlsr.data.conversion import DataConverter
@@ -80,6 +81,25 @@ class MemoryQueueCallback(StepCallback):
             for language, *tensors in self.keys.waiting:
                 base_model(model).enqueue(language, *map(gather_rows, tensors))
         self.keys.waiting = []
+
+
+class EmbeddingNoiseCallback(TrainerCallback):
+    """Adds the noise of `neftune_noise_alpha` to the embeddings of every encoder; Trainer reaches the first one only."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        _, *others = base_model(model).encoders.values()
+        for encoder in others:
+            embeddings = encoder.get_input_embeddings()
+            embeddings.neftune_noise_alpha = args.neftune_noise_alpha
+            self.hooks.append(embeddings.register_forward_hook(neftune_post_forward_hook))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
 
 
 class QueuePrefillCallback(TrainerCallback):
@@ -177,6 +197,7 @@ class DualMomentumTrainer(XlsrTrainer):
             `nli_labels`.
     """
 
+    no_reentrant = True
     no_sharding = "Momentum updates of dual momentum contrast need whole weights on every process."
 
     def __init__(
@@ -214,6 +235,8 @@ class DualMomentumTrainer(XlsrTrainer):
         self.add_callback(MemoryQueueCallback(self.step_keys))
         if args.queue_prefill:
             self.add_callback(QueuePrefillCallback(self))
+        if args.neftune_noise_alpha is not None:
+            self.add_callback(EmbeddingNoiseCallback())
 
     def read_rows(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The rows of the tasks that have data."""

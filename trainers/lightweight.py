@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -163,10 +164,17 @@ class DistillationTrainer(LightweightTrainer):
 
     @cached_property
     def prepared_teacher(self) -> Teacher:
-        """The teacher, which knows the embeddings of stored training data, or the centre of streams."""
+        """A teacher that knows the embeddings of stored training data, or the centre of streams.
+
+        It is not the given one, which another trainer may use too.
+        """
+        teacher = copy.copy(self.teacher)
+        if self.train_dataset is None:
+            teacher.check_centre()
+            return teacher
         with self.args.main_process_first(desc="teacher"):
-            self.teacher.prepare(_sources(self.train_dataset))
-        return self.teacher
+            teacher.prepare(_sources(self.train_dataset))
+        return teacher
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As `XlsrTrainer.train`, after the teacher has embedded the training data."""

@@ -17,6 +17,7 @@ from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, embed, unit_length
 from hf_xlsr.encoders.fingerprint import loaded_hash
 from hf_xlsr.encoders.loading import encoder_facts, load_encoder
 from hf_xlsr.utils.devices import choose_precision
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import cache_folder
 
 TEXTS_AT_ONCE = 4096
@@ -92,6 +93,14 @@ class Teacher:
                 bar.update(len(chunk))
         if self.center:
             self._mean = (total / max(1, count)).astype(np.float32)
+
+    def check_centre(self) -> None:
+        """Checks that the centre is known, if there is to be one."""
+        if self.center and self._mean is None:
+            raise XlsrError(
+                "A teacher's centre is the mean of the training texts. Give `train_dataset`, call `prepare(texts)` of "
+                "the teacher, or set `center` to False."
+            )
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """Unit vectors, `(texts, dim)`, float32."""

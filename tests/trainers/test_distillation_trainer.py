@@ -22,6 +22,7 @@ from hf_xlsr.export.sentence_transformer import to_sentence_transformer
 from hf_xlsr.runs.methods.base import TrainingData
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.trainers import lightweight
+from hf_xlsr.utils.errors import XlsrError
 
 ROWS = make_pairs(64, seed=5)
 PAIRS = Dataset.from_list([{"en": row["source"], "fr": row["target"]} for row in ROWS])
@@ -123,9 +124,10 @@ def test_translations_come_near_the_teachers_sources(tmp_path: Path, tokenizer: 
 def test_queue_holds_the_teachers_embeddings_of_earlier_sources(tmp_path: Path, tokenizer: Any) -> None:
     trainer = trained(tmp_path, tokenizer, PAIRS, steps=3, queue_size=40, alignment_weight=0.0, teacher_weight=0.0)
     model, batch = trainer.model.double().eval(), next(iter(trainer.get_train_dataloader()))
+    model.training = True  # alone, so that nothing is dropped: evaluation has no queue
     queue = model.queue
     assert queue.count == min(40, 3 * len(batch["source_texts"]))
-    own = torch.nn.functional.normalize(trainer.teacher(batch["source_texts"]), dim=-1).double()
+    own = torch.nn.functional.normalize(trainer.prepared_teacher(batch["source_texts"]), dim=-1).double()
     keys = torch.cat([queue.values[: queue.count], own])
     texts = torch.cat([queue.texts[: queue.count], batch["identities"][0]])
     with torch.no_grad():
@@ -166,3 +168,45 @@ def test_a_language_of_few_pairs_neither_collapses_nor_harms_the_others(tmp_path
         scores[name] = {"accuracy": right.mean(), **{language: some.mean() for language, some in between.items()}}
     assert scores["three"]["accuracy"] >= scores["two"]["accuracy"] - 0.1
     assert max(scores["three"][language] for language in ("en", "fr", "de")) < 0.5  # different sentences stay apart
+
+
+def test_two_trainers_may_share_a_teacher(tmp_path: Path, tokenizer: Any) -> None:
+    """The centre of one trainer's texts is not that of another's, and the given teacher has none."""
+    teacher = Teacher(Words(), vectors=tmp_path / "v")
+    other_pairs = PAIRS.map(lambda row: {"en": f"red {row['en']}"})
+    text = ["red king"]
+
+    def trainer_of(data: Any, given: Teacher) -> Any:
+        model = DistillationModel(DistillationConfig(text_config=tiny_encoder(len(tokenizer)), teacher_dim=given.dim))
+        args = arguments(tmp_path / "out")
+        return DistillationTrainer(model, args, teacher=given, train_dataset=data, processing_class=tokenizer)
+
+    first = trainer_of(PAIRS, teacher)
+    second = trainer_of(other_pairs, teacher)
+    centred = first.prepared_teacher(text)
+    assert not torch.equal(second.prepared_teacher(text), centred)
+    alone = trainer_of(PAIRS, Teacher(Words(), vectors=tmp_path / "v"))
+    assert torch.equal(alone.prepared_teacher(text), centred)
+    assert torch.equal(first.prepared_teacher(text), centred)
+    assert torch.equal(teacher(text), Teacher(Words(), center=False, vectors=tmp_path / "v")(text))
+
+
+def test_a_centre_that_nobody_knows_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+    """Without training texts; a centre of the user's own texts is taken."""
+
+    def measured(teacher: Teacher) -> float:
+        model = DistillationModel(
+            DistillationConfig(text_config=tiny_encoder(len(tokenizer)), teacher_dim=teacher.dim)
+        )
+        args = arguments(tmp_path / "out")
+        trainer = DistillationTrainer(
+            model, args, teacher=teacher, eval_dataset=PAIRS.select(range(8)), processing_class=tokenizer
+        )
+        return float(trainer.evaluate()["eval_loss"])
+
+    teacher = Teacher(Words(), vectors=tmp_path / "v")
+    with pytest.raises(XlsrError, match="train_dataset"):
+        measured(teacher)
+    teacher.prepare(PAIRS["en"])
+    assert np.isfinite(measured(teacher))
+    assert np.isfinite(measured(Teacher(Words(), center=False, vectors=tmp_path / "v")))
