@@ -118,6 +118,11 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
     return column_value(value, rest) if dot and isinstance(value, Mapping) else None
 
 
+def selected(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a record under our names, from our name -> column."""
+    return {name: column_value(record, column) for name, column in columns.items()}
+
+
 def filled(value: Any, language: str) -> Any:
     """A value with the language in place of `{lang}` in all texts inside it."""
     if isinstance(value, str):

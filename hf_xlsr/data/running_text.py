@@ -11,7 +11,7 @@ from hf_xlsr.data.encoding import CONSECUTIVE, Row
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sentences import split_sentences
-from hf_xlsr.data.sources import RowFilter, Source, open_source, open_texts, read_file
+from hf_xlsr.data.sources import RowFilter, Source, open_texts, read_file
 from hf_xlsr.utils.errors import XlsrError
 
 # A sentence, its language, and whether it follows the one before.
@@ -59,21 +59,18 @@ def _sentences(source: Source, languages: Sequence[str], quarantine: Quarantine,
     form = _form(source)
     if form == "lines":
         yield from _of_lines(source, own_languages[0], quarantine)
-    elif form == "sentences":
+        return
+    if form == "sentences":
         yield from islice(_of_rows(source, own_languages[0], quarantine), source.limit)
-    else:
-        if form == "pairs":
-            columns = CONSECUTIVE.texts
-            split_rows = _of_pairs
-        else:
-            columns = ("text",)
-            split_rows = _of_documents
+        return
 
-        # A file is in one language, a corpus in all of them.
-        for language in own_languages if source.corpus else own_languages[:1]:
-            in_language = source.in_language(language)
-            rows = open_texts(in_language, columns, languages=[language], quarantine=quarantine, seed=seed)
-            yield from split_rows(rows)
+    if not source.corpus:
+        own_languages = own_languages[:1]  # of a file
+    for language in own_languages:
+        in_language = source.in_language(language)
+        columns = CONSECUTIVE.texts if form == "pairs" else ("text",)
+        rows = open_texts(in_language, columns, languages=[language], quarantine=quarantine, seed=seed)
+        yield from _of_pairs(rows) if form == "pairs" else _of_documents(rows)
 
 
 def _form(source: Source) -> str:
@@ -89,14 +86,12 @@ def _form(source: Source) -> str:
     if not source.column_map.keys().isdisjoint(CONSECUTIVE.texts):
         return "pairs"
 
+    columns = source.column_map
     try:
-        first_row = next(read_file(source, source.column_map, **_TEXT, quarantine=Quarantine()), {})
+        first_row = next(read_file(source, columns, **_TEXT, quarantine=Quarantine()), {})
     except XlsrError as no_text:
         try:
-            rows = read_file(
-                source, source.column_map, required=CONSECUTIVE.texts, optional=(), quarantine=Quarantine()
-            )
-            next(rows, None)
+            next(read_file(source, columns, required=CONSECUTIVE.texts, optional=(), quarantine=Quarantine()), None)
         except XlsrError:
             raise no_text from None
         return "pairs"
@@ -121,8 +116,7 @@ def _of_documents(rows: Iterable[Row]) -> Iterator[_Sentence]:
 def _of_lines(source: Source, language: str, quarantine: Quarantine) -> Iterator[_Sentence]:
     _check_keys(source, "sample", "distinct", "columns", "where", "hash_split")
     # No column is required, so that blank lines are read.
-    lines = source.model_copy(update={"columns": {"text": "0"}, "languages": [language]})
-    rows = open_source(lines, languages=[language], required=(), quarantine=quarantine)
+    rows = islice(read_file(source, {"text": "0"}, quarantine=quarantine), source.limit)
     follows_text = False
     for row, is_adjacent in _with_losses(rows, quarantine):
         is_blank = not row["text"].strip()
@@ -138,22 +132,25 @@ def _of_rows(source: Source, language: str, quarantine: Quarantine) -> Iterator[
     rows = read_file(source, source.column_map, selecting=row_filter.columns, quarantine=quarantine, **_TEXT)
     before: tuple[str, int | None] | None = None  # document and position
 
-    for number, (row, is_adjacent) in enumerate(_with_losses(rows, quarantine), 1):
-        if not row_filter.takes(row):
+    for number, (read_row, is_adjacent) in enumerate(_with_losses(rows, quarantine), 1):
+        row = row_filter.taken(read_row)
+        if row is None:
             before = None
             continue
 
+        position = None
+        position_before = None
         try:
-            # Tables with empty cells write 3 as 3.0.
-            position = int(str(row["position"]).removesuffix(".0")) if "position" in row else None
+            if "position" in row:
+                position = int(str(row["position"]).removesuffix(".0"))  # tables with empty cells write 3 as 3.0
+                position_before = position - 1
         except ValueError:
             quarantine.reject(source.name, number, "position is not an integer", row["text"])
             before = None
             continue
 
         document = row["document"] or ""
-        expected_before = (document, None if position is None else position - 1)
-        follows = document != "" and before == expected_before
+        follows = document != "" and before == (document, position_before)
         yield row["text"], row.get("lang") or language, follows and is_adjacent
         before = (document, position)
 

@@ -22,8 +22,8 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
 
 FEW_ROWS = 100_000  # sampled in memory
-_VERSIONS = ("source_version", "target_version")
-_CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", "split_sentences", *_VERSIONS}
+_VERSIONS = {"source_version", "target_version"}
+_CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", "split_sentences"} | _VERSIONS
 
 
 def as_list(value: Any) -> list[Any]:
@@ -94,18 +94,17 @@ class Source(Section, frozen=True):
     @model_validator(mode="after")
     def _check_keys(self) -> Source:
         keys = set(self.model_dump(exclude_none=True, exclude_defaults=True))
-        if not keys & {"corpus", "path"}:
+        if self.corpus:
+            unsupported = keys - _CORPUS_KEYS
+        elif self.path:
+            unsupported = keys & _VERSIONS
+        else:
             raise ValueError("a source needs `corpus` or `path`")
 
-        if "corpus" in keys:
-            kind = "corpus"
-            unsupported = keys - _CORPUS_KEYS
-        else:
-            kind = "path"
-            unsupported = keys.intersection(_VERSIONS)
-
         if unsupported:
-            raise ValueError(f"a source with `{kind}` does not support the key '{min(unsupported)}'")
+            raise ValueError(
+                f"a source with `{self.corpus or self.path}` does not support the key '{min(unsupported)}'"
+            )
         if self.hash_split and self.hash_key is None:
             raise ValueError("`hash_split` needs `hash_key`")
         if self.parallel is not None and self.columns is not None:
@@ -192,14 +191,14 @@ class RowFilter:
     """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`) of a source."""
 
     def __init__(self, source: Source) -> None:
-        conditions = source.where or {}
-        self.allowed = {str(name): set(map(_plain, as_list(value))) for name, value in conditions.items()}
-        self.hash_split = source.hash_split
-        self.modulus = source.hash_modulus
-        # A column by its position, or by a name like 2017.
-        self.key = "" if source.hash_key is None else str(source.hash_key)
+        self.source = source
+        # Columns may be positions, or names like 2017.
+        self.allowed: dict[str, set[str]] = {}
+        for name, values in (source.where or {}).items():
+            self.allowed[str(name)] = set(map(_plain, as_list(values)))
+        self.key = str(source.hash_key)
         self.columns = list(self.allowed)
-        if self.key and self.key not in self.allowed:
+        if source.hash_split and self.key not in self.allowed:
             self.columns.append(self.key)
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
@@ -207,19 +206,18 @@ class RowFilter:
         for name, allowed in self.allowed.items():
             if _plain(row[name]) not in allowed:
                 return False
-        if not self.hash_split or not self.key:
+        if not self.source.hash_split:
             return True
         text = row[self.key]
-        is_held = text not in (None, "") and zlib.crc32(str(text).encode()) % self.modulus == 0
-        return is_held == (self.hash_split == "held")
+        is_held = text not in (None, "") and zlib.crc32(str(text).encode()) % self.source.hash_modulus == 0
+        return is_held == (self.source.hash_split == "held")
 
-    def takes(self, row: dict[str, Any]) -> bool:
-        """Whether a row read with `columns` as `selecting` is selected; removes the columns read only for this."""
-        values: dict[str, Any] = {}
-        for name in self.columns:
-            selecting = f"_{name}"
-            values[name] = row.pop(selecting) if selecting in row else row[name]
-        return self.keeps(values)
+    def taken(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A row read with `columns` as `selecting`, without what was read only for this; None if it is not selected."""
+        values = {name: row.get(f"_{name}", row.get(name)) for name in self.columns}
+        if not self.keeps(values):
+            return None
+        return {name: value for name, value in row.items() if not name.startswith("_")}
 
 
 def _plain(value: Any) -> str:
@@ -269,43 +267,68 @@ def open_source(
     needs_pair = "source" in required
     if needs_pair and not parallel and len(own_languages) != 2:
         raise XlsrError(
-            f"data source {source.model_dump(exclude_unset=True)} needs two languages, got {', '.join(own_languages)}; "
-            "set its `languages`."
+            f"the data source '{source.name}' needs two languages, got {', '.join(own_languages)}; set its `languages`."
         )
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         if source.corpus:
-            versions = source.model_dump(include={*_VERSIONS}, exclude_none=True)
-            return load_corpus(source.corpus, languages=own_languages, split=source.split or split, **versions)
+            rows = load_corpus(
+                source.corpus,
+                languages=own_languages,
+                split=source.split or split,
+                source_version=source.source_version,
+                target_version=source.target_version,
+            )
+        elif parallel:
+            rows = _parallel_pairs(
+                _selected_rows(source, parallel, split=split, quarantine=quarantine), list(parallel)
+            )
+        elif wide is not None:
+            rows = _selected_rows(source, wide, split=split, quarantine=quarantine)
+        else:
+            rows = _selected_rows(
+                source,
+                source.column_map,
+                languages=own_languages[:2],
+                required=required,
+                optional=optional,
+                split=split,
+                quarantine=quarantine,
+            )
+            if needs_pair:
+                rows = _with_languages(rows, own_languages, source.name, quarantine)
+        return without_repeats(rows, required) if source.distinct else rows
 
-        reading: dict[str, Any] = {"split": split, "quarantine": quarantine}
-        if parallel:
-            return _parallel_pairs(_selected_rows(source, parallel, list(parallel), **reading), list(parallel))
-        if wide is not None:
-            return _selected_rows(source, wide, own_languages, **reading)
-
-        reading |= {"required": required, "optional": optional}
-        rows = _selected_rows(source, source.column_map, own_languages, **reading)
-        return _with_languages(rows, own_languages, source.name, quarantine) if needs_pair else rows
-
-    def read_distinct(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
-        return without_repeats(read(quarantine), required)
-
-    reader = read_distinct if source.distinct else read
-    if source.sample is not None:
-        return islice(_random_rows(reader, source.sample, seed, quarantine), source.limit)
-    return islice(reader(quarantine), source.limit)
+    if source.sample is None:
+        return islice(read(quarantine), source.limit)
+    return islice(_random_rows(read, source.sample, seed, quarantine), source.limit)
 
 
 def open_texts(
-    source: Source, columns: Sequence[str], *, languages: Sequence[str], more: Sequence[str] = (), **options: Any
+    source: Source,
+    columns: Sequence[str],
+    *,
+    languages: Sequence[str],
+    more: Sequence[str] = (),
+    split: str = "train",
+    quarantine: Quarantine | None = None,
+    seed: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """`open_source` for texts that are not translations, each row with its language in `lang`.
 
     The columns `more` are read where a file has them.
     """
     default = source.languages_or(languages)[0]
-    for row in open_source(source, languages=[default], required=columns, optional=(*more, "lang"), **options):
+    rows = open_source(
+        source,
+        languages=[default],
+        split=split,
+        required=columns,
+        optional=(*more, "lang"),
+        quarantine=quarantine,
+        seed=seed,
+    )
+    for row in rows:
         row["lang"] = row.get("lang") or default
         yield row
 
@@ -357,24 +380,56 @@ def _with_languages(
 
 
 def _selected_rows(
-    source: Source, columns: Mapping[str, str], languages: Sequence[str], *, split: str, **options: Any
+    source: Source,
+    columns: Mapping[str, str],
+    *,
+    languages: Sequence[str] = (),
+    required: Sequence[str] = (),
+    optional: Sequence[str] | None = None,
+    split: str,
+    quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a file that `where` and `hash_split` keep; by default no column is required."""
+    """The rows of a file that `where` and `hash_split` keep."""
     row_filter = RowFilter(source)
-    options = {"required": (), "languages": languages[:2], "default_split": split, **options}
-    rows = read_file(source, columns, selecting=row_filter.columns, **options)
-    yield from filter(row_filter.takes, rows)
+    rows = read_file(
+        source,
+        columns,
+        languages=languages,
+        required=required,
+        optional=optional,
+        selecting=row_filter.columns,
+        split=split,
+        quarantine=quarantine,
+    )
+    for row in map(row_filter.taken, rows):
+        if row is not None:
+            yield row
 
 
-def read_file(source: Source, columns: Mapping[str, str], **options: Any) -> Iterator[dict[str, Any]]:
+def read_file(
+    source: Source,
+    columns: Mapping[str, str],
+    *,
+    languages: Sequence[str] = (),
+    required: Sequence[str] = (),
+    optional: Sequence[str] | None = None,
+    selecting: Sequence[str] = (),
+    split: str = "train",
+    quarantine: Quarantine | None = None,
+) -> Iterator[dict[str, Any]]:
     """`read_rows` of the file of a source, whatever it selects."""
     return read_rows(
         source.location,
         columns=columns,
+        languages=languages,
+        required=required,
+        optional=optional,
+        selecting=selecting,
         format=source.format,
         split=source.split,
+        default_split=split,
         config=source.config,
-        **options,
+        quarantine=quarantine,
     )
 
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 import re
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import require_choice
 from hf_xlsr.utils.extras import require_package
 
 logger = logging.getLogger(__name__)
@@ -69,12 +69,12 @@ def bible_pairs(
         >>> bible_pairs("en", "fr", "tset")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: the corpus 'bible' has no split 'tset'; did you mean 'test'?
+        hf_xlsr.utils.errors.XlsrError: `split` must be one of train, dev, test, got 'tset'; did you mean 'test'?
     """
-    codes = _version(source, source_version), _version(target, target_version)
-    langs = {"source_lang": source, "target_lang": target}
+    codes = (_version(source, source_version), _version(target, target_version))
     verses = _aligned(_database(database, split), codes, split)
-    return ({"source": texts[0], "target": texts[1], **langs, "id": verse} for verse, texts in verses)
+    languages = {"source_lang": source, "target_lang": target}
+    return ({"source": texts[0], "target": texts[1], **languages, "id": verse} for verse, texts in verses)
 
 
 def bible_text(
@@ -89,16 +89,11 @@ def bible_text(
     )
 
 
-def _check(what: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise XlsrError(f"the corpus 'bible' has no {what} '{name}'; {did_you_mean(name, known)}")
-
-
 def _version(language: str, wanted: str | None) -> str:
-    _check("language", language, LANGUAGES)
+    require_choice("language", language, LANGUAGES)
     if wanted is None:
         return _default_version(language)
-    _check(f"{language} version", wanted, [item.code for item in TRANSLATIONS if item.language == language])
+    require_choice("version", wanted, [item.code for item in TRANSLATIONS if item.language == language])
     return wanted
 
 
@@ -106,14 +101,13 @@ def _version(language: str, wanted: str | None) -> str:
 def _default_version(language: str) -> str:
     default = next(item for item in TRANSLATIONS if item.language == language and item.default)
     if default.status != PUBLIC_DOMAIN:
-        names = (default.title, language, default.code, default.status)
-        logger.warning("bible: the status of '%s' (%s, version '%s'): %s.", *names)
+        logger.warning("bible: the status of '%s' (%s): %s.", default.title, language, default.status)
     return default.code
 
 
 def _database(path: str | Path | None, split: str) -> Path:
     """The path of the database, by default that of the installed package."""
-    _check("split", split, SPLITS)
+    require_choice("split", split, SPLITS)
     if path is not None:
         return Path(path)
 

@@ -40,14 +40,19 @@ class Corpus:
 
 _CATALOG: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
 _CATALOG["corpora"]["bible"]["languages"] = " ".join(BIBLE_LANGUAGES)
-CORPORA = {
-    name: Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
-    for name, fields in _CATALOG["corpora"].items()
-}
+CORPORA: dict[str, Corpus] = {}
+for _name, _fields in _CATALOG["corpora"].items():
+    _fields["languages"] = tuple(_fields.get("languages", "").split())
+    CORPORA[_name] = Corpus(name=_name, **_fields)
 
 
 def load_corpus(
-    name: str, *, languages: Sequence[str], split: str = "train", **options: Any
+    name: str,
+    *,
+    languages: Sequence[str],
+    split: str = "train",
+    source_version: str | None = None,
+    target_version: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Streams the rows of a named corpus, with our columns.
 
@@ -55,8 +60,8 @@ def load_corpus(
         languages: ISO 639-1 codes. Parallel corpora: source and target, in either order. Others: one or more, read one
             after the other. `bible` with one language gives running text.
         split: `train`, `dev` or `test`, or the dataset's own name of a split.
-        **options: For `bible`: `source_version` (with one language: its version), `target_version`, `database`. For
-            corpora on the Hub: those of `load_dataset` (`streaming` is True by default).
+        source_version: Translation of `bible` in the first, or only, language; by default the language's.
+        target_version: Translation of `bible` in the second language.
 
     Returns:
         Rows of `source`, `target`, `source_lang`, `target_lang`; or of `lang` and `text`; `premise`, `hypothesis` and
@@ -71,22 +76,23 @@ def load_corpus(
     if name not in CORPORA:
         raise XlsrError(f"the corpus '{name}' is unknown; {did_you_mean(name, CORPORA)}")
     corpus = CORPORA[name]
-    wanted = list(languages)
-    fault = _unreadable(corpus, wanted)
+    fault = _unreadable(corpus, languages)
     if fault is not None:
         raise XlsrError(f"the corpus '{name}' {fault}.")
 
     if name == "bible":
-        if len(wanted) == 2:
-            return bible_pairs(wanted[0], wanted[1], split, **options)
-        return bible_text(wanted[0], split, version=options.pop("source_version", None), **options)
+        if len(languages) == 2:
+            return bible_pairs(*languages, split, source_version, target_version)
+        return bible_text(languages[0], split, source_version)
+    if source_version or target_version:
+        raise XlsrError(f"the corpus '{name}' has no versions.")
 
     hub_split = corpus.splits.get(split, split)
     if corpus.kind == "parallel":
-        return _pairs(corpus, wanted, hub_split, options)
+        return _pairs(corpus, languages, hub_split)
     rows = []
-    for language in wanted:
-        dataset = _open(corpus, {"lang": corpus.codes.get(language, language)}, hub_split, options)
+    for language in languages:
+        dataset = _open(corpus, {"lang": corpus.codes.get(language, language)}, hub_split)
         rows.append(_rows(corpus, dataset, corpus.columns, {"lang": language}))
     return chain.from_iterable(rows)
 
@@ -99,28 +105,29 @@ def _unreadable(corpus: Corpus, languages: Sequence[str]) -> str | None:
     if corpus.name == "bible":
         return None
     if corpus.kind == "parallel" and len(set(languages)) != 2:
-        return f"needs two languages, got {languages}"
+        return f"needs two languages, got {', '.join(languages)}"
     return None if corpus.hub_id else f"cannot be read by its name; {corpus.note}"
 
 
-def _pairs(corpus: Corpus, languages: list[str], split: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _pairs(corpus: Corpus, languages: Sequence[str], split: str) -> Iterator[dict[str, Any]]:
+    source_lang, target_lang = languages
     stored = sorted(languages)
     if corpus.order != "alphabetical":
         stored.sort(key=lambda language: (language == "en") != (corpus.order == "en-first"))
     names = dict(zip(("source", "target"), stored, strict=True))
-    dataset = _open(corpus, names, split, options)
+    dataset = _open(corpus, names, split)
 
     columns = {name: path.format(**names) for name, path in corpus.columns.items()}
-    if stored != languages:
+    if stored[0] != source_lang:
         columns = {"source": columns["target"], "target": columns["source"]}
-    return _rows(corpus, dataset, columns, {"source_lang": languages[0], "target_lang": languages[1]})
+    return _rows(corpus, dataset, columns, {"source_lang": source_lang, "target_lang": target_lang})
 
 
-def _open(corpus: Corpus, names: Mapping[str, str], split: str, options: Mapping[str, Any]) -> Iterable[Any]:
+def _open(corpus: Corpus, names: Mapping[str, str], split: str) -> Iterable[Any]:
     import datasets  # takes seconds to import, and most users of corpora only read `bible` and files
 
     config = corpus.config.format(**names) if corpus.config else None
-    return datasets.load_dataset(corpus.hub_id, config, split=split, **{"streaming": True, **options})
+    return datasets.load_dataset(corpus.hub_id, config, split=split, streaming=True)
 
 
 def _rows(
@@ -142,7 +149,10 @@ def _rows(
 def corpora_table() -> list[dict[str, str]]:
     """The corpora as rows of text, for printing."""
     columns = ("name", "kind", "languages", "size", "licence", "source", "hub_id", "splits", "note")
-    return [{name: _cell(getattr(corpus, name)) for name in columns} for corpus in CORPORA.values()]
+    rows = []
+    for corpus in CORPORA.values():
+        rows.append({name: _cell(getattr(corpus, name)) for name in columns})
+    return rows
 
 
 def _cell(value: Any) -> str:

@@ -6,7 +6,6 @@ import codecs
 import io
 import re
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,7 +65,7 @@ class _Collector:
         require_package("defusedxml")
         from defusedxml.ElementTree import DefusedXMLParser
 
-        self.ended: deque[_Unit] = deque()
+        self.ended: list[_Unit] = []
         self.parser = DefusedXMLParser(target=self)
         self.parser.parser.StartDoctypeDeclHandler = _refuse_declarations
         self._unit: _Unit | None = None
@@ -114,6 +113,12 @@ class _Collector:
     def close(self) -> None:
         """Called by the parser at the end of the document."""
 
+    def take(self) -> list[_Unit]:
+        """The units that have ended since the last call."""
+        units = self.ended
+        self.ended = []
+        return units
+
 
 def _refuse_declarations(name: str, system_id: str | None, public_id: str | None, has_subset: int) -> None:
     # A document type that only names the public DTD of TMX is not fetched and harmless; many tools write it.
@@ -133,57 +138,53 @@ def read_tmx(file: InputFile) -> Iterator[Record]:
 
     for unit in _units(file):
         raw = "\t".join(text for _, text in unit.variants)
-        texts = {name: unit.texts(language) for name, language in languages.items()}
-        missing = [languages[name] for name, variants in texts.items() if not variants]
+        texts = list(map(unit.texts, languages.values()))
         if unit.size > MAX_LINE:
             file.reject(unit.line, "over-long unit", raw)
-        elif missing:
-            file.reject(unit.line, f"no variant in '{missing[0]}'", raw)
+        elif [] in texts:
+            missing = list(languages.values())[texts.index([])]
+            file.reject(unit.line, f"no variant in '{missing}'", raw)
         else:
-            for variants in product(*texts.values()):
-                yield unit.line, dict(zip(texts, variants, strict=True)), raw
+            for variants in product(*texts):
+                yield unit.line, dict(zip(languages, variants, strict=True)), raw
 
 
 def _units(file: InputFile) -> Iterator[_Unit]:
     collector = _Collector()
     from defusedxml.common import DefusedXmlException
 
-    failure: Exception | None = None
     with open_binary(file.paths[0]) as stream:
-        blocks = _blocks(file, stream)
-        block: str | bytes | None = b""
-        while block is not None and failure is None:
-            try:
-                block = next(blocks, None)
-                if block is None:
-                    collector.parser.close()
-                else:
-                    collector.parser.feed(block)
-            except (DefusedXmlException, ParseError, LookupError, ValueError, *READ_ERRORS) as error:
-                failure = error
-
-            while collector.ended:  # those before a failure too
-                yield collector.ended.popleft()
-    if failure is not None:
-        raise BrokenFile(cause(failure)) from failure
+        try:
+            for block in _blocks(file, stream):
+                collector.parser.feed(block)
+                yield from collector.take()
+            collector.parser.close()
+        except (DefusedXmlException, ParseError, LookupError, ValueError, *READ_ERRORS) as error:
+            yield from collector.take()  # those before the failure
+            raise BrokenFile(cause(error)) from error
+        yield from collector.take()
 
 
 def _blocks(file: InputFile, stream: io.BufferedReader) -> Iterator[str | bytes]:
     """The file in blocks without control characters, each of which would end the document."""
-    start = stream.peek(2)[:2]
-    encoding = _UTF16.get(start)
+    encoding = _UTF16.get(stream.peek(2)[:2])
     decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
-    block = b" "
     open_end = b""
-    while block:
+    is_last = False
+    while not is_last:
         block = stream.read1(BLOCK)
-        data = open_end
-        data += decoder.decode(block, final=not block).encode() if decoder else block
-        open_reference = _OPEN_REFERENCE.search(data) if block else None
-        end = open_reference.start() if open_reference else len(data)
+        is_last = not block
+        if decoder:
+            block = decoder.decode(block, final=is_last).encode()
+
+        data = open_end + block
+        end = len(data)
+        open_reference = _OPEN_REFERENCE.search(data)
+        if open_reference and not is_last:
+            end = open_reference.start()
+        open_end = data[end:]
 
         text, count = _CONTROLS.subn(b"", data[:end])
-        open_end = data[end:]
         file.quarantine.repair("control characters", count)
         # The parser takes a str for text whatever encoding the document declares.
         yield text.decode() if decoder else text
@@ -195,7 +196,7 @@ def _read_catalogue(file: InputFile, parser: str) -> Iterator[Record]:
     import polib
 
     names = ("msgid", "msgstr")
-    columns = file.resolve_among(names, dict(zip(file.required, names, strict=False)))
+    columns = file.resolve(names, dict(zip(file.required, names, strict=False)))
     # The parser lets errors of many kinds through for a damaged file.
     with read_errors((Exception,)), _plain(file.paths[0]) as path:
         catalogue = getattr(polib, parser)(path)

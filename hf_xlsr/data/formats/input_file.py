@@ -50,14 +50,15 @@ class InputFile:
     num_rows: int = 0
     malformed: Counter[str] = field(default_factory=Counter)
 
-    def resolve(self, names: Collection[str]) -> dict[str, str]:
-        """Our name -> column, for a table that has columns of these names."""
-        columns = self.columns or self.columns_of_languages(names)
-        return resolve_columns(columns, self.required, names, self.name, self.optional, self.selecting)
+    def resolve(self, names: Collection[str], default: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Our name -> column, for a file with columns of these names.
 
-    def resolve_among(self, names: Collection[str], columns: Mapping[str, str]) -> dict[str, str]:
-        """Like `resolve`, for a file with names of its own; `columns` is its default mapping."""
-        return resolve_columns(self.columns or columns, self.required, names, self.name, selecting=self.selecting)
+        `default` is the mapping where the caller gives none; without it, columns have our names or those of languages.
+        """
+        if default is None:
+            default = self.columns_of_languages(names)
+        columns = self.columns or default
+        return resolve_columns(columns, self.required, names, self.name, self.optional, self.selecting)
 
     def columns_of_languages(self, names: Collection[str]) -> dict[str, str]:
         """Columns named like the two languages, for a table of pairs without columns `source` and `target`."""
@@ -83,11 +84,10 @@ class InputFile:
         self.malformed[fault] += 1
         num_malformed = self.malformed.total()
         if self.num_rows >= MIN_LINES and num_malformed > MAX_BAD * self.num_rows:
-            faults = self.malformed.most_common()
-            counts = ", ".join(f"{count:,} {fault}" for fault, count in faults)
+            most_common = max(self.malformed, key=self.malformed.__getitem__)
             raise XlsrError(
-                f"{name}: {num_malformed:,} of the first {self.num_rows:,} lines are malformed ({counts}); "
-                f"{LIKELY_CAUSES[faults[0][0]]}."
+                f"{name}: {num_malformed:,} of the first {self.num_rows:,} lines are malformed; "
+                f"{LIKELY_CAUSES[most_common]}."
             )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, parse_columns
 from hf_xlsr.data.formats.catalogues import read_mo, read_po, read_tmx
 from hf_xlsr.data.formats.input_file import InputFile, Reader
-from hf_xlsr.data.formats.lines import OPENERS, BrokenFile
+from hf_xlsr.data.formats.lines import OPENERS, BadLine, BrokenFile
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
@@ -97,9 +97,14 @@ def read_rows(
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     format = format or detect_format(paths)
     require_choice("format", format, READERS)
-    fault = _unreadable(paths, format, split, config)
-    if fault is not None:
-        raise XlsrError(f"{name}: {fault}.")
+    if format != "moses" and len(paths) > 1:
+        raise XlsrError(f"{name}: the format '{format}' has one file, got {len(paths)}.")
+    if format != "datasets":
+        if split is not None or config is not None:
+            raise XlsrError(f"{name}: `split` and `config` are only for datasets.")
+        for file_path in paths:
+            if not file_path.is_file():
+                raise XlsrError(f"the file {file_path} does not exist.")
 
     if isinstance(columns, str):
         mapping = parse_columns(columns)
@@ -120,21 +125,6 @@ def read_rows(
         selecting=tuple(selecting),
     )
     return _rows(file, READERS[format], log=quarantine is None)
-
-
-def _unreadable(paths: Sequence[Path], format: str, split: str | None, config: str | None) -> str | None:
-    """Why files cannot be read in a format, or None."""
-    if format != "moses" and len(paths) > 1:
-        return f"format '{format}' reads one file, got {len(paths)} files"
-    if format == "datasets":
-        return None
-    for option, value in (("split", split), ("config", config)):
-        if value is not None:
-            return f"`{option}` is only for datasets, but this is a {format} file"
-    for path in paths:
-        if not path.is_file():
-            return f"the file {path} does not exist"
-    return None
 
 
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
@@ -177,17 +167,17 @@ def detect_format(paths: Sequence[Path]) -> str:
     hint = did_you_mean(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
         return "datasets"
-    missing = "" if path.exists() else " (and the file does not exist)"
-    raise XlsrError(f"{path}: unknown format '{suffix}'{missing}; {hint}")
+    raise XlsrError(f"{path}: unknown format '{suffix}'; {hint}")
 
 
 def _rows(file: InputFile, reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:
     count = 0
     try:
         for number, record, raw in reader(file):
-            row, fault = _cleaned(record, file.required)
-            if fault is not None:
-                text = json.dumps(row, ensure_ascii=False, default=str) if raw is None else raw
+            try:
+                row = {name: _text(name, value, name in file.required) for name, value in record.items()}
+            except BadLine as fault:
+                text = json.dumps(record, ensure_ascii=False, default=str) if raw is None else raw
                 file.reject(number, fault, text)
                 continue
             file.num_rows += 1
@@ -200,34 +190,26 @@ def _rows(file: InputFile, reader: Reader, *, log: bool) -> Iterator[dict[str, A
             logger.warning("%s: %s", file.name, file.quarantine.report())
 
 
-def _cleaned(record: Mapping[str, Any], required: Sequence[str]) -> tuple[dict[str, Any], str | None]:
-    """The record with its values as text, and its fault, if any; values after a fault stay as they are."""
-    row = dict(record)
-    for name, value in record.items():
-        row[name], fault = _clean_value(name, value, name in required)
-        if fault is not None:
-            return row, fault
-    return row, None
-
-
-def _clean_value(name: str, value: Any, required: bool) -> tuple[Any, str | None]:
-    """The value of a column as text, and its fault, if any."""
+def _text(name: str, value: Any, required: bool) -> Any:
+    """The value of a column as text; `BadLine` if it cannot be one, or is empty where it is required."""
     if value != value:  # NaN, the empty cell of a column of numbers
         value = None
-    # Columns that select rows stay unchanged.
-    if name.startswith("_") and not isinstance(value, bytes):
-        return value, None
-
-    if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:
-        if isinstance(value, (dict, list)):
-            return value, f"{name} is not a text"
+    if isinstance(value, bytes):
         try:
-            value = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            value = value.decode("utf-8")
         except UnicodeDecodeError:
-            return value, "invalid UTF-8"
+            raise BadLine("invalid UTF-8") from None
 
-    if required and (value is None or (isinstance(value, str) and not value.strip())):
-        return value, f"empty {name}"
+    # Columns that select rows stay unchanged.
+    if name.startswith("_"):
+        return value
+    if name not in NUMERIC_COLUMNS and value is not None:
+        if isinstance(value, (dict, list)):
+            raise BadLine(f"{name} is not a text")
+        value = str(value)
+
+    if required and (value is None or not str(value).strip()):
+        raise BadLine(f"empty {name}")
     if isinstance(value, str) and "\0" in value:
-        return value, "NUL character"
-    return value, None
+        raise BadLine("NUL character")
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.columns import column_value, flat_names, split_name
+from hf_xlsr.data.columns import flat_names, selected, split_name
 from hf_xlsr.data.formats.input_file import InputFile, Record
 from hf_xlsr.data.formats.lines import READ_ERRORS, BrokenFile, read_errors
 from hf_xlsr.utils.errors import XlsrError
@@ -37,16 +37,12 @@ def read_parquet(file: InputFile) -> Iterator[Record]:
             if record is None:
                 file.reject(number, "invalid UTF-8", "")
             else:
-                yield number, _selected(record, columns), None
-
-
-def _selected(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a record under our names."""
-    return {name: column_value(record, column) for name, column in columns.items()}
+                yield number, selected(record, columns), None
 
 
 def _check_expansion(metadata: Any, wanted: Sequence[str]) -> None:
     """Arrow reads a page of a column at once; one of a few kilobytes may expand to gigabytes."""
+    prefixes = tuple(f"{name}." for name in wanted)
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         if row_group.total_byte_size <= LARGE_COLUMN:
@@ -54,9 +50,9 @@ def _check_expansion(metadata: Any, wanted: Sequence[str]) -> None:
 
         for column in map(row_group.column, range(row_group.num_columns)):
             size = column.total_uncompressed_size
-            is_read = any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)
+            is_read = f"{column.path_in_schema}.".startswith(prefixes)
             if is_read and size > LARGE_COLUMN and size > MOST_EXPANSION * column.total_compressed_size:
-                raise BrokenFile(f"its row group {group} expands {MOST_EXPANSION:,} times, to {size:,} bytes")
+                raise BrokenFile(f"its row group {group} expands {MOST_EXPANSION:,} times")
 
 
 def _fields(schema: Any) -> dict[str, Any]:
@@ -85,11 +81,11 @@ def read_datasets(file: InputFile) -> Iterator[Record]:
 
     columns = file.resolve(names)
     if data.features is not None:
-        paths = tuple(f"{path}." for path in columns.values())
-        prefixes = [name for name in data.features if any(path.startswith(f"{name}.") for path in paths)]
-        data = data.select_columns(prefixes)
+        # Of a nested column, all of it.
+        wanted = {name for path in columns.values() for name in data.features if f"{path}.".startswith(f"{name}.")}
+        data = data.select_columns(list(wanted))
     for number, record in enumerate(_guarded(iter(data), DATASET_ERRORS), 1):
-        yield number, _selected(record, columns), None
+        yield number, selected(record, columns), None
 
 
 def _column_names(data: Any) -> list[str]:
@@ -124,15 +120,19 @@ def dataset_splits(path: str, config: str | None = None) -> list[str]:
 
 
 def _choose_split(data: Any, file: InputFile) -> Any:
-    if not isinstance(data, dict):
-        data = {file.default_split if file.split is None else "": data}  # a named split is not found
+    """The split that the caller names; else the default one, or the only one unless it is that for training."""
+    splits = data if isinstance(data, dict) else {}
+    if file.split is None:
+        if not isinstance(data, dict):
+            return data
+        if len(splits) == 1 and "train" not in splits:
+            return next(iter(splits.values()))
 
-    # `dev` finds `validation`, and the other way round.
-    names = {split_name(name): name for name in data} | {name: name for name in data}
     wanted = file.split or file.default_split
-    name = names.get(wanted) or names.get(split_name(wanted))
-    if name is None and file.split is None and len(data) == 1 and "train" not in data:
-        name = next(iter(data))
-    if name is None:
-        raise XlsrError(f"{file.name} has no split '{wanted}'; its splits are {', '.join(sorted(data)) or 'none'}.")
-    return data[name]
+    # `dev` finds `validation`, and the other way round.
+    if wanted in splits:
+        return splits[wanted]
+    for name, rows in splits.items():
+        if split_name(name) == split_name(wanted):
+            return rows
+    raise XlsrError(f"{file.name} has no split '{wanted}'; its splits are {', '.join(sorted(splits)) or 'none'}.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice, zip_longest
 
-from hf_xlsr.data.columns import column_value, flat_names
+from hf_xlsr.data.columns import flat_names, selected
 from hf_xlsr.data.formats.input_file import InputFile, Record
 from hf_xlsr.data.formats.lines import MAX_LINE, BadLine, decode, iter_lines, open_binary
 from hf_xlsr.data.languages import is_language_code, language_code
@@ -32,11 +32,8 @@ def read_moses(file: InputFile) -> Iterator[Record]:
         sides = [iter_lines(stack.enter_context(open_binary(path))) for path in file.paths]
         for number, lines in enumerate(zip_longest(*sides), 1):
             if None in lines:
-                counts = [
-                    number - (line is None) + sum(1 for _ in side) for line, side in zip(lines, sides, strict=True)
-                ]
-                lengths = [f"{path} has {count:,}" for path, count in zip(file.paths, counts, strict=True)]
-                raise XlsrError(f"the files are not line-aligned: {' and '.join(lengths)} lines.")
+                shortest = file.paths[lines.index(None)]
+                raise XlsrError(f"the files are not line-aligned: {shortest} ends after line {number - 1:,}.")
 
             row = _moses_row(file, number, lines, positions)
             if row is not None:
@@ -62,15 +59,16 @@ def _moses_row(
 
 def _moses_positions(file: InputFile) -> dict[str, int]:
     """Our name -> position of its file."""
-    columns = {}
+    num_files = len(file.paths)
+    default = {}
     if not file.columns:
-        if len(file.paths) != len(file.required):
+        if num_files != len(file.required):
             raise XlsrError(f"{file.name} needs a file for each of {', '.join(file.required)}, as 'corpus.{{en,fr}}'.")
-        columns = dict(zip(file.required, map(str, _moses_order(file)), strict=True))
+        default = dict(zip(file.required, map(str, _moses_order(file)), strict=True))
 
-    keys = [*map(str, range(len(file.paths))), *file.labels]
-    columns = file.resolve_among(keys, columns)
-    return {name: keys.index(column) % len(file.paths) for name, column in columns.items()}
+    keys = [*map(str, range(num_files)), *file.labels]
+    columns = file.resolve(keys, default)
+    return {name: keys.index(column) % num_files for name, column in columns.items()}
 
 
 def _moses_order(file: InputFile) -> Sequence[int]:
@@ -86,14 +84,9 @@ def _moses_order(file: InputFile) -> Sequence[int]:
         if len(set(wanted)) == len(wanted) and set(names) == set(wanted):
             return [names.index(language) for language in wanted]
 
-    for position, label in enumerate(label_codes):
-        named_elsewhere = label in language_codes and language_codes.index(label) != position
-        if named_elsewhere and language_codes[position] != label:
-            columns = ",".join(f"{name}={label}" for name, label in zip(file.required, labels, strict=True))
-            raise XlsrError(
-                f"{file.name}: the file '{labels[position]}' would be read as '{languages[position]}'; map the files "
-                f"with columns='{columns}'."
-            )
+    for label, language in zip(label_codes, language_codes, strict=True):
+        if label != language and label in language_codes:
+            raise XlsrError(f"{file.name}: the file in '{label}' would be read as '{language}'; name it in `columns`.")
     return range(len(labels))
 
 
@@ -186,14 +179,12 @@ def _layout(file: InputFile, first: list[str]) -> tuple[dict[str, int], bool]:
 
     required = file.required
     if not file.columns and (len(first) != len(required) or _names_languages(header)):
-        by_name = ",".join(f"{name}={column}" for name, column in zip(required, header, strict=False))
-        by_position = ",".join(f"{name}={position}" for position, name in enumerate(required))
         raise XlsrError(
-            f"the first line of {file.name} has {len(first)} columns and does not name {', '.join(required)}; set "
-            f"columns to {by_name} if it is a header, else to {by_position}."
+            f"the first line of {file.name} does not name {', '.join(required)}; set `columns` to their names there if "
+            "it is a header, else to their positions, as in source=0,target=1."
         )
     numbers = list(map(str, range(len(first))))
-    columns = file.resolve_among(numbers, dict(zip(required, numbers, strict=False)))
+    columns = file.resolve(numbers, dict(zip(required, numbers, strict=False)))
     return {name: int(column) for name, column in columns.items()}, False
 
 
@@ -219,7 +210,7 @@ def read_jsonl(file: InputFile) -> Iterator[Record]:
             with suppress(BadLine):
                 names |= dict.fromkeys(flat_names(_json_object(decode(line))))
 
-    columns = file.resolve(list(names)) if names else None
+    columns: dict[str, str] = {}
     with open_binary(file.paths[0]) as stream:
         for number, line in enumerate(iter_lines(stream), 1):
             try:
@@ -227,8 +218,8 @@ def read_jsonl(file: InputFile) -> Iterator[Record]:
             except BadLine as fault:
                 file.reject(number, fault, line)
                 continue
-            columns = columns or file.resolve(flat_names(record))
-            yield number, {name: column_value(record, column) for name, column in columns.items()}, line
+            columns = columns or file.resolve(list(names))
+            yield number, selected(record, columns), line
 
 
 def _json_object(text: str) -> dict[str, object]:
