@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
+from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +18,8 @@ from pydantic.dataclasses import dataclass
 from hf_xlsr.data.languages import foreign_letters, identifier_labels, language_code, language_identifier
 from hf_xlsr.data.normalization import match_key, normalize_text, width
 from hf_xlsr.data.seen import SeenHashes, hash64, hash_keys
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.validation import explain
 
 Row = dict[str, Any]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,13 +138,9 @@ class LengthBounds(Step):
         return all(map(self._fits, texts_of(row)))
 
     def _fits(self, text: str) -> bool:
-        num_chars = len(text)
-        num_words = len(text.split())
-        if self.max_chars is not None and num_chars > self.max_chars:
-            return False
-        if self.max_words is not None and num_words > self.max_words:
-            return False
-        return num_chars >= self.min_chars and num_words >= self.min_words
+        max_chars = inf if self.max_chars is None else self.max_chars
+        max_words = inf if self.max_words is None else self.max_words
+        return self.min_chars <= len(text) <= max_chars and self.min_words <= len(text.split()) <= max_words
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -221,10 +219,11 @@ class LanguageFilter(Step):
             self._own_share("", self._default, self._default)  # raises for unknown languages
 
     def keeps(self, row: Row) -> bool:
-        languages_by_column = {column: self._languages_of(row, column) for column in text_columns(row)}
-        row_languages = tuple(chain.from_iterable(languages_by_column.values()))
-        for column, languages in languages_by_column.items():
-            if self._own_share(row[column], languages, row_languages) < self._min_share:
+        columns = text_columns(row)
+        languages = [self._languages_of(row, column) for column in columns]
+        row_languages = tuple(chain.from_iterable(languages))
+        for column, side_languages in zip(columns, languages, strict=True):
+            if self._own_share(row[column], side_languages, row_languages) < self._min_share:
                 return False
         return True
 
@@ -293,13 +292,11 @@ def row_text(row: Mapping[str, Any]) -> str:
     return "\t".join(row[name] for name in ("text", "first", "second") if name in row)
 
 
+@dataclass
 class NoLabel(Step):
     """Removes rows whose label is None."""
 
     name: ClassVar[str] = "no_label"
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
     def keeps(self, row: Row) -> bool:
         """Whether the row has a label."""
@@ -380,10 +377,18 @@ class Cleaner:
 
     def __init__(self, steps: Iterable[AnyStep] = ()) -> None:
         self.steps = list(steps)
-        self._seen = {
-            number: SeenHashes() for number, step in enumerate(self.steps) if isinstance(step, ComparingStep)
-        }
-        self._counts = [{"in": 0, "out": 0, "changed": 0} for _ in self.steps]
+        self.counts: dict[str, dict[str, int]] = {}
+        """Step -> rows `in`, `out`, and `changed` of these. The second step of one name is called `length-2`."""
+        self._seen: dict[int, SeenHashes] = {}
+        repeats = Counter[str]()
+        for number, step in enumerate(self.steps):
+            name = step.name
+            repeats[name] += 1
+            if repeats[name] > 1:
+                name = f"{name}-{repeats[name]}"
+            self.counts[name] = {"in": 0, "out": 0, "changed": 0}
+            if isinstance(step, ComparingStep):
+                self._seen[number] = SeenHashes()
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yields the rows that are kept, in order. Rows are read and counted in batches of 1024."""
@@ -404,32 +409,17 @@ class Cleaner:
             is_new = seen.add_hashes(verdicts.keys[number][reaches])
             last_step[reaches[~is_new]] = number
 
-        is_kept = last_step == len(self.steps)
-        if limit is not None and is_kept.sum() >= limit:
-            end = int(np.flatnonzero(is_kept)[limit - 1]) + 1
-            last_step = last_step[:end]
-            is_kept = is_kept[:end]
+        kept_rows = np.flatnonzero(last_step == len(self.steps))
+        if limit is not None and len(kept_rows) >= limit:
+            last_step = last_step[: kept_rows[limit - 1] + 1]
 
-        for number, count in enumerate(self._counts):
+        for number, count in enumerate(self.counts.values()):
             passes = last_step > number
             count["in"] += int((last_step >= number).sum())
             count["out"] += int(passes.sum())
             count["changed"] += int((passes & verdicts.changed_by[: len(passes), number]).sum())
 
-        return is_kept
-
-    @property
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Step -> rows `in`, `out`, and `changed` of these. The second step of one name is called `length-2`."""
-        counts: dict[str, dict[str, int]] = {}
-        repeats = Counter[str]()
-        for step, count in zip(self.steps, self._counts, strict=True):
-            repeats[step.name] += 1
-            name = step.name
-            if repeats[name] > 1:
-                name = f"{name}-{repeats[name]}"
-            counts[name] = count
-        return counts
+        return last_step == len(self.steps)
 
 
 _TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter)
@@ -444,12 +434,10 @@ Config = Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
 def build_steps(config: Config | None, languages: Sequence[str] | None = None) -> list[AnyStep]:
     """The steps of a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
     steps: list[AnyStep] = []
-    entries = config or []
-    if isinstance(entries, Mapping):
-        entries = [entries]
-    for entry in entries:
-        options_by_name = entry if isinstance(entry, Mapping) else {entry: None}
-        for name, options in options_by_name.items():
+    for entry in [config] if isinstance(config, Mapping) else config or ():
+        if not isinstance(entry, Mapping):
+            entry = {entry: None}
+        for name, options in entry.items():
             steps.append(_build_step(name, options, languages))
     return steps
 
@@ -467,16 +455,11 @@ def build_text_steps(config: Config | None, languages: Sequence[str] | None = No
 
 
 def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> AnyStep:
-    if name not in STEPS:
-        raise XlsrError(f"cleaning step '{name}' is unknown; {did_you_mean(str(name), STEPS)}")
+    require_choice("cleaning", name, STEPS)
     values = dict(options or {})
     if name == LanguageFilter.name:
-        values = {"languages": languages, **values}
+        values.setdefault("languages", languages)
     try:
         return STEPS[name](**values)
     except ValidationError as error:
-        fault = error.errors()[0]
-        option = ".".join(map(str, fault["loc"]))
-        raise XlsrError(f"cleaning step '{name}': option '{option}': {fault['msg']}.") from error
-    except TypeError as error:
-        raise XlsrError(f"cleaning step '{name}': {error}.") from error
+        raise XlsrError(f"cleaning step '{name}': {explain(error)}.") from error

@@ -12,15 +12,14 @@ BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) bef
 BATCH = 4096
 
 
-def hash64(key: str | bytes) -> int:
+def hash64(key: str) -> int:
     """The 64-bit BLAKE2b hash of a key, the same on every machine and in every run."""
     return int.from_bytes(_digest(key), "little")
 
 
-def _digest(key: str | bytes) -> bytes:
+def _digest(key: str) -> bytes:
     # Lone surrogates of badly decoded files must not stop a long job.
-    data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
-    return hashlib.blake2b(data, digest_size=8).digest()
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 class SeenHashes:
@@ -30,29 +29,18 @@ class SeenHashes:
     million, 0.03 of a billion.
     """
 
-    def __init__(self, keys: Iterable[str | bytes] = ()) -> None:
+    def __init__(self, keys: Iterable[str] = ()) -> None:
         self._buffer: set[int] = set()
         self._arrays: list[np.ndarray] = []  # sorted uint64, disjoint, longest first
         stream = iter(keys)
         for batch in iter(lambda: list(islice(stream, BATCH)), []):
-            self.add_many(batch)
+            self.add_hashes(hash_keys(batch))
 
     def __len__(self) -> int:
         return len(self._buffer) + sum(map(len, self._arrays))
 
-    def __contains__(self, key: str | bytes) -> bool:
-        return bool(self.contains_many([key])[0])
-
-    def add(self, key: str | bytes) -> bool:
-        """Adds a key, as text or as its UTF-8 bytes; returns whether it is new."""
-        return bool(self.add_many([key])[0])
-
-    def add_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
-        """Whether each key is new, `(len(keys),)`, bool; the answers of `add` one by one, several times as fast."""
-        return self.add_hashes(hash_keys(keys))
-
     def add_hashes(self, key_hashes: np.ndarray) -> np.ndarray:
-        """`add_many` for keys of which the `hash_keys` are known, `(keys,)`, uint64."""
+        """Adds keys by their `hash_keys`, `(keys,)`; whether each is new, also among them, `(keys,)`, bool."""
         hashes, first = np.unique(key_hashes, return_index=True)
         fresh = ~self._holds_sorted(hashes)
         self._buffer.update(hashes[fresh].tolist())
@@ -67,7 +55,7 @@ class SeenHashes:
         hashes = np.concatenate([self._buffered(), *self._arrays])
         return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()
 
-    def contains_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
+    def contains_many(self, keys: Sequence[str]) -> np.ndarray:
         """Whether each key was added before, `(len(keys),)`, bool."""
         hashes, inverse = np.unique(hash_keys(keys), return_inverse=True)
         return self._holds_sorted(hashes)[inverse]
@@ -87,19 +75,15 @@ class SeenHashes:
         if len(self._buffer) < BUFFER_LIMIT:
             return
 
-        arrays = [self._buffered()]
+        merged = self._buffered()
         self._buffer = set()
-        size = len(arrays[0])
-        while self._arrays and len(self._arrays[-1]) <= 2 * size:
-            arrays.append(self._arrays.pop())
-            size += len(arrays[-1])
-
-        merged = np.concatenate(arrays)
-        arrays.clear()  # frees them before the sort asks for its working memory
-        merged.sort(kind="stable")  # merges sorted runs in linear time
+        merged.sort()
+        while self._arrays and len(self._arrays[-1]) <= 2 * len(merged):
+            merged = np.concatenate([merged, self._arrays.pop()])
+            merged.sort(kind="stable")  # merges sorted runs in linear time
         self._arrays.append(merged)
 
 
-def hash_keys(keys: Sequence[str | bytes]) -> np.ndarray:
+def hash_keys(keys: Sequence[str]) -> np.ndarray:
     """The `hash64` of each key, `(len(keys),)`, uint64."""
     return np.frombuffer(b"".join(map(_digest, keys)), dtype="<u8").astype(np.uint64, copy=False)
