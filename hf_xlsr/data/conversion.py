@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,14 @@ from hf_xlsr.data.encoding import (
     check_tokenizers,
 )
 from hf_xlsr.data.label_tasks import check_framing
-from hf_xlsr.data.preparation import open_rows, read_json
+from hf_xlsr.data.preparation import open_rows
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.raw_rows import (
     UNNAMED,
     RowReader,
     class_names,
+    has_stream,
     open_datasets,
     open_reader,
     with_neighbours,
@@ -45,7 +48,7 @@ from hf_xlsr.data.raw_rows import (
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.files import read_json, write_json
 from hf_xlsr.utils.hashing import address_of, address_of_rows, cached
 from hf_xlsr.utils.tasks import Task, runner_of
 
@@ -63,15 +66,12 @@ _KINDS = {
     "texts": TEXTS,
     "inference": NLI,
     "running text": SENTENCES,
-    "labelled pairs": LABELLED["pair"],
-    "labelled texts": LABELLED["single"],
 }
 _PREPARED: dict[str, type[PreparedRows]] = {
     "pairs": PreparedPairs,
     "taught pairs": PreparedPairs,
     "running text": PreparedRunningText,
 }
-_LABELLED_FORMS = ("labelled pairs", "labelled texts")
 
 
 class DataConverter:
@@ -179,7 +179,8 @@ class DataConverter:
             if keep_unlabelled and "label" not in dataset.column_names:
                 dataset = dataset.add_column("label", [-1] * len(dataset))
             datasets.append(dataset)
-            tokenised.append(self._tokenise_labelled(key, dataset, name, keep_unlabelled))
+            reader = self._labelled_reader(key, dataset, name, keep_unlabelled)
+            tokenised.append(self._tokenise(dataset, reader))
 
         rows, counts = _joined(tokenised)
         _warn_of_skipped(len(rows), datasets)
@@ -189,63 +190,56 @@ class DataConverter:
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
 
-    def _tokenise_labelled(
-        self, key: str, data: Dataset, name: str, keep_unlabelled: bool
-    ) -> tuple[Dataset, dict[str, int]]:
-        first_row = dict.fromkeys(data.column_names)
-        for form in _LABELLED_FORMS:
-            kind = _KINDS[form]
-            if not len(data) or kind.columns_of(first_row) is None:
+    def _labelled_reader(self, key: str, data: Dataset, name: str, keep_unlabelled: bool) -> RowReader:
+        for kind in LABELLED.values():
+            reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
+            if reader is None or not len(data):
                 continue
 
-            label = data.features["label"]
-            if label.dtype == "string":
+            dtype = data.features["label"].dtype
+            if dtype == "string":
                 raise XlsrError(f"`{name}` has labels of text. Number them: dataset.class_encode_column('label').")
-            if label.dtype.startswith("float"):
-                kind = replace(kind, kept={"label": "float32"})
-
+            if dtype.startswith("float"):
+                reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
             check_framing(self.tokenizers, len(kind.texts))
-            reader = open_reader(kind, first_row, key=key, keeps_unlabelled=keep_unlabelled)
-            assert reader is not None
-            return self._tokenise(data, reader)
+            return reader
 
-        expected = " or: ".join(_KINDS[form].accepted for form in _LABELLED_FORMS)
-        raise XlsrError(f"`{name}` must have rows of {expected}, got {len(data)} of {', '.join(data.column_names)}.")
+        raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
 
     def _convert(self, data: Any, name: str, *forms: str) -> Any:
         if hasattr(data, "lengths") or isinstance(data, StreamedRows):
             return data
 
-        opened = [self._open(key, dataset, forms, name) for key, dataset in open_datasets(data, name)]
-        if any(isinstance(dataset, IterableDataset) for _, dataset, _ in opened):
-            return StreamedRows([self._stream(dataset, reader) for _, dataset, reader in opened])
+        datasets: dict[str, list[tuple[Any, RowReader]]] = {form: [] for form in forms}
+        for key, dataset in open_datasets(data, name):
+            form, reader = self._open(key, dataset, forms, name)
+            datasets[form].append((dataset, reader))
+
+        if has_stream(data):
+            streams = chain.from_iterable(datasets.values())
+            return StreamedRows([self._stream(dataset, reader) for dataset, reader in streams])
 
         converted: list[PreparedRows] = []
         for form in forms:
-            datasets = [(dataset, reader) for form_of_dataset, dataset, reader in opened if form_of_dataset == form]
-            if datasets:
-                converted += self._prepare(form, datasets)
+            if datasets[form]:
+                converted.append(self._prepare(form, datasets[form]))
+        converted = [rows for rows in converted if len(rows)]
 
         if not converted:
             raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
-        if len(converted) > 1:
-            return ConcatenatedRows(converted)
-        return converted[0]
+        return ConcatenatedRows(converted) if len(converted) > 1 else converted[0]
 
-    def _prepare(self, form: str, datasets: Sequence[tuple[Dataset, RowReader]]) -> Iterator[PreparedRows]:
-        """The rows of all datasets of one form, if there are any."""
+    def _prepare(self, form: str, datasets: Sequence[tuple[Dataset, RowReader]]) -> PreparedRows:
+        """The rows of all datasets of one form."""
         rows, counts = _joined([self._tokenise(dataset, reader) for dataset, reader in datasets])
         if form != "running text":
             _warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
-        if len(rows):
-            prepared = _PREPARED.get(form, PreparedRows)(rows, counts)
-            if len(prepared):
-                yield prepared
+        return _PREPARED.get(form, PreparedRows)(rows, counts)
 
     def _open(
         self, key: str, data: Dataset | IterableDataset, forms: Sequence[str], name: str
-    ) -> tuple[str, Any, RowReader]:
-        """The form of a dataset, the dataset, and a reader of its rows."""
+    ) -> tuple[str, RowReader]:
+        """The form of a dataset, and a reader of its rows."""
         shown_name = f"`{name}` ('{key}')" if key else f"`{name}`"
         first_row: Mapping[str, Any] = next(iter(data), {})
         label = (data.features or {}).get("label")
@@ -255,11 +249,8 @@ class DataConverter:
             reader = open_reader(_KINDS[form], first_row, key=key, languages=self.languages, label_names=label_names)
             if reader:
                 self._check_languages(reader, data, first_row, shown_name)
-                return form, data, reader
-
-        expected = " or: ".join(_KINDS[form].accepted for form in forms)
-        columns = ", ".join(first_row) or "(none: it is empty)"
-        raise XlsrError(f"{shown_name} has the columns {columns}; expected {expected}.")
+                return form, reader
+        raise _unexpected_columns(shown_name, first_row, [_KINDS[form] for form in forms])
 
     def _check_languages(self, reader: RowReader, data: Any, first_row: Mapping[str, Any], shown_name: str) -> None:
         if not isinstance(self.tokenizers, Mapping) or reader.columns == ("translation",):
@@ -300,8 +291,7 @@ class DataConverter:
         return Stream(data, reader.stream, self._encoder(reader, kind), kind, size, reader.ordered)
 
     def _encoder(self, reader: RowReader, kind: RowKind) -> RowEncoder:
-        is_labelled = kind.texts in (LABELLED["pair"].texts, LABELLED["single"].texts) and "label" in kind.kept
-        encoder_class = LabelledEncoder if is_labelled else RowEncoder
+        encoder_class = LabelledEncoder if kind.is_sequence else RowEncoder
         return encoder_class(kind, self.tokenizers, self.max_length, self.prompts, bool(reader.negatives))
 
     @cached_property
@@ -330,9 +320,7 @@ def tokenise_rows(
             total.add(counts)
 
     write_json(folder / "report.json", total.report())
-    for task in _token_tasks(shards, len(rows)):
-        task.output.unlink()
-    shards.rmdir()
+    shutil.rmtree(shards)
 
 
 def _token_tasks(folder: Path, num_rows: int) -> Iterator[Task]:
@@ -361,6 +349,14 @@ def read_tokens(path: Path) -> tuple[list[pa.RecordBatch], dict[str, dict[str, i
             batches.append(batch)
             counts = json.loads(metadata[_COUNTS])
     return batches, counts
+
+
+def _unexpected_columns(shown_name: str, columns: Iterable[str], kinds: Iterable[RowKind]) -> XlsrError:
+    """The error for a dataset with other columns than those of some kinds of rows."""
+    expected = " or: ".join(kind.accepted for kind in kinds)
+    return XlsrError(
+        f"{shown_name} has the columns {', '.join(columns) or '(none: it is empty)'}; expected {expected}."
+    )
 
 
 def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dataset, dict[str, int]]:

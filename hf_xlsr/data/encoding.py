@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 from datasets import Features, Value
 from datasets import Sequence as ListOf
 
-from hf_xlsr.data.prompts import Prompts, PromptTable
-from hf_xlsr.data.seen import hash64
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.data.seen import hash_keys
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +29,9 @@ _WARN_SHARE = 0.05
 _MAX_SHARE = 0.3
 _MIN_TOKENS = 1000  # fewer tokens of a language are no evidence
 _ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
+
+
+_IDS = ListOf(Value("int32"))
 
 
 @dataclass(frozen=True)
@@ -58,19 +60,23 @@ class RowKind:
                 return text_names
         return None
 
+    @property
+    def is_sequence(self) -> bool:
+        """Whether a row is tokenised as one sequence, because a label is that of all its texts."""
+        return "label" in self.kept and self.texts != NLI.texts
+
     def text_features(self) -> Features:
         """Columns of a row before tokenisation."""
         return _features({**dict.fromkeys((*self.texts, *self.languages), "string"), **self.kept})
 
     def token_features(self, negatives: bool = False) -> Features:
         """Columns of a tokenised row, perhaps with hard negatives; `length` is that of its longest text."""
-        features: dict[str, Any] = {f"{text}_ids": ListOf(Value("int32")) for text in self.texts}
+        features: dict[str, Any] = {f"{text}_ids": _IDS for text in self.texts}
         features |= _features({**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"})
         if self.identities:
             features |= {f"{text}_text": Value("int64") for text in self.texts}
         if negatives:
-            features["negative_ids"] = ListOf(ListOf(Value("int32")))
-            features["negative_text"] = ListOf(Value("int64"))
+            features |= {"negative_ids": ListOf(_IDS), "negative_text": ListOf(Value("int64"))}
         return Features(features)
 
 
@@ -81,6 +87,12 @@ def _features(dtypes: Mapping[str, str]) -> Features:
 def row_columns(rows: Sequence[Row], names: Iterable[str]) -> dict[str, list[Any]]:
     """Some columns of rows: the values of all rows by name."""
     return {name: [row[name] for row in rows] for name in names}
+
+
+def column_rows(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
+    """The rows of columns of equal length."""
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
 
 
 PAIRS = RowKind(
@@ -135,12 +147,12 @@ class RowEncoder:
         kind: RowKind,
         tokenizers: Any,
         max_length: int,
-        prompts: PromptTable | Prompts = None,
-        negatives: bool = False,
+        prompts: PromptTable,
+        negatives: bool,
     ) -> None:
         self.kind = kind
         self.negatives = negatives
-        self.prompts = prompts if isinstance(prompts, PromptTable) else PromptTable().given(prompts)
+        self.prompts = prompts
         self.counts = TokenCounts(tokenizers, max_length)
 
     @property
@@ -160,24 +172,17 @@ class RowEncoder:
             ids_by_role.append(ids)
             columns[f"{role}_ids"] = ids
             if kind.identities:
-                columns[f"{role}_text"] = text_identities(texts).tolist()
+                columns[f"{role}_text"] = text_identities(texts)
 
         columns["length"] = [max(map(len, ids_of_row)) for ids_of_row in zip(*ids_by_role, strict=True)]
 
         if self.negatives:
-            columns |= self._encode_negatives(rows)
+            texts = list(chain.from_iterable(row["negatives"] for row in rows))
+            languages = [row["target_lang"] for row in rows for _ in row["negatives"]]
+            ids = iter(self._ids(texts, languages, "target"))
+            columns["negative_ids"] = [list(islice(ids, len(row["negatives"]))) for row in rows]
+            columns["negative_text"] = [text_identities(row["negatives"]) for row in rows]
         return columns
-
-    def _encode_negatives(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
-        counts = [len(row["negatives"]) for row in rows]
-        texts = list(chain.from_iterable(row["negatives"] for row in rows))
-        languages = list(chain.from_iterable(map(repeat, [row["target_lang"] for row in rows], counts)))
-        ids = iter(self._ids(texts, languages, "target"))
-        identities = iter(text_identities(texts).tolist())
-        return {
-            "negative_ids": [list(islice(ids, count)) for count in counts],
-            "negative_text": [list(islice(identities, count)) for count in counts],
-        }
 
     def _ids(self, texts: Sequence[str], languages: Sequence[str], role: str) -> list[list[int]]:
         prompts = {language: self.prompts.text(role=role, language=language) for language in set(languages)}
@@ -191,9 +196,8 @@ class LabelledEncoder(RowEncoder):
 
     @property
     def features(self) -> Features:
-        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.counts.tokenizers)}
-        dtypes = {"label": self.kind.kept["label"], "lang": "string", "length": "int32"}
-        return Features({**ids, **_features(dtypes)})
+        ids = dict.fromkeys(_id_columns(self.counts.tokenizers), _IDS)
+        return Features({**ids, **_features({**self.kind.kept, "lang": "string", "length": "int32"})})
 
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
         texts = list(row_columns(rows, self.kind.texts).values())
@@ -216,11 +220,12 @@ def encode_texts(
     options = {"return_attention_mask": False, "return_token_type_ids": len(columns) == 2, "verbose": False}
     encoded = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
 
-    def whole_rows(numbers: list[int]) -> Any:
-        full_sides = [[side[number] for number in numbers] for side in sides]
-        return tokenizer(*full_sides, truncation=False, **options)["input_ids"]
-
-    num_truncated = num_longer(encoded["input_ids"], max_length, whole_rows)
+    num_truncated = 0
+    full = _full_rows(encoded["input_ids"], max_length)
+    if full:
+        full_sides = [[side[number] for number in full] for side in sides]
+        whole = tokenizer(*full_sides, truncation=False, **options)["input_ids"]
+        num_truncated = _num_longer(whole, max_length)
     return {name: encoded[name] for name in columns}, num_truncated
 
 
@@ -228,9 +233,9 @@ def _id_columns(tokenizer: Any) -> list[str]:
     return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
 
 
-def text_identities(texts: Sequence[str]) -> np.ndarray:
-    """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts."""
-    return np.array(list(map(hash64, texts)), dtype=np.uint64).view(np.int64)
+def text_identities(texts: Sequence[str]) -> list[int]:
+    """`hash64` of each text as a signed number of 64 bits, to find equal texts."""
+    return hash_keys(texts).view(np.int64).tolist()
 
 
 def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
@@ -239,9 +244,7 @@ def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
         return
     for language in languages:
         if language not in tokenizers:
-            raise XlsrError(
-                f"language '{language}' of the training data has no tokenizer; {did_you_mean(language, tokenizers)}"
-            )
+            raise XlsrError(f"language '{language}' of the training data has no tokenizer.")
 
 
 TOKEN_COUNTS = ("num_truncated", "tokens", "unknown_tokens")
@@ -275,48 +278,45 @@ class TokenCounts:
         Mostly unknown tokens are an error.
         """
         check_tokenizers(self.tokenizers, set(languages))
-        result: list[list[int]] = [[] for _ in texts]
+        batches: dict[tuple[int, str], list[int]] = {}  # by tokenizer and prompt, the numbers of its texts
+        for number, language in enumerate(languages):
+            prompt = (prompts or {}).get(language, "")
+            batches.setdefault((id(self._tokenizer(language)), prompt), []).append(number)
 
-        for tokenizer, prompt, numbers in self._batches(languages, prompts or {}):
+        result: list[list[int]] = [[] for _ in texts]
+        for (_, prompt), numbers in batches.items():
+            tokenizer = self._tokenizer(languages[numbers[0]])
             batch = [texts[number] for number in numbers]
             ids = token_ids(tokenizer, batch, prompt, self.max_length)
-            whole_rows = partial(_whole_rows, tokenizer, batch, prompt)
-            self.counts["truncated"][""] += num_longer(ids, self.max_length, whole_rows)
             self._count(tokenizer, ids, [languages[number] for number in numbers])
+
+            full = _full_rows(ids, self.max_length)
+            if full:
+                whole = token_ids(tokenizer, [batch[number] for number in full], prompt, None)
+                self.counts["truncated"][""] += _num_longer(whole, self.max_length)
             for number, row in zip(numbers, ids, strict=True):
                 result[number] = row
 
         for language in set(languages):
             if self.counts["tokens"][language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
                 raise XlsrError(
-                    f"{self._share(language):.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
+                    f"more than {_MAX_SHARE:.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
                     "tokenizer of that language, or train one on text that includes it."
                 )
 
         return result
 
-    def _batches(self, languages: Sequence[str], prompts: Mapping[str, str]) -> Iterable[tuple[Any, str, list[int]]]:
-        """Each tokenizer and prompt, and the numbers of the texts that have both."""
-        has_many = isinstance(self.tokenizers, Mapping)
-        batches: dict[tuple[int, str], tuple[Any, str, list[int]]] = {}
-        for number, language in enumerate(languages):
-            tokenizer = self.tokenizers[language] if has_many else self.tokenizers
-            prompt = prompts.get(language, "")
-            _, _, numbers = batches.setdefault((id(tokenizer), prompt), (tokenizer, prompt, []))
-            numbers.append(number)
-        return batches.values()
+    def _tokenizer(self, language: str) -> Any:
+        return self.tokenizers[language] if isinstance(self.tokenizers, Mapping) else self.tokenizers
 
-    def _count(self, tokenizer: Any, ids: Sequence[Sequence[int]], languages: Sequence[str]) -> None:
-        frame: Sequence[int] = []
-        if not hasattr(tokenizer, "message_ids"):
-            frame = tokenizer([""], **_ENCODING)["input_ids"][0]
+    def _count(self, tokenizer: Any, ids: Sequence[list[int]], languages: Sequence[str]) -> None:
+        frame = [] if hasattr(tokenizer, "message_ids") else token_ids(tokenizer, [""], "", None)[0]
         unknown = tokenizer.unk_token_id
         for row, language in zip(ids, languages, strict=True):
             self.counts["tokens"][language] += len(row)
             self.counts["framing"][language] += len(frame)
             if unknown is not None:  # some tokenizers frame sentences with the unknown token
-                num_unknown = list(row).count(unknown) - list(frame).count(unknown)
-                self.counts["unknown"][language] += max(0, num_unknown)
+                self.counts["unknown"][language] += max(0, row.count(unknown) - frame.count(unknown))
 
     def report(self) -> dict[str, int]:
         """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
@@ -344,19 +344,10 @@ def token_ids(tokenizer: Any, texts: Sequence[str], prompt: str, max_length: int
     return list(map(list, encoded["input_ids"]))
 
 
-def num_longer(
-    ids: Sequence[Sequence[int]], max_length: int, whole_rows: Callable[[list[int]], Sequence[Sequence[int]]]
-) -> int:
-    """How many of the truncated rows `ids` were longer than `max_length`, which tokenizers do not report.
-
-    `whole_rows` tokenises the rows of some numbers without truncation.
-    """
-    # Only rows that fill the limit can be longer.
-    full = [number for number, row in enumerate(ids) if len(row) == max_length]
-    if not full:
-        return 0
-    return sum(len(row) > max_length for row in whole_rows(full))
+def _full_rows(ids: Sequence[Sequence[int]], max_length: int) -> list[int]:
+    """The numbers of the truncated rows that may have been longer, which tokenizers do not report."""
+    return [number for number, row in enumerate(ids) if len(row) == max_length]
 
 
-def _whole_rows(tokenizer: Any, texts: Sequence[str], prompt: str, numbers: Sequence[int]) -> list[list[int]]:
-    return token_ids(tokenizer, [texts[number] for number in numbers], prompt, None)
+def _num_longer(ids: Iterable[Sequence[int]], max_length: int) -> int:
+    return sum(len(row) > max_length for row in ids)

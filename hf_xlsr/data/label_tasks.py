@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from hf_xlsr.data.encoding import LABELLED, Row, RowKind, encode_texts, row_columns
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.data.encoding import LABELLED, Row, RowKind, column_rows, encode_texts, row_columns
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 SCORE_METRICS = ("pearson", "spearman")
@@ -42,8 +42,8 @@ class LabelledTask:
 
     def __post_init__(self) -> None:
         num_classes = len(self._numbers)
-        has_too_few = bool(self.labels) and (num_classes < 2 or num_classes < len(self.labels))
-        if bool(self.labels) == bool(self.scores) or has_too_few:
+        has_classes = num_classes > 1 and num_classes == len(self.labels)
+        if bool(self.labels) == bool(self.scores) or (self.labels and not has_classes):
             raise XlsrError(
                 f"task needs either two or more distinct `labels` or the lowest and highest of `scores`, got "
                 f"task.labels {list(self.labels)} and task.scores {self.scores}."
@@ -54,8 +54,9 @@ class LabelledTask:
         object.__setattr__(self, "metrics", tuple(self.metrics) or default)
 
         for name in self.metrics:
-            if name not in supported or (name == "f1" and num_classes != 2):
-                raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(supported)}.")
+            require_choice("task.metrics", name, supported)
+        if "f1" in self.metrics and num_classes != 2:
+            raise XlsrError(f"task.metrics: f1 needs two classes, got {num_classes}.")
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -78,24 +79,23 @@ class LabelledTask:
     def value(self, label: Any) -> int | float | None:
         """The number of a class by its name or number, or a score; None for no label, `ValueError` for an invalid one."""
         text = str(label).strip().lower()
-        number: int | float
-
+        lowest: float
+        highest: float
         if self.scores is not None:
-            if text in UNLABELLED - {"-1"}:
-                return None
-            number = float(text)
             lowest, highest = self.scores
+            unlabelled = UNLABELLED - {"-1"}
         else:
             class_name = SYNONYMS.get(text, text)
             if class_name in self._numbers:
                 return self._numbers[class_name]
-            digits = text.removesuffix(".0")
-            if digits in UNLABELLED:
-                return None
-            number = int(digits)
             lowest = 0
             highest = len(self.labels) - 1
+            unlabelled = UNLABELLED
+            text = text.removesuffix(".0")
 
+        if text in unlabelled:
+            return None
+        number = float(text) if self.scores else int(text)
         if not lowest <= number <= highest:
             raise ValueError(f"label {label!r} is out of range")
         return number
@@ -128,8 +128,7 @@ class LabelledSet:
         if key not in self._encoded:
             texts = row_columns(self.rows, self.task.columns)
             columns, _ = encode_texts(list(texts.values()), tokenizer, max_length)
-            encoded_rows = zip(*columns.values(), strict=True)
-            self._encoded[key] = [dict(zip(columns, row, strict=True)) for row in encoded_rows]
+            self._encoded[key] = list(column_rows(columns))
         return self._encoded[key]
 
 

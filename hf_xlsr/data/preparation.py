@@ -6,7 +6,6 @@ killed call resumes with the shards that are missing.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import write_json, write_text
+from hf_xlsr.utils.files import read_json, write_json, write_text
 from hf_xlsr.utils.hashing import address_of, cache_folder, cached, remembered_sha256, set_address
 from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
@@ -159,13 +158,13 @@ def write_judged(steps: Sequence[AnyStep], kind: RowKind, path: Path, rows: list
     features = kind.text_features()
     batch = pa.RecordBatch.from_pydict(row_columns(judged_rows, features), features.arrow_schema)
 
-    columns = {"_dropped_by": pa.array(verdicts.dropped_by)}
+    columns = {"_dropped_by": verdicts.dropped_by}
     for number in range(len(steps)):
-        columns[f"_changed_by_{number}"] = pa.array(verdicts.changed_by[:, number])
+        columns[f"_changed_by_{number}"] = verdicts.changed_by[:, number]
     for number, keys in verdicts.keys.items():
-        columns[f"_key_{number}"] = pa.array(keys)
+        columns[f"_key_{number}"] = keys
     for name, column in columns.items():
-        batch = batch.append_column(name, column)
+        batch = batch.append_column(name, pa.array(column))
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)
@@ -175,14 +174,13 @@ def read_judged(path: Path, num_steps: int) -> tuple[pa.RecordBatch, Verdicts]:
     """The rows and the verdicts that `write_judged` wrote."""
     with pa.memory_map(str(path)) as file:
         batch = pa.ipc.open_stream(file).read_next_batch()
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     changed_by = np.zeros((len(batch), num_steps), dtype=bool)
     keys: dict[int, np.ndarray] = {}
     for number in range(num_steps):
-        changed_by[:, number] = columns[f"_changed_by_{number}"].to_numpy(zero_copy_only=False)
-        if f"_key_{number}" in columns:
-            keys[number] = columns[f"_key_{number}"].to_numpy()
-    return batch, Verdicts(columns["_dropped_by"].to_numpy(), changed_by, keys)
+        changed_by[:, number] = batch[f"_changed_by_{number}"]
+        if f"_key_{number}" in batch.schema.names:
+            keys[number] = batch[f"_key_{number}"].to_numpy()
+    return batch, Verdicts(batch["_dropped_by"].to_numpy(), changed_by, keys)
 
 
 def source_content(source: Source) -> list[Any]:
@@ -196,8 +194,7 @@ def source_content(source: Source) -> list[Any]:
                 members = sorted(filter(Path.is_file, file.rglob("*")))
                 content += [(member.name, remembered_sha256(member)) for member in members]
             else:
-                revision = remembered_sha256(file) if file.is_file() else hub_revision(path)
-                content.append((file.name, revision))
+                content.append((file.name, remembered_sha256(file) if file.is_file() else hub_revision(path)))
     return content
 
 
@@ -207,13 +204,10 @@ def hub_revision(dataset: str | None) -> str | None:
         return None
     remembered = cache_folder() / "files" / address_of(dataset)
     try:
-        revision = HfApi().dataset_info(dataset, timeout=10).sha
+        revision = str(HfApi().dataset_info(dataset, timeout=10).sha)
         remembered.parent.mkdir(parents=True, exist_ok=True)
-        write_text(remembered, str(revision))
+        write_text(remembered, revision)
     except (OSError, ValueError):  # the reader reports it
-        return remembered.read_text("utf-8") if remembered.is_file() else None
-    return revision
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text("utf-8"))
+        if not remembered.is_file():
+            return None
+    return remembered.read_text("utf-8")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 
+from hf_xlsr.data.encoding import column_rows
 from hf_xlsr.data.sampling import ExampleKey, fetch_by_group
 
 Example = dict[str, Any]
@@ -225,11 +226,8 @@ def _pairs_of(ids: Sequence[list[int]], languages: Sequence[str], keys: Sequence
 
 def examples_of(columns: Mapping[str, Sequence[Any]], keys: Sequence[ExampleKey]) -> list[Example]:
     """Columns of a batch as one mapping per example, with its `index` and `epoch`."""
-    examples = []
-    for (epoch, index), *values in zip(keys, *columns.values(), strict=True):
-        example = dict(zip(columns, values, strict=True))
-        examples.append({**example, "index": index, "epoch": epoch})
-    return examples
+    rows = zip(column_rows(columns), keys, strict=True)
+    return [{**row, "index": index, "epoch": epoch} for row, (epoch, index) in rows]
 
 
 def _column(rows: Dataset, name: str) -> pa.ChunkedArray:

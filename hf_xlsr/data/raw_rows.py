@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise, repeat
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import langcodes
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, IterableDataset
 
-from hf_xlsr.data.encoding import LABELLED, NLI, PAIRS, UNDETERMINED, Row, RowKind, row_columns
+from hf_xlsr.data.encoding import NLI, PAIRS, UNDETERMINED, Row, RowKind, column_rows
 from hf_xlsr.data.label_tasks import NLI_TASK
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sentences import split_sentences
@@ -26,7 +26,7 @@ STREAMED_ROWS = 1000
 """First rows of all streams, of which the languages are those of a new model."""
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
-_LABELLED_TEXTS = (LABELLED["pair"].texts, LABELLED["single"].texts)
+
 
 Batch = Mapping[str, Sequence[Any]]
 
@@ -36,15 +36,14 @@ def open_datasets(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Da
     if isinstance(data, Mapping):
         splits = [inner_key for inner_key in data if str(inner_key).lower() in SPLITS]
         if len(splits) > 1:
-            raise XlsrError(f"`{name}` has the splits {', '.join(splits)}; choose one: dataset['{splits[0]}'].")
+            raise XlsrError(f"`{name}` has the splits {', '.join(splits)}; choose one.")
         for inner_key, dataset in data.items():
             yield from open_datasets(dataset, name, key if inner_key in splits else str(inner_key))
     elif isinstance(data, Dataset | IterableDataset):
         yield key, data.with_format(None)
     elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
-        names = list(dict.fromkeys(chain.from_iterable(data)))
-        rows = [{**dict.fromkeys(names), **row} for row in data]
-        yield key, Dataset.from_dict(row_columns(rows, names))
+        names = dict.fromkeys(chain.from_iterable(data))
+        yield key, Dataset.from_dict({name: [row.get(name) for row in data] for name in names})
     else:
         raise XlsrError(f"`{name}` must be datasets, a list of dicts, or a dict of these, got {type(data).__name__}.")
 
@@ -170,10 +169,9 @@ class RowReader:
                 yield from self._sentences(row, batch.get("continues"), number)
                 continue
 
-            texts = [row[name] for name in self.kind.texts]
-            if "label" in self.kind.kept and self.kind.texts in _LABELLED_TEXTS:
-                row |= {name: text or "" for name, text in zip(self.kind.texts, texts, strict=True)}
-            elif not all(map(_is_filled, texts)):
+            texts = {name: row[name] or "" for name in self.kind.texts}
+            row |= texts
+            if not self.kind.is_sequence and not all(map(str.strip, texts.values())):
                 continue
 
             if self.negatives:
@@ -205,27 +203,25 @@ class RowReader:
             yield from map(self._translation, batch["translation"])
             return
 
-        values: dict[str, Iterable[Any]] = {}
+        columns: dict[str, Sequence[Any]] = {}
         for name, column in zip(self.kind.texts, self.columns, strict=True):
-            values[name] = batch[column]
+            columns[name] = batch[column]
         for name, default in zip(self.kind.languages, self.languages, strict=True):
-            values[name] = repeat(default)
-            if name in batch:
-                values[name] = [language or default for language in batch[name]]
-        for row in zip(*values.values(), strict=False):
-            yield dict(zip(values, row, strict=True))
+            languages = batch.get(name) or [None] * len(batch[self.columns[0]])
+            columns[name] = [language or default for language in languages]
+        yield from column_rows(columns)
 
     def _translation(self, texts: Mapping[str, Any] | None) -> Row:
         filled_texts = {language: text for language, text in (texts or {}).items() if text}
-        if set(self.languages) <= set(filled_texts):
-            source, target = self.languages
-        elif len(filled_texts) == 2:
-            source, target = filled_texts
-        elif len(filled_texts) < 2:
+        languages = self.languages
+        if not set(languages) <= set(filled_texts):
+            languages = tuple(filled_texts)
+        if len(languages) < 2:
             return dict.fromkeys((*PAIRS.texts, *PAIRS.languages))
-        else:
-            names = ", ".join(filled_texts)
-            raise XlsrError(f"`translation` has the languages {names}; choose two with `languages`.")
+        if len(languages) > 2:
+            raise XlsrError(f"`translation` has the languages {', '.join(languages)}; choose two with `languages`.")
+
+        source, target = languages
 
         return {
             "source": filled_texts[source],
@@ -248,9 +244,7 @@ class RowReader:
         return -1 if is_class else math.nan
 
     def _sentences(self, row: Row, continues: Any, number: int) -> Iterator[Row]:
-        text = row["text"]
-        if not _is_filled(text):
-            text = ""
+        text = row["text"] if _is_filled(row["text"]) else ""
         if not self.documents:
             yield {**row, "text": text, "continues": bool(continues[number])}
             return
@@ -266,15 +260,15 @@ class RowReader:
             columns = [batch.get(name, missing) for name in ("text", "document", "lang", "position")]
             for text, document, row_language, position in zip(*columns, strict=True):
                 language = row_language or self.languages[0]
+                next_position = None
                 if position is not None:
                     position = int(position)
+                    next_position = position + 1
 
                 follows = document is not None and expected == (document, language, position)
                 if follows and _is_filled(text_before) and _is_filled(text):
                     yield {"first": text_before, "second": text, "lang": language}
-
                 text_before = text
-                next_position = None if position is None else position + 1
                 expected = (document, language, next_position)
 
 
@@ -288,47 +282,47 @@ def open_reader(
     keeps_unlabelled: bool = False,
 ) -> RowReader | None:
     """A reader for rows like the first one; None if they lack the columns of the kind."""
+    languages = tuple(languages or ())
     columns = kind.columns_of(first_row)
-    if kind.texts != PAIRS.texts:
+    if kind.texts == PAIRS.texts:
+        pair = _key_languages(key, languages)
+        if pair is None and len(languages) == 2:
+            pair = languages
+        if columns is None and isinstance(first_row.get("translation"), Mapping):
+            columns = ("translation",)
         if columns is None:
-            return None
-        language = UNDETERMINED
-        if langcodes.tag_is_valid(key):
-            language = key
-        elif languages and len(languages) == 1:
-            language = languages[0]
+            columns = _language_columns(first_row, pair or languages)
+            pair = columns
 
-        return RowReader(
-            kind,
-            columns,
-            (language,),
-            label_names=tuple(label_names),
-            documents="document" not in first_row and "place" not in first_row,
-            keeps_unlabelled=keeps_unlabelled,
-        )
-
-    pair = _key_languages(key, languages)
-    if pair is None and languages and len(languages) == 2:
-        pair = tuple(languages)
-    if columns is None and isinstance(first_row.get("translation"), Mapping):
-        columns = ("translation",)
-    if columns is None:
-        pair = columns = _language_columns(first_row, pair or languages or ())
+        negatives = tuple(filter(re.compile(r"negatives?(_\d+)?").fullmatch, first_row))
+        return RowReader(kind, columns, pair or UNNAMED, negatives) if columns else None
 
     if columns is None:
         return None
-    negatives = tuple(filter(re.compile(r"negatives?(_\d+)?").fullmatch, first_row))
-    return RowReader(kind, columns, pair or UNNAMED, negatives)
+    language = UNDETERMINED
+    if langcodes.tag_is_valid(key):
+        language = key
+    elif len(languages) == 1:
+        language = languages[0]
+    return RowReader(
+        kind,
+        columns,
+        (language,),
+        label_names=tuple(label_names),
+        documents="document" not in first_row and "place" not in first_row,
+        keeps_unlabelled=keeps_unlabelled,
+    )
 
 
-def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...] | None:
+def _key_languages(key: str, languages: Sequence[str]) -> tuple[str, ...] | None:
     """The two languages in the name of a dataset, such as `en-de` or `eng_Latn-zho_Hans`."""
-    tags = key.split("-")
-    pairs = [("-".join(tags[:end]), "-".join(tags[end:])) for end in range(1, len(tags))]
-    for pair in pairs:
-        if set(pair).issubset(languages or ()):
+    valid_pairs: list[tuple[str, ...]] = []
+    for hyphen in re.finditer("-", key):
+        pair = (key[: hyphen.start()], key[hyphen.end() :])
+        if set(pair).issubset(languages):
             return pair
-    valid_pairs = [pair for pair in pairs if all(map(langcodes.tag_is_valid, pair))]
+        if all(map(langcodes.tag_is_valid, pair)):
+            valid_pairs.append(pair)
     return valid_pairs[0] if len(valid_pairs) == 1 else None
 
 

@@ -54,6 +54,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         partial.write_text(text, "utf-8")
 
 
+def read_json(path: str | os.PathLike[str]) -> Any:
+    return json.loads(Path(path).read_text("utf-8"))
+
+
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False))
 
