@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hf_xlsr.data.label_tasks import check_framing
 from hf_xlsr.data.masking import MaskDrawer, counter_uniform, mask_token_id
 from hf_xlsr.data.tokenization import punctuation_ids
 from hf_xlsr.losses.cross_entropy import IGNORE
@@ -37,15 +38,15 @@ def pad_rows(
     The rounded length is at most `limit`, unless a row is longer: an encoder may have no more positions.
     """
     lengths = np.array(list(map(len, rows)))
-    longest = max(1, int(lengths.max(initial=1)))
+    longest = int(lengths.max(initial=1))
     width = -(-longest // multiple_of) * multiple_of
     if limit is not None:
         width = max(longest, min(width, limit))
 
-    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    is_token = np.arange(width) < lengths[:, None]
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-    ids[mask.astype(bool)] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
-    return ids, mask
+    ids[is_token] = np.fromiter(chain.from_iterable(rows), np.int64)
+    return ids, is_token.astype(np.int64)
 
 
 def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) -> list[int]:
@@ -75,10 +76,13 @@ def _arrays(batch: Batch, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Padding:
-    """Truncates rows to `max_length` ids and pads them to a multiple of `pad_to_multiple_of` (8 suits tensor cores)."""
+    """Truncates rows to `max_length` ids and pads them to a multiple of `pad_to_multiple_of` (8 suits tensor cores).
 
-    def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:
-        self.pad_id = pad_id
+    `pad_id` is the padding token; where each language has an encoder of its own, that of each.
+    """
+
+    def __init__(self, pad_id: int | Mapping[str, int], *, max_length: int = 200, pad_to_multiple_of: int = 1) -> None:
+        self.pad_id: Any = pad_id
         self.max_length = max_length
         self.pad_to_multiple_of = pad_to_multiple_of
 
@@ -102,10 +106,9 @@ class _Padding:
 
     def negatives(self, features: Features, pad_id: int | None = None) -> Batch:
         """The hard negatives of all rows, row by row; rows may have any number of them."""
-        rows: list[Sequence[int]] = []
-        for feature in features:
-            rows += map(self.truncated, feature.get("negative_ids") or ())
-        return self.padded(rows, "negative_", pad_id) if rows else {}
+        rows = chain.from_iterable(feature.get("negative_ids") or () for feature in features)
+        truncated = list(map(self.truncated, rows))
+        return self.padded(truncated, "negative_", pad_id) if truncated else {}
 
     def masked(
         self, masks: MaskDrawer, batch: Batch, prefix: str, keys: Keys, first_draw: int
@@ -272,23 +275,23 @@ class CmlmCollator(_Padding):
         mlm_probability: float = 80 / 256,
         seed: int = 1,
         max_length: int = 256,
-        **padding: Any,
+        pad_to_multiple_of: int = 1,
     ) -> None:
-        super().__init__(tokenizer.pad_token_id, max_length=max_length, **padding)
+        super().__init__(tokenizer.pad_token_id, max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
         self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed, exact=True)
         self.seed = seed
 
     def __call__(self, features: Features) -> Batch:
         keys = _keys(features)
+        first = self.column(features, "first_ids")
+        second = self.column(features, "second_ids")
         # The first draw of an example is its order; three draws per position follow.
-        swapped = counter_uniform(self.seed, *keys, 0) < 0.5
-        pairs = []
-        for feature, swap in zip(features, swapped, strict=True):
-            if swap:
-                feature = {"first_ids": feature["second_ids"], "second_ids": feature["first_ids"]}
-            pairs.append(feature)
+        for number in np.flatnonzero(counter_uniform(self.seed, *keys, 0) < 0.5):
+            swapped = first[number]
+            first[number] = second[number]
+            second[number] = swapped
 
-        batch = {**self.side(pairs, "first"), **self.side(pairs, "second")}
+        batch = {**self.padded(first, "first_"), **self.padded(second, "second_")}
         batch["second_input_ids"], batch["labels"] = self.masked(self.masks, batch, "second_", keys, 1)
         if (batch["labels"] == IGNORE).all():
             raise XlsrError(
@@ -319,14 +322,16 @@ class HictlCollator(_Padding):
     """
 
     def __init__(
-        self, tokenizer: Any, *, mlm_probability: float = 0.15, seed: int = 1, max_length: int = 128, **padding: Any
+        self,
+        tokenizer: Any,
+        *,
+        mlm_probability: float = 0.15,
+        seed: int = 1,
+        max_length: int = 128,
+        pad_to_multiple_of: int = 1,
     ) -> None:
-        framed = tokenizer("a")["input_ids"]
-        if len(framed) < 3 or not {framed[0], framed[-1]} <= set(tokenizer.all_special_ids):
-            raise XlsrError(
-                "hierarchical contrast needs special tokens around a sentence; set tokenizer.frame to true."
-            )
-        super().__init__(tokenizer.pad_token_id, max_length=max_length, **padding)
+        check_framing(tokenizer, 2)
+        super().__init__(tokenizer.pad_token_id, max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
         self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
         self.seed = seed
 
@@ -339,13 +344,14 @@ class HictlCollator(_Padding):
             if "target_ids" in feature:
                 x = self.truncated(feature["source_ids"])
                 y = self.truncated(feature["target_ids"])
+                lm_rows.append(join_sides(x, y, self.max_length))
             else:
                 x = self.truncated(feature["text_ids"])
                 y = self._reordered(x, feature)
+                lm_rows.append(x)
             first.append(x)
             second.append(y)
             joint.append(join_sides(x, y, self.max_length))
-            lm_rows.append(joint[-1] if "target_ids" in feature else x)
 
         batch = {**self.padded(first + second), **self.padded(joint, "joint_"), **self.padded(lm_rows, "lm_")}
         batch["lm_input_ids"], batch["lm_labels"] = self.masked(
@@ -360,21 +366,10 @@ class HictlCollator(_Padding):
         return [ids[0], *inner[np.argsort(draws)].tolist(), ids[-1]]
 
 
-class _LanguageSides(_Padding):
-    """Pads the sides of pairs; `pad_ids` is one padding token, or maps each language to that of its encoder."""
-
-    def __init__(self, pad_ids: Mapping[str, int] | int, *, max_length: int = 200, **padding: Any) -> None:
-        self.pad_ids = pad_ids
-        super().__init__(pad_ids if isinstance(pad_ids, int) else 0, max_length=max_length, **padding)
-
-    def pad_of(self, language: str) -> int:
-        return self.pad_ids if isinstance(self.pad_ids, int) else self.pad_ids[language]
-
-
-class DualCollator(_LanguageSides):
+class DualCollator(_Padding):
     """Pads the sources and the targets of one language pair separately, for one encoder each.
 
-    Features are those of `PreparedPairs`; `pad_ids` maps languages to their padding tokens.
+    Features are those of `PreparedPairs`; `pad_id` maps languages to their padding tokens.
 
     Returns:
         `source_input_ids`, `source_attention_mask`, `target_input_ids`, `target_attention_mask`, each
@@ -386,15 +381,15 @@ class DualCollator(_LanguageSides):
 
     def __call__(self, features: Features) -> Batch:
         source, target = _only({(feature["source_lang"], feature["target_lang"]) for feature in features})
-        batch = self.negatives(features, self.pad_of(target))
+        batch = self.negatives(features, self.pad_id[target])
         if batch:
             texts = chain.from_iterable(feature.get("negative_text") or () for feature in features)
             batch["negative_texts"] = torch.tensor(list(texts))
 
         return {
             **batch,
-            **self.side(features, "source", self.pad_of(source)),
-            **self.side(features, "target", self.pad_of(target)),
+            **self.side(features, "source", self.pad_id[source]),
+            **self.side(features, "target", self.pad_id[target]),
             "source_texts": _stacked(features, "source_text"),
             "target_texts": _stacked(features, "target_text"),
             "examples": _stacked(features, "index"),
@@ -403,8 +398,8 @@ class DualCollator(_LanguageSides):
         }
 
 
-class NliCollator(_LanguageSides):
-    """Pads premises and hypotheses, all of one language where each has its own encoder and `pad_ids` is a mapping.
+class NliCollator(_Padding):
+    """Pads premises and hypotheses, all of one language where each has its own encoder and `pad_id` is a mapping.
 
     Returns:
         `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask`, each
@@ -415,9 +410,9 @@ class NliCollator(_LanguageSides):
     def __call__(self, features: Features) -> Batch:
         batch: Batch = {"labels": _stacked(features, "label")}
         pad_id = self.pad_id
-        if not isinstance(self.pad_ids, int):
+        if isinstance(pad_id, Mapping):
             (batch["lang"],) = _only({(feature["lang"],) for feature in features})
-            pad_id = self.pad_of(batch["lang"])
+            pad_id = pad_id[batch["lang"]]
         return {**self.side(features, "premise", pad_id), **self.side(features, "hypothesis", pad_id), **batch}
 
 

@@ -52,10 +52,8 @@ class PreparedRows(_KeyedRows):
         self.rows = rows.remove_columns("length").with_format(None)
         self.lengths = np.asarray(_column(rows, "length"))
 
-        names = ["lang"]
-        if "target_lang" in rows.column_names:
-            names = ["source_lang", "target_lang"]
-        self.group_names, self.groups = _grouped([_column(rows, name) for name in names])
+        languages = [_column(rows, name) for name in ("lang", "source_lang", "target_lang") if name in rows.features]
+        self.group_names, self.groups = _grouped(languages)
         self.languages = [group[-1] for group in self.group_names]
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
@@ -114,7 +112,6 @@ class PreparedRunningText(PreparedRows):
     Args:
         rows: Sentences in document order: `text_ids`, `length` (0 is a gap), `lang` and `continues` (whether the next row
             is the next sentence of the document).
-        tokenizer: The tokenizer of all languages; None where each has its own.
 
     Examples:
         >>> rows = {"text_ids": [[4], [5, 6], [7], [8], [9]], "length": [1, 2, 1, 1, 1]}
@@ -123,9 +120,8 @@ class PreparedRunningText(PreparedRows):
         {'first_ids': [5, 6], 'second_ids': [7], 'lang': 'en', 'index': 1, 'epoch': 0}
     """
 
-    def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None, tokenizer: Any = None) -> None:
+    def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None) -> None:
         super().__init__(rows, report)
-        self.tokenizer = tokenizer
         self.row_lengths = self.lengths
         self.row_groups = self.groups
 
@@ -239,7 +235,8 @@ def _grouped(columns: Sequence[pa.ChunkedArray]) -> tuple[list[tuple[str, ...]],
     """The distinct rows of some columns, sorted, and the number of each row's."""
     codes = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        names = pa.array(sorted(column.unique().to_pylist()))
+        names = column.unique().sort()
         codes = codes * len(names) + np.asarray(pc.index_in(column, value_set=names))
     _, first_rows, groups = np.unique(codes, return_index=True, return_inverse=True)
-    return [tuple(column[row].as_py() for column in columns) for row in first_rows.tolist()], groups
+    names_by_column = [column.take(first_rows).to_pylist() for column in columns]
+    return list(zip(*names_by_column, strict=True)), groups

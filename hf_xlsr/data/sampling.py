@@ -140,20 +140,23 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         if self.homogeneous:
             self._skip_small()
         if not len(self):
-            languages = " of one language pair" if self.homogeneous else ""
-            raise XlsrError(
-                f"no batch of {self.global_batch:,} examples{languages} can be made of the {len(self.lengths):,} of the "
-                f"training data; lower {self.batch_option}."
+            where = (
+                "single language pairs of the training data do not" if self.homogeneous else "the training data do not"
             )
+            raise XlsrError(f"{where} fill a batch of {self.global_batch:,} examples; lower {self.batch_option}.")
 
     def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""
         counts = np.array(self.counts)
         is_small = (counts > 0) & (counts < self.global_batch)  # a group may have no examples
         if is_small.any() and self.process_index == 0:
-            num_skipped = counts[is_small].sum()
-            what = f"{is_small.sum()} of {np.count_nonzero(counts)} language pairs ({num_skipped:,} examples)"
-            logger.warning("%s are skipped: each has fewer than the %s of one batch.", what, f"{self.global_batch:,}")
+            logger.warning(
+                "%d of %d language pairs (%d examples) are skipped: each has fewer than the %d of one batch.",
+                is_small.sum(),
+                np.count_nonzero(counts),
+                counts[is_small].sum(),
+                self.global_batch,
+            )
         self.counts = np.where(is_small, 0, counts).tolist()
 
     def set_epoch(self, epoch: int) -> None:
@@ -161,16 +164,15 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        if self.homogeneous:
-            return sum(count // self.global_batch for count in self.counts)
-        return sum(self.counts) // self.global_batch
+        sizes = self.counts if self.homogeneous else [sum(self.counts)]
+        return sum(size // self.global_batch for size in sizes)
 
     def __iter__(self) -> Iterator[list[ExampleKey]]:
         epoch = self.epoch
         rng = np.random.default_rng([self.seed, epoch])
-        groups = np.flatnonzero(self.counts).tolist()
-        groups_of_splits = [[group] for group in groups] if self.homogeneous else [groups]
-        splits = [_Split(self, split_groups, epoch, rng) for split_groups in groups_of_splits]
+        groups = np.flatnonzero(self.counts)
+        groups_of_splits = groups[:, None] if self.homogeneous else groups[None]
+        splits = [_Split(self, split_groups.tolist(), epoch, rng) for split_groups in groups_of_splits]
         ends = np.cumsum([len(split.orders) for split in splits])
 
         for position in rng.permutation(ends[-1]):
@@ -317,9 +319,7 @@ class MultiTaskDataset(Dataset):
 
     def _fetch(self, task: str, keys: Sequence[Any]) -> list[dict[str, Any]]:
         """The features of one task."""
-        data = self.datasets[task]
-        features = data.__getitems__(keys) if hasattr(data, "__getitems__") else [data[key] for key in keys]
-        return [{TASK: task, **feature} for feature in features]
+        return [{TASK: task, **feature} for feature in self.datasets[task].__getitems__(keys)]
 
 
 def fetch_by_group(
