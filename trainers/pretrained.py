@@ -12,8 +12,9 @@ from torch import nn
 from transformers import set_seed
 
 from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.data.tokenization import load_tokenizer
 from hf_xlsr.encoders.assembly import MessageTokenizer, SentenceEncoder, text_tokenizer
-from hf_xlsr.encoders.reading import find_model, read_encoder, read_tokenizer, saved_tokenizers
+from hf_xlsr.encoders.reading import find_model, read_encoder, saved_tokenizers
 from hf_xlsr.encoders.stock import check_token_ids, set_pad_token, usable_length, vocab_size_of
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.dual_momentum import DualMomentumModel
@@ -36,7 +37,7 @@ def is_own(model: Any) -> bool:
 
 def own_tokenizer(model: Any) -> Any:
     """The tokenizer in the place that the encoder of one of our models was loaded from."""
-    return read_tokenizer(base_model(model).encoder.name_or_path, "processing_class")
+    return load_tokenizer(base_model(model).encoder.name_or_path, "processing_class")
 
 
 def saved_model(model: Any, model_class: Any) -> tuple[Any, Any] | None:
@@ -88,7 +89,7 @@ def dual_model_and_tokenizers(
             return model, dict(tokenizers)
         trained = base_model(model)
         encoders = trained.encoders.items()
-        own_tokenizers = {name: read_tokenizer(encoder.name_or_path, "tokenizers") for name, encoder in encoders}
+        own_tokenizers = {name: load_tokenizer(encoder.name_or_path, "tokenizers") for name, encoder in encoders}
         return model, by_language(trained, own_tokenizers)
     saved = saved_model(model, DualMomentumModel)
     if saved is not None:

@@ -116,15 +116,15 @@ def _copy_card(run: Path, folder: Path) -> None:
 
 def _tokenizer(folders: list[str] | None) -> Any:
     """The tokenizer of `--tokenizer`, or one for each language; None if it is not given."""
-    from hf_xlsr.encoders.reading import read_tokenizer
+    from hf_xlsr.data.tokenization import load_tokenizer
 
     if not folders:
         return None
     first = folders[0]
     if len(folders) == 1 and ("=" not in first or Path(first).exists()):
-        return read_tokenizer(first, "--tokenizer")
+        return load_tokenizer(first, "--tokenizer")
     folder_of_language = parse_named(folders, "--tokenizer")
-    return {language: read_tokenizer(folder, "--tokenizer") for language, folder in folder_of_language.items()}
+    return {language: load_tokenizer(folder, "--tokenizer") for language, folder in folder_of_language.items()}
 
 
 @dataclass(kw_only=True)

@@ -45,6 +45,7 @@ LETTER_STEP = 1e-4
 # Digits of a score that are kept: SentencePiece's float32 has no more, and the digits that vary come later.
 SCORE_DIGITS = 6
 BATCH = 1000
+TRIMMED_MODELS = ("Unigram", "WordPiece", "BPE")
 # Prefix of a token that begins a word (SentencePiece), or that does not (WordPiece).
 MARKS = ("▁", "##")
 
@@ -240,15 +241,16 @@ def trim_vocabulary(
         >>> whole.convert_ids_to_tokens(ids) == small.convert_ids_to_tokens(range(len(small)))
         True
     """
-    spec = json.loads(tokenizer.backend_tokenizer.to_str()) if getattr(tokenizer, "is_fast", False) else {}
-    kind = spec.get("model", {}).get("type")
-    if kind not in ("Unigram", "WordPiece", "BPE"):
-        raise XlsrError(
-            f"tokenizer model must be Unigram, WordPiece or BPE to trim its vocabulary, got {kind or 'a slow tokenizer'}."
-        )
-    first = _used_tokens(tokenizer, always) if always else Counter[int]()
-    used = first + _used_tokens(tokenizer, texts)
-    rows = sorted(_tokens_to_keep(tokenizer, spec, first, used, vocab_size))
+    if not getattr(tokenizer, "is_fast", False):
+        raise XlsrError(f"the tokenizer must be a fast one, got a {type(tokenizer).__name__}.")
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    require_choice("tokenizer model", spec["model"]["type"], TRIMMED_MODELS)
+
+    first = _used_tokens(tokenizer, always)
+    used = _used_tokens(tokenizer, texts)
+    if not used:
+        raise XlsrError("the sources of the vocabulary have no text.")
+    rows = sorted(_tokens_to_keep(tokenizer, spec, first, first + used, vocab_size))
 
     new_ids = {old: new for new, old in enumerate(rows)}
     spec["model"] = _trimmed_model(spec["model"], new_ids)
@@ -308,26 +310,30 @@ def _trimmed_model(model: Mapping[str, Any], new_ids: Mapping[int, int]) -> dict
     vocab_ids = {name: new_ids[old] for name, old in model["vocab"].items() if old in new_ids}
     trimmed = {**model, "vocab": vocab_ids}
     if model["type"] == "BPE":
-        trimmed["merges"] = [pair for pair in _merges(model) if {*pair, "".join(pair)} <= vocab_ids.keys()]
+        merges = _merges(model)
+        trimmed["merges"] = [
+            (left, right) for left, right in merges if {left, right, left + right} <= vocab_ids.keys()
+        ]
     return trimmed
 
 
-def _merges(model: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The merges of a BPE model; none of another one."""
-    merges = model.get("merges", ())
-    return [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
+    return list(map(tuple, model.get("merges", ())))
 
 
 def _merged(name: str, ranks: Mapping[tuple[str, ...], int]) -> set[str]:
     """The tokens that a BPE tokenizer makes on its way to a token, which cannot be made without them."""
     symbols = list(name)
     tokens = {name}
-    while pairs := [pair for pair in pairwise(symbols) if pair in ranks]:
-        best = min(pairs, key=ranks.__getitem__)
-        position = list(pairwise(symbols)).index(best)
-        symbols[position : position + 2] = ["".join(best)]
+    while True:
+        pair_ranks = [ranks.get(pair, len(ranks)) for pair in pairwise(symbols)]
+        best = min(pair_ranks, default=len(ranks))
+        if best == len(ranks):
+            return tokens
+        position = pair_ranks.index(best)
+        symbols[position : position + 2] = ["".join(symbols[position : position + 2])]
         tokens.add(symbols[position])
-    return tokens
 
 
 def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
@@ -336,8 +342,6 @@ def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
     for batch in iter(lambda: list(islice(stream, BATCH)), []):
         ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
         used.update(chain.from_iterable(ids))
-    if not used:
-        raise XlsrError("the sources of the vocabulary have no text.")
     return used
 
 
@@ -348,10 +352,9 @@ def _renumber(processor: Any, new_ids: Mapping[int, int]) -> None:
         _renumber(step, new_ids)
     for token in processor.get("special_tokens", {}).values():
         token["ids"] = [new_ids[old] for old in token["ids"]]
-    for end in ("cls", "sep"):
-        if end in processor:
-            name, old = processor[end]
-            processor[end] = [name, new_ids[old]]
+    for end in {"cls", "sep"} & processor.keys():
+        name, old = processor[end]
+        processor[end] = [name, new_ids[old]]
 
 
 def tokenizer_hash(tokenizers: Any) -> str | None:
@@ -376,12 +379,20 @@ def _tokenizer_state(tokenizer: Any) -> Any:
     return options, hashlib.sha256(backend.to_str().encode()).hexdigest()
 
 
-def load_tokenizer(path: str, key: str) -> Any:
-    """Loads the tokenizer of a folder or Hub id; `key` is the name of the option in errors."""
+def check_tokenizer_files(tokenizer: Any) -> None:
+    """Raises for a tokenizer without words: transformers makes one of its special tokens where the files are missing."""
+    if tokenizer is not None and len(tokenizer.get_vocab()) - len(tokenizer.get_added_vocab()) <= 1:
+        raise XlsrError("the files of the tokenizer are missing.")
+
+
+def load_tokenizer(path: str, place: str = "tokenizer") -> Any:
+    """The tokenizer of a folder or Hub id; `place` names the option in errors."""
     try:
-        return load_auto(AutoTokenizer, path)
-    except (OSError, ValueError) as error:
-        raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
+        tokenizer = load_auto(AutoTokenizer, path)
+        check_tokenizer_files(tokenizer)
+    except (OSError, ValueError, KeyError) as error:
+        raise XlsrError(f"`{place}`: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
+    return tokenizer
 
 
 def trained_tokenizer(

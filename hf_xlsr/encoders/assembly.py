@@ -19,7 +19,8 @@ from sentence_transformers.util import load_file_path
 from torch import nn
 
 from hf_xlsr.data.prompts import PromptTable
-from hf_xlsr.encoders.stock import add_pooler, check_tokenizer_files, longest_text, missing_weights, set_pad_token
+from hf_xlsr.data.tokenization import check_tokenizer_files
+from hf_xlsr.encoders.stock import add_pooler, longest_text, missing_weights, set_pad_token
 from hf_xlsr.utils.auto_classes import quiet_loading
 from hf_xlsr.utils.errors import XlsrError, require_choice
 

@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.util import load_file_path
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.sources import expand
+from hf_xlsr.data.tokenization import load_tokenizer
 from hf_xlsr.encoders.assembly import (
     MODULES_FILE,
     EncoderPart,
@@ -29,7 +30,6 @@ from hf_xlsr.encoders.assembly import (
 )
 from hf_xlsr.encoders.heads import head_config
 from hf_xlsr.encoders.stock import (
-    check_tokenizer_files,
     encoder_from_pretrained,
     longest_text,
     no_pooler,
@@ -166,22 +166,12 @@ def _join(encoders: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
     return SentenceEncoder(by_language, settings)
 
 
-def read_tokenizer(path: str, place: str = "tokenizer") -> Any:
-    """The tokenizer of a folder or Hub id."""
-    try:
-        tokenizer = load_auto(AutoTokenizer, path)
-        check_tokenizer_files(tokenizer)
-    except (OSError, ValueError, KeyError) as error:
-        raise XlsrError(f"`{place}`: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
-    return tokenizer
-
-
 def optional_tokenizer(path: str) -> Any:
     """The tokenizer of a folder or Hub id; None if there is none, as a user may have another."""
     if not path:
         return None
     try:
-        return read_tokenizer(path)
+        return load_tokenizer(path)
     except XlsrError:
         return None
 

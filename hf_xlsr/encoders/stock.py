@@ -108,12 +108,6 @@ def missing_weights(info: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in info["missing_keys"] if "pooler." not in name)
 
 
-def check_tokenizer_files(tokenizer: Any) -> None:
-    """Raises for a tokenizer without words: transformers makes one of its special tokens where the files are missing."""
-    if tokenizer is not None and len(tokenizer.get_vocab()) - len(tokenizer.get_added_vocab()) <= 1:
-        raise XlsrError("the files of the tokenizer are missing.")
-
-
 def set_pad_token(tokenizer: Any, encoder: Any) -> None:
     """Gives a tokenizer without a padding token its end-of-sequence token, as transformers recommends."""
     if tokenizer is None or tokenizer.pad_token_id is not None:

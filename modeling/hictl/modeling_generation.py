@@ -15,7 +15,8 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.encoders.reading import encoder_folder, read_encoder, read_tokenizer
+from hf_xlsr.data.tokenization import load_tokenizer
+from hf_xlsr.encoders.reading import encoder_folder, read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
 from hf_xlsr.losses.cross_entropy import IGNORE, masked_lm_loss
 from hf_xlsr.losses.in_batch import row_lengths
@@ -132,7 +133,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             started = encoder_from_config(started.config)
 
         if tokenizer is None and isinstance(encoder, str | Path):
-            tokenizer = read_tokenizer(encoder_folder(encoder))
+            tokenizer = load_tokenizer(encoder_folder(encoder))
         elif tokenizer is None:
             tokenizer = read_encoder(encoder).single().tokenizer
 
