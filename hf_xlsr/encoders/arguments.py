@@ -68,7 +68,7 @@ class EncodeMethods(ABC):
             precision: `float32`, `int8`, `uint8`, `binary` or `ubinary`.
             convert_to_numpy: Return an array; otherwise a list of tensors.
             convert_to_tensor: Return a tensor.
-            truncate_dim: Number of leading dimensions to keep.
+            truncate_dim: Number of leading dimensions to keep, of embeddings with more.
             task: The route, for a model with several.
 
         Returns:
@@ -85,7 +85,7 @@ class EncodeMethods(ABC):
             inputs = sentences
         texts: list[Any] = [inputs] if isinstance(inputs, str | None) else list(inputs)
         if not all(isinstance(text, str) for text in texts):
-            raise XlsrError(f"`inputs` must be a text or a list of texts, got {str(inputs)[:40]}.")
+            raise XlsrError("`inputs` must be a text or a list of texts.")
 
         vectors = np.empty(0, np.float32)  # of no texts, without a width, as in sentence-transformers
         if texts:
@@ -130,7 +130,7 @@ class EncodeMethods(ABC):
     ) -> Any:
         if prompt_name is None and prompt is None:
             prompts = PromptTable.of(self).texts
-            prompt_name = next((name for name in ROLES[role] if name in prompts), None)
+            prompt_name = next(filter(prompts.__contains__, ROLES[role]), None)
         return self.encode(inputs, prompt_name, prompt, **{"task": role, **options})
 
     def _resolved(self, prompt: str | None, prompt_name: str | None) -> str:
@@ -144,13 +144,8 @@ class EncodeMethods(ABC):
         return table.texts[prompt_name]
 
     def _truncated(self, vectors: np.ndarray, truncate_dim: int | None) -> np.ndarray:
-        width = vectors.shape[1]
         if truncate_dim is None:
-            return vectors[:, : getattr(self, "truncate_dim", None)]
-        if truncate_dim > width:
-            raise XlsrError(
-                f"`truncate_dim` must be at most {width}, the width of the embeddings, got {truncate_dim}."
-            )
+            truncate_dim = getattr(self, "truncate_dim", None)
         return vectors[:, :truncate_dim]
 
     def _tensor(self, vectors: np.ndarray) -> Any:
@@ -172,7 +167,7 @@ class WrappedEncoder(EncodeMethods):
     def __getattr__(self, name: str) -> Any:
         if name in self.SETTINGS:
             return getattr(self.encoder, name)
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        raise AttributeError(f"no attribute '{name}'")
 
     def inner_vectors(self, texts: list[str], prompt: str, task: str | None, **options: Any) -> np.ndarray:
         """What the other encoder gives, `(texts, width)`, float32, not normalised."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
-import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,8 +20,7 @@ from hf_xlsr.data.tokenization import check_tokenizer_files
 from hf_xlsr.encoders.stock import add_pooler, longest_text, missing_weights, set_pad_token
 from hf_xlsr.utils.auto_classes import quiet_loading
 from hf_xlsr.utils.errors import XlsrError, require_choice
-
-logger = logging.getLogger(__name__)
+from hf_xlsr.utils.files import read_json
 
 MODULES_FILE = "modules.json"
 ROUTER_FILE = "router_config.json"
@@ -71,8 +67,7 @@ class EncoderSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> EncoderSettings:
         """The settings that a configuration stores."""
-        values = values or {}
-        return cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values})
+        return cls(**(values or {}))
 
     def arguments(self) -> dict[str, Any]:
         """The settings as arguments of `SentenceTransformer`; those of a router belong to its module."""
@@ -195,8 +190,7 @@ class OpenTransformer(Transformer):
         encoder, info = loaded
         missing = missing_weights(info)
         if missing:
-            more = ", ..." if len(missing) > 1 else ""
-            raise XlsrError(f"weights are missing ({missing[0]}{more}).")
+            raise XlsrError(f"weights are missing ({missing[0]}, ...).")
         return encoder
 
     def closed(self) -> Transformer:
@@ -238,12 +232,11 @@ def load_sentence_transformer(path: str, device: str | None = None, **model_kwar
 
 def _plain_modules(path: str, model_kwargs: Mapping[str, Any]) -> list[nn.Module]:
     """`Transformer` and `Pooling` of an encoder without modules of its own."""
-    without_code: dict[str, Any] = {"trust_remote_code": False}
     transformer = OpenTransformer(
         path,
-        model_kwargs={**without_code, **model_kwargs},
-        processor_kwargs=dict(without_code),
-        config_kwargs=dict(without_code),
+        model_kwargs={"trust_remote_code": False, **model_kwargs},
+        processor_kwargs={"trust_remote_code": False},
+        config_kwargs={"trust_remote_code": False},
     )
     return [transformer, Pooling(transformer.get_embedding_dimension(), default_pooling(transformer.config))]
 
@@ -258,11 +251,11 @@ def default_pooling(config: Any) -> str:
 def _transformer_names(path: str, modules_file: str) -> set[str]:
     """The names of `Transformer`, whose place has changed over time, in a folder's `modules.json` and its routers."""
     names: list[str] = []
-    for entry in json.loads(Path(modules_file).read_text("utf-8")):
+    for entry in read_json(modules_file):
         names.append(entry["type"])
         router_file = load_file_path(path, ROUTER_FILE, subfolder=entry["path"])
-        if entry["type"].endswith(".Router") and router_file is not None:
-            names += json.loads(Path(router_file).read_text("utf-8"))["types"].values()
+        if router_file is not None:
+            names += read_json(router_file)["types"].values()
     return {name for name in names if name.startswith("sentence_transformers.") and name.endswith(".Transformer")}
 
 
@@ -356,7 +349,7 @@ def _routed(routes: dict[str, list[Any]], settings: EncoderSettings) -> list[nn.
 
 
 def router_modules(
-    routes: Mapping[str, Sequence[Any]],
+    routes: Mapping[str, list[Any]],
     first: str,
     *,
     normalize: bool,
@@ -366,8 +359,7 @@ def router_modules(
     """`Router (+ Normalize)`; queries and documents without a language take the route `first`, or that of `tasks`."""
     task_routes = {"query": first, "document": first, **(tasks or {})}
     mappings: Any = {(task, None): route for task, route in task_routes.items()}
-    modules_by_name = {name: list(modules) for name, modules in routes.items()}
-    router = Router(modules_by_name, default_route=default, allow_empty_key=False, route_mappings=mappings)
+    router = Router(dict(routes), default_route=default, allow_empty_key=False, route_mappings=mappings)
     return [router, Normalize()] if normalize else [router]
 
 

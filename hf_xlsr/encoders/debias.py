@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.arguments import WrappedEncoder
 from hf_xlsr.encoders.encoding import BATCH_SIZE, Encoder, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.utils.files import read_json, write_json
 from hf_xlsr.utils.vectors import check_finite
 
 TENSORS = "debias.safetensors"
@@ -105,17 +105,13 @@ class Debias:
     @property
     def removed(self) -> int:
         """Number of components removed of each language; 0 for the other methods."""
-        if self.method != "components":
-            return 0
         first_fit = next(iter(self.fitted.values()))
-        return first_fit.shape[1]
+        return first_fit.shape[1] if self.method == "components" else 0
 
     @property
     def variant(self) -> str:
         """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., `mean` or `whitening`."""
-        if self.method == "components":
-            return f"pcr{self.removed}"
-        return self.method
+        return f"pcr{self.removed}" if self.method == "components" else self.method
 
     def language_of(self, language: str | None) -> str:
         """The tag under which a language was fitted: this one, or another of the same language."""
@@ -127,30 +123,26 @@ class Debias:
     def apply(self, vectors: np.ndarray, language: str, *, normalize: bool = False) -> np.ndarray:
         """Removes what was fitted of a language from its embeddings, `(..., width)`.
 
-        The arithmetic is in float32, or float64 for float64. With `normalize` the result has length 1 (a zero vector
+        The arithmetic is in float32 or float64. With `normalize` the result has length 1 (a zero vector
         stays zero); the notebook of the authors does not normalise, and cosines do not depend on it.
         """
         fitted = self.fitted[self.language_of(language)]
         vectors = np.asarray(vectors)
         if vectors.shape[-1:] != (self.dimension,):
-            raise XlsrError(
-                f"Embeddings must be {self.dimension} wide, as those fitted on, got shape {vectors.shape}."
-            )
+            raise XlsrError(f"Embeddings must be {self.dimension} wide, as those fitted on, got {vectors.shape}.")
 
-        dtype = np.float64 if vectors.dtype == np.float64 else np.float32
+        dtype = np.result_type(vectors, np.float32)
         _, remove = METHODS[self.method]
         unbiased = remove(vectors.astype(dtype, copy=False), fitted.astype(dtype))
         if normalize:
             unbiased = unit_length(unbiased)
-        if vectors.dtype.kind == "f":
-            return unbiased.astype(vectors.dtype, copy=False)
+        if vectors.dtype == np.float16:
+            unbiased = unbiased.astype(np.float16)
         return unbiased
 
     def facts(self) -> dict[str, Any]:
         """Content of `debias.json`: method, components, dimension, encoder, prompt, and texts and share by language."""
-        languages = {
-            name: {"texts": int(self.counts[name]), "share": float(self.shares[name])} for name in self.languages
-        }
+        languages = {name: {"texts": self.counts[name], "share": self.shares[name]} for name in self.languages}
         return {
             "method": self.method,
             "components": self.removed,
@@ -169,7 +161,7 @@ class Debias:
 
         home.mkdir(parents=True, exist_ok=True)
         save_file(tensors, home / TENSORS)
-        (home / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        write_json(home / FACTS, facts)
         return home
 
     @classmethod
@@ -180,14 +172,14 @@ class Debias:
         counts: dict[str, int] = {}
         shares: dict[str, float] = {}
         try:
-            facts = json.loads((home / FACTS).read_text("utf-8"))
+            facts = read_json(home / FACTS)
             tensors = load_file(home / TENSORS)
             kind, _ = METHODS[facts["method"]]
             for name, entry in facts["languages"].items():
                 fitted[name] = tensors[f"{kind}/{name}"].astype(np.float64)
-                counts[name] = int(entry["texts"])
-                shares[name] = float(entry["share"])
-            return cls(fitted, facts["method"], counts, shares, str(facts["encoder"]), facts["prompt"])
+                counts[name] = entry["texts"]
+                shares[name] = entry["share"]
+            return cls(fitted, facts["method"], counts, shares, facts["encoder"], facts["prompt"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             raise XlsrError(f"{home} must hold {FACTS} and {TENSORS} of `hf-xlsr debias fit`: {error!r}.") from error
 
@@ -271,17 +263,22 @@ class DebiasFitter:
 
 def _leading(moment: np.ndarray, count: int, components: int, language: str) -> tuple[np.ndarray, float]:
     """The first eigenvectors, `(width, components)`, and the sum of their eigenvalues."""
-    values, vectors = np.linalg.eigh(moment)
-    values = values[::-1]  # the largest first
-    leading = vectors[:, ::-1][:, :components]
-    rank = int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum())
+    values, vectors = np.linalg.eigh(moment)  # the largest last
+    rank = int(_varying(values).sum())
     most = min(rank, count - 1, len(moment) - 1)
     if components > most:
         raise XlsrError(f"`components` must be at most {most} for the texts of '{language}', got {components}.")
 
+    first = slice(None, -components - 1, -1)  # from the largest on
+    leading = vectors[:, first]
     # The sign of an eigenvector depends on the library.
     signs = np.sign(leading[np.abs(leading).argmax(axis=0), np.arange(components)])
-    return np.ascontiguousarray(leading * signs), float(values[:components].sum())
+    return np.ascontiguousarray(leading * signs), float(values[first].sum())
+
+
+def _varying(eigenvalues: np.ndarray) -> np.ndarray:
+    """Which of the ascending eigenvalues are not 0 up to rounding."""
+    return eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * eigenvalues[-1]
 
 
 def _inverse_root(covariance: np.ndarray) -> np.ndarray:
@@ -290,8 +287,9 @@ def _inverse_root(covariance: np.ndarray) -> np.ndarray:
     Su et al. stop at `U L^(-1/2)`, which has the same cosines. Rotating back keeps the directions that languages share.
     """
     values, vectors = np.linalg.eigh(covariance)
-    varying = values > len(values) * np.finfo(np.float64).eps * values[-1]
-    scales = np.where(varying, 1 / np.sqrt(np.where(varying, values, 1.0)), 0.0)
+    varying = _varying(values)
+    scales = np.zeros_like(values)
+    scales[varying] = 1 / np.sqrt(values[varying])
     return (vectors * scales) @ vectors.T
 
 
@@ -329,15 +327,22 @@ def fit_debias(
         (('en', 'fr'), (3, 1))
     """
     check_method(components, method)
-    options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}
     fitter = DebiasFitter()
-
     with tqdm(desc="fitting", unit=" texts", disable=not show_progress_bar) as bar:
         for language, stream in texts.items():
             bar.set_description(f"fitting {language}")
             sentences = iter(() if isinstance(stream, str) else stream)
             while chunk := list(islice(sentences, batch_size * BATCHES_AT_ONCE)):
-                fitter.partial_fit(language, embed(encoder, chunk, language=language, **options))
+                vectors = embed(
+                    encoder,
+                    chunk,
+                    language=language,
+                    prompt=prompt,
+                    batch_size=batch_size,
+                    routes=routes,
+                    normalize=False,
+                )
+                fitter.partial_fit(language, vectors)
                 bar.update(len(chunk))
             if language not in fitter.languages:
                 raise XlsrError(f"`texts` of '{language}' must be a list of sentences that is not empty.")

@@ -13,7 +13,8 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import CNN, Dropout, LayerNorm, Pooling, WordWeights
 from torch import nn
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 KINDS: dict[str, type[Module]] = {
     kind.__name__: kind for kind in (Pooling, Dense, LayerNorm, Normalize, Dropout, WordWeights, CNN)
@@ -36,9 +37,7 @@ def head_config(head: Sequence[nn.Module]) -> HeadConfig:
 
 def _options_of(module: Any) -> dict[str, Any]:
     if type(module) not in KINDS.values():
-        raise XlsrError(
-            f"A head must have modules of {', '.join(KINDS)}, got {type(module).__module__}.{type(module).__name__}."
-        )
+        raise XlsrError(f"A head must have modules of {', '.join(KINDS)}, got {type(module)}.")
     # As JSON gives them back, lists for tuples: a configuration must equal itself after saving and loading.
     return json.loads(json.dumps(module.get_config_dict()))
 
@@ -49,8 +48,7 @@ def build_head(config: Sequence[Mapping[str, Any]]) -> nn.ModuleList:
 
 
 def _build_module(kind: str, **options: Any) -> Module:
-    if kind not in KINDS:
-        raise XlsrError(f"A head must have modules of {', '.join(KINDS)}, got '{kind}'.")
+    require_choice("kind", kind, KINDS)
     if kind == Dense.__name__:
         options["activation_function"] = _activation(options["activation_function"])
     return KINDS[kind](**options)
@@ -83,10 +81,9 @@ def new_head(
         >>> [module["kind"] for module in new_head(8, dimension=4)]
         ['Pooling', 'Dense', 'Normalize']
     """
-    try:
-        pool = Pooling(width, pooling_mode=pooling)
-    except (TypeError, ValueError) as error:
-        raise XlsrError(f"`pooling` must be among {', '.join(Pooling.POOLING_MODES)}, got {pooling!r}.") from error
+    for mode in as_list(pooling):
+        require_choice("pooling", mode, Pooling.POOLING_MODES)
+    pool = Pooling(width, pooling_mode=pooling)
 
     config = head_config([pool])
     if dimension:
@@ -107,12 +104,12 @@ def with_pooling(config: HeadConfig, pooling: Any) -> HeadConfig:
     for entry in config:
         if entry["kind"] == Pooling.__name__:
             (new_entry,) = new_head(entry["embedding_dimension"], pooling, normalize=False)
-            width = embedding_width([entry])
-            entry = {**entry, "pooling_mode": new_entry["pooling_mode"]}
-            if reads_width and embedding_width([entry]) != width:
+            new_entry = {**entry, "pooling_mode": new_entry["pooling_mode"]}
+            if reads_width and embedding_width([new_entry]) != embedding_width([entry]):
                 raise XlsrError(
                     f"`pooling` {pooling!r} changes the width of embeddings, which modules behind it do not take."
                 )
+            entry = new_entry
         changed.append(entry)
     return changed
 
@@ -122,12 +119,11 @@ def with_projection(config: HeadConfig, dimension: int) -> HeadConfig:
 
     A head that has a linear layer of this width there stays as it is.
     """
-    normalized = config[-1]["kind"] == Normalize.__name__
     inner = with_normalize(config, False)
-    inputs = inner[-1].get("in_features")
-    if inputs is not None and inner[-1] == _linear_config(inputs, dimension):
+    if inner[-1] == _linear_config(inner[-1].get("in_features", 1), dimension):
         return config
-    return with_normalize([*inner, _linear_config(embedding_width(inner), dimension)], normalized)
+    linear = _linear_config(embedding_width(inner), dimension)
+    return with_normalize([*inner, linear], len(inner) < len(config))
 
 
 def _linear_config(inputs: int, outputs: int, *, bias: bool = False) -> dict[str, Any]:
@@ -139,25 +135,24 @@ def _linear_config(inputs: int, outputs: int, *, bias: bool = False) -> dict[str
 def with_normalize(config: HeadConfig, normalize: bool) -> HeadConfig:
     """A head's configuration with or without a last module that makes embeddings unit vectors."""
     normalized = bool(config) and config[-1]["kind"] == Normalize.__name__
-    if normalize and not normalized:
-        return [*config, *head_config([Normalize()])]
-    if normalized and not normalize:
-        return config[:-1]
-    return config
+    inner = config[:-1] if normalized else config
+    return [*inner, *head_config([Normalize()])] if normalize else inner
 
 
 def embedding_width(config: Sequence[Mapping[str, Any]]) -> int:
     """Width of the embeddings that a head makes."""
+    width = 0
     with torch.device("meta"):
-        head: Any = build_head(config)
-    widths = [module.get_embedding_dimension() for module in head if hasattr(module, "get_embedding_dimension")]
-    return int(widths[-1])
+        for module in build_head(config):
+            if hasattr(module, "get_embedding_dimension"):
+                width = module.get_embedding_dimension()
+    return width
 
 
 def pooling_name(config: Sequence[Mapping[str, Any]]) -> str:
     """The pooling of a head in words, such as `mean` or `cls+mean`."""
-    modes = [entry["pooling_mode"] for entry in config if entry["kind"] == Pooling.__name__]
-    return ", ".join(mode if isinstance(mode, str) else "+".join(mode) for mode in modes)
+    modes = ["+".join(as_list(entry["pooling_mode"])) for entry in config if entry["kind"] == Pooling.__name__]
+    return ", ".join(modes)
 
 
 def leaves_out_prompt(config: Sequence[Mapping[str, Any]]) -> bool:

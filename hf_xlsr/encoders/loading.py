@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from sentence_transformers.util import get_device_name
 
@@ -51,12 +52,10 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         else:
             loaded = load_sentence_transformer(place.path, device, **options)
         if dtype in ("bfloat16", "float16"):
-            loaded = loaded.to(
-                getattr(torch, dtype)
-            )  # sentence-transformers leaves a Dense inside a Router in float32
+            # sentence-transformers leaves a Dense inside a Router in float32.
+            loaded = loaded.to(getattr(torch, dtype))
     except Exception as error:  # a damaged folder raises errors of many types
-        reason = error_line(error, 200) or type(error).__name__
-        raise XlsrError(f"Model '{model}' cannot be loaded: {reason}") from error
+        raise XlsrError(f"Model '{model}' cannot be loaded: {error_line(error, 200)}") from error
     return loaded
 
 
@@ -67,7 +66,8 @@ def check_choice(model: str, device: str | None = None, dtype: str | None = None
     if device is not None:
         resolve_device(device)
     path = find_model(model).path
-    if not Path(path).is_dir() and (path.startswith((".", "/", "~")) or path.count("/") != 1):
+    is_hub_id = path.count("/") == 1 and not path.startswith((".", "/", "~"))
+    if not is_hub_id and not Path(path).is_dir():
         raise XlsrError(f"Model folder '{model}' is missing. Give a folder or a Hub id (owner/name).")
 
 
@@ -78,30 +78,31 @@ def fastest_dtype(model: str, device: str | None = None) -> str:
     embeddings have a cosine below 0.999 with those of `float32` is not chosen.
     """
     on_cpu = (device or get_device_name()).startswith("cpu")
-    candidates = ["float32"]
+    candidates = []
     if choose_precision(cpu=on_cpu) == "bfloat16":
         candidates.append("bfloat16")
     onnx_folder = Path(find_model(model).path) / "onnx"
     if on_cpu and find_spec("onnxruntime") and any(onnx_folder.rglob(FLOAT_FILE)):
         candidates.append("onnx")
-    if len(candidates) == 1:
-        return "float32"
 
-    seconds: dict[str, float] = {}
-    exact: Any = None
+    fastest = "float32"
+    if candidates:
+        exact, fewest_seconds = _timed(load_encoder(model, device, fastest))
     for dtype in candidates:
-        encoder = load_encoder(model, device, dtype)
-        language = next(iter(routes_of(encoder)), None)
-        embed(encoder, TEXTS[:16], language=language)
-        start = perf_counter()
-        vectors = embed(encoder, TEXTS, language=language)
-        elapsed = perf_counter() - start
+        vectors, seconds = _timed(load_encoder(model, device, dtype))
+        if seconds < fewest_seconds and (vectors * exact).sum(1).min() >= MIN_COSINE:
+            fastest = dtype
+            fewest_seconds = seconds
+    return fastest
 
-        if exact is None:
-            exact = vectors
-        if float((vectors * exact).sum(1).min()) >= MIN_COSINE:
-            seconds[dtype] = elapsed
-    return min(seconds, key=seconds.__getitem__)
+
+def _timed(encoder: Any) -> tuple[np.ndarray, float]:
+    """The embeddings of some sentences, and the seconds that they took."""
+    language = next(iter(routes_of(encoder)), None)
+    embed(encoder, TEXTS[:16], language=language)
+    start = perf_counter()
+    vectors = embed(encoder, TEXTS, language=language)
+    return vectors, perf_counter() - start
 
 
 def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
@@ -124,6 +125,4 @@ def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
 def finite_length(encoder: Any) -> int | None:
     """Number of tokens that an encoder truncates texts to; None if unknown or, as for a static model, unlimited."""
     length = getattr(encoder, "max_seq_length", None)
-    if not length or not math.isfinite(length):
-        return None
-    return int(length)
+    return int(length) if length and math.isfinite(length) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.files import read_json
 
 FLOAT_FILE = "model.onnx"
 INT8_FILE = "model_quantized.onnx"
@@ -40,42 +41,39 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
     if not (home / "modules.json").is_file():
         raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
 
-    modules = [_class_and_folder(home, module["type"], module["path"]) for module in _json(home / "modules.json")]
-    first_class, first_folder = modules[0]
-    if first_class != "Router":
-        return {"": _part(home, modules)}
+    first, *behind = read_json(home / "modules.json")
+    modules = [(entry["type"], _inside(home, entry["path"])) for entry in behind]
+    first_folder = _inside(home, first["path"])
+    if not first["type"].endswith(".Router"):
+        return {"": _part(home, [(first["type"], first_folder), *modules])}
 
-    router = _json(home / first_folder / "router_config.json")
+    router = read_json(home / first_folder / "router_config.json")
     parts_by_route = {}
     for route, names in router["structure"].items():
-        of_route = [_class_and_folder(home, router["types"][name], first_folder, name) for name in names]
-        parts_by_route[_inside(home, route)] = _part(home, of_route + modules[1:])
+        of_route = [(router["types"][name], _inside(home, first_folder, name)) for name in names]
+        parts_by_route[_inside(home, route)] = _part(home, of_route + modules)
     return parts_by_route
 
 
-def _part(home: Path, modules: list[tuple[str, str]]) -> ExportPart:
-    """The encoder whose modules, class and folder, are these; an error for what ONNX files cannot hold."""
-    classes = [class_name for class_name, _ in modules]
+def _part(home: Path, modules: Sequence[tuple[str, str]]) -> ExportPart:
+    """The encoder whose modules, type and folder, are these; an error for what ONNX files cannot hold."""
+    classes = [module_type.rpartition(".")[2] for module_type, _ in modules]
+    folders = [folder for _, folder in modules]
     if classes[:2] != ["Transformer", "Pooling"] or not set(classes[2:]) <= {"Dense", "Normalize"}:
         raise XlsrError(
             f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(classes)}."
         )
 
-    (_, folder), *layers = modules
-    (_, pooling_folder), *_ = layers
-    settings = _json(home / folder / "sentence_bert_config.json")
-    pooling = _json(home / pooling_folder / "config.json")
+    settings = _settings(home / folders[0] / "sentence_bert_config.json")
+    pooling = _settings(home / folders[1] / "config.json")
     if "message" in settings.get("modality_config", {}):
         raise XlsrError(f"'{home}' reads texts as messages of a chat, which ONNX files do not.")
     if settings.get("do_lower_case") or not pooling.get("include_prompt", True):
         raise XlsrError(
             f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."
         )
-    return ExportPart(folder, tuple(layers), settings.get("max_seq_length"))
-
-
-def _class_and_folder(home: Path, module_type: str, *folders: str) -> tuple[str, str]:
-    return module_type.rpartition(".")[2], _inside(home, *folders)
+    layers = tuple(zip(classes[1:], folders[1:], strict=True))
+    return ExportPart(folders[0], layers, settings.get("max_seq_length"))
 
 
 def _inside(home: Path, *names: str) -> str:
@@ -86,11 +84,9 @@ def _inside(home: Path, *names: str) -> str:
     return "" if path == Path() else path.as_posix()
 
 
-def _json(file: Path) -> Any:
+def _settings(file: Path) -> Any:
     """The content of a file of settings; empty without one."""
-    if not file.is_file():
-        return {}
-    return json.loads(file.read_text("utf-8"))
+    return read_json(file) if file.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,8 @@ class OnnxModel:
     @property
     def width(self) -> int:
         """Width of the embeddings."""
-        outputs = {output.name: output for output in self.session.get_outputs()}
-        return int(outputs[OUTPUT].shape[1])
+        shapes = {output.name: output.shape for output in self.session.get_outputs()}
+        return int(shapes[OUTPUT][1])
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)["input_ids"]
@@ -130,20 +126,18 @@ class OnnxEncoder(EncodeMethods):
 
         require_package("onnxruntime")
         home = Path(export)
-        config = _json(home / "config_sentence_transformers.json")
+        config = _settings(home / "config_sentence_transformers.json")
         self.truncate_dim = config.get("truncate_dim")
         # sentence-transformers adds these two when it loads a model.
         self.prompts: dict[str, str] = {"query": "", "document": "", **(config.get("prompts") or {})}
         self.default_prompt_name: str | None = config.get("default_prompt_name")
         self.precision = "int8" if int8 else "float32"
-        file_name = INT8_FILE if int8 else FLOAT_FILE
-        option = "--int8" if int8 else "--onnx"
 
         self._models: dict[str, OnnxModel] = {}
         for route, export_part in export_parts(home).items():
-            file = home / "onnx" / route / file_name
+            file = home / "onnx" / route / (INT8_FILE if int8 else FLOAT_FILE)
             if not file.is_file():
-                raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
+                raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... --onnx --int8`.")
             session = onnx_session(file, threads)
             tokenizer = load_auto(AutoTokenizer, str(home / export_part.folder))
             max_length = min(tokenizer.model_max_length, export_part.max_length or LONGEST, LONGEST)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from hf_xlsr.encoders.stock import (
 )
 from hf_xlsr.utils.auto_classes import OWN_MODEL_TYPES, load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.files import read_json
 
 TOKENIZERS = "tokenizers"
 """Folder of a saved model with the tokenizer of each of its encoders."""
@@ -84,10 +84,7 @@ def read_encoder(given: Given, place: str = "model") -> SentenceEncoder:
         return _read_modules(_copy(given), place)
     if isinstance(given, PreTrainedModel):
         return _read_model(given, place)
-    raise XlsrError(
-        f"`{place}` must be a folder, a Hub id, a SentenceTransformer or a Hugging Face encoder, got "
-        f"{type(given).__name__}."
-    )
+    raise XlsrError(f"`{place}` must be a folder, a Hub id, a SentenceTransformer or an encoder, got {type(given)}.")
 
 
 def _read_path(given: str, place: str) -> SentenceEncoder:
@@ -103,9 +100,7 @@ def _read_path(given: str, place: str) -> SentenceEncoder:
         model = load_sentence_transformer(path, "cpu")
     except Exception as error:  # a damaged folder raises errors of many types
         raise XlsrError(f"`{place}` '{given}' cannot be loaded: {error_line(error, 200)}") from error
-    encoder = _read_modules(model, place)
-    encoder.origin = path
-    return encoder
+    return replace(_read_modules(model, place), origin=path)
 
 
 def _read_modules(model: SentenceTransformer, place: str) -> SentenceEncoder:
@@ -122,9 +117,9 @@ def _read_modules(model: SentenceTransformer, place: str) -> SentenceEncoder:
 
 
 def _read_model(given: PreTrainedModel, place: str) -> SentenceEncoder:
-    origin = given.name_or_path or ""
     if given.config.model_type in OWN_MODEL_TYPES:
         raise XlsrError(f"`{place}` is a {type(given).__name__}. Give its folder, which has the tokenizers too.")
+    origin = given.name_or_path or ""
     return SentenceEncoder({"": _part(_copy(given), optional_tokenizer(origin))}, origin=origin)
 
 
@@ -153,13 +148,13 @@ def _join(encoders: dict[str, SentenceEncoder], place: str) -> SentenceEncoder:
     """Encoders by language as one; the default prompt of each becomes that of its language."""
     by_language: dict[str, EncoderPart] = {}
     prompts: dict[str, str] = {}
+    language_prompts: dict[str, str] = {}
     for language, encoder in encoders.items():
         by_language[language] = encoder.single(f"{place}['{language}']")
         prompts = {**encoder.settings.prompts, **prompts}
-        prompts[language] = PromptTable.of(encoder.settings).text(language=language)
-    if not any(prompts[language] for language in encoders):
-        for language in encoders:
-            del prompts[language]
+        language_prompts[language] = PromptTable.of(encoder.settings).text(language=language)
+    if any(language_prompts.values()):
+        prompts |= language_prompts
 
     first = next(iter(encoders.values())).settings
     settings = EncoderSettings(prompts, None, first.similarity_fn_name, first.truncate_dim)
@@ -209,8 +204,7 @@ def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
     if is_run or (home / ADAPTERS).is_file():
         folder = weights_folder(home)
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        model_type = str(config["model_type"])
+        model_type = read_json(folder / "config.json")["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         return ModelPlace(str(folder) if home.is_dir() else str(name))
     return ModelPlace(str(folder), model_type if model_type in OWN_MODEL_TYPES else "")
@@ -222,8 +216,7 @@ def encoder_folder(name: str | Path) -> str:
     modules_file = Path(path) / MODULES_FILE
     if not modules_file.is_file():
         return path
-    modules = json.loads(modules_file.read_text("utf-8"))
-    return str(Path(path) / modules[0]["path"])
+    return str(Path(path) / read_json(modules_file)[0]["path"])
 
 
 def weights_folder(path: str | Path) -> Path:
@@ -234,9 +227,9 @@ def weights_folder(path: str | Path) -> Path:
         if any(folder.glob("model*.safetensors")):
             return folder
 
-    has_adapters = any((folder / ADAPTERS).is_file() for folder in folders)
-    content = "only adapters, without the encoder" if has_adapters else "no weights"
-    raise XlsrError(f"'{home}' holds {content}; expected a finished run, one of its checkpoints, or a saved model.")
+    raise XlsrError(
+        f"'{home}' lacks the weights of an encoder; expected a finished run, a checkpoint or a saved model."
+    )
 
 
 def read_saved(place: ModelPlace, tokenizers: Any = None) -> SentenceEncoder:
@@ -244,9 +237,8 @@ def read_saved(place: ModelPlace, tokenizers: Any = None) -> SentenceEncoder:
     model = load_saved(place.path)
     if not hasattr(model, "sentence_encoder"):
         raise XlsrError(f"'{place.path}' holds a {type(model).__name__}, which is not a sentence encoder.")
-    encoder = model.sentence_encoder(tokenizers or saved_tokenizers(place.path, model))
-    encoder.origin = place.path
-    return encoder
+    encoder: SentenceEncoder = model.sentence_encoder(tokenizers or saved_tokenizers(place.path, model))
+    return replace(encoder, origin=place.path)
 
 
 def load_saved(path: str) -> Any:
@@ -261,9 +253,9 @@ def load_saved(path: str) -> Any:
     model, info = loaded
     if architecture != type(model).__name__:
         raise XlsrError(f"'{path}' holds a {architecture}, which is not a sentence encoder.")
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith(model.derived_weights))
-    if missing:
-        raise XlsrError(f"The model in '{path}' lacks weights: {missing[0]}, ...")
+    for name in sorted(info["missing_keys"]):
+        if not name.startswith(model.derived_weights):
+            raise XlsrError(f"The model in '{path}' lacks weights: {name}, ...")
     return model
 
 

@@ -61,10 +61,8 @@ def add_pooler(encoder: Any) -> None:
         pooler = auto_encoder(encoder.config).from_config(encoder.config).pooler
     pooler.to_empty(device=encoder.device)
     for weight in pooler.parameters():
-        if weight.dim() == 2:
-            nn.init.eye_(weight)
-        else:
-            nn.init.zeros_(weight)
+        initialise = nn.init.eye_ if weight.dim() == 2 else nn.init.zeros_
+        initialise(weight)
     encoder.pooler = pooler
 
 
@@ -81,8 +79,7 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
     """A decoder's bias for another vocabulary size; new entries are 0."""
     if size == len(bias):
         return bias
-    resized = bias.new_zeros(size)
-    resized[: min(size, len(bias))] = bias.detach()[:size]
+    resized = nn.functional.pad(bias.detach(), (0, size - len(bias)))
     return nn.Parameter(resized, requires_grad=bias.requires_grad)
 
 
@@ -98,8 +95,8 @@ def check_token_ids(tokenizer: Any, vocab_size: int | None, *, of: str = "") -> 
     """Raises if an encoder lacks embeddings of tokens; a GPU would fail in the middle of training."""
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise XlsrError(
-            f"the tokenizer{of} has {len(tokenizer):,} tokens, but the encoder has {vocab_size:,} embeddings. Use the "
-            "encoder's own tokenizer, or resize its embeddings (resize_token_embeddings)."
+            f"the tokenizer{of} has more tokens than the encoder has embeddings ({vocab_size:,}). Use the encoder's own "
+            "tokenizer, or resize its embeddings (resize_token_embeddings)."
         )
 
 
@@ -166,8 +163,7 @@ def usable_length(
     if room is not None:
         positions = room(positions)
     if max_length is None:
-        return int(min(default, positions, LONGEST))
-
+        max_length = int(min(default, positions, LONGEST))
     if max_length > positions:
         logger.warning(
             "max_length is lowered from %d to %d, the positions that the encoder has.", max_length, positions
@@ -177,8 +173,8 @@ def usable_length(
 
 def first_position(encoder: Any) -> int:
     """Number of an encoder's first position: after the padding id for RoBERTa and its relatives, else 0."""
-    embeddings = getattr(encoder, "embeddings", None)
-    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    positions = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    padding = getattr(positions, "padding_idx", None)
     return 0 if padding is None else padding + 1
 
 
@@ -190,7 +186,10 @@ DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
 
 def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
     """The first of some dropouts that a configuration has; `otherwise` if none."""
-    return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
+    for name in names:
+        if hasattr(config, name):
+            return getattr(config, name)
+    return otherwise
 
 
 def set_dropout(config: PreTrainedConfig, dropout: float | None, *, without: Container[str] = ()) -> None:

@@ -158,7 +158,6 @@ def test_settings_are_those_of_the_model(encoder: Any, plain: SentenceTransforme
         {"output_value": None},
         {"precision": "int4"},
         {"prompt_name": "passages"},
-        {"truncate_dim": 99},
         {"batch_size": 0},
         {"pool": {"processes": []}},
         {"chunk_size": 2},
