@@ -62,8 +62,7 @@ class CachedEncoder(WrappedEncoder):
             self._store.add(missing, self.inner_vectors(new_texts, prompt, task, **options))
             self.encoded += len(missing)
             self.seconds += perf_counter() - start
-            stored.update(zip(missing, self._store.find(missing), strict=True))
-        vectors: list[Any] = [stored[key] for key in keys]  # none is missing
+        vectors: list[Any] = self._store.find(keys)  # none is missing
         return np.stack(vectors)
 
 
@@ -98,7 +97,7 @@ class VectorStore:
         self.folder = Path(folder) / hashlib.sha256(facts.encode()).hexdigest()[:32]
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "encoder.json").write_text(facts, "utf-8")
-        self._read_files: set[str] = set()
+        self._read_files: set[Path] = set()
         self._rows: dict[bytes, np.ndarray] = {}  # the vector of each key, a view of a file
 
     def find(self, keys: Sequence[Hashable]) -> list[np.ndarray | None]:
@@ -115,14 +114,12 @@ class VectorStore:
             np.save(stream, digests)
 
     def _read_new_files(self) -> None:
-        for file in sorted(self.folder.glob(f"*{KEYS}")):
-            name = file.name.removesuffix(KEYS)
-            if name in self._read_files:
-                continue
-            self._read_files.add(name)
+        new_files = set(self.folder.glob(f"*{KEYS}")) - self._read_files
+        self._read_files |= new_files
+        for file in sorted(new_files):
             try:
                 digests = np.load(file)
-                vectors = np.asarray(np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"))
+                vectors = np.asarray(np.load(str(file).removesuffix(KEYS) + VECTORS, mmap_mode="r"))
             except Exception as error:  # a damaged file raises errors of many types
                 logger.warning("'%s' is damaged; its texts are encoded again: %s", file, error_line(error, 100))
                 continue

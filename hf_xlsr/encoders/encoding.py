@@ -56,16 +56,11 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
 
 def routes_of(encoder: Any) -> tuple[str, ...]:
     """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`."""
-    if getattr(encoder, "routes", None):
-        return tuple(encoder.routes)
-    if not hasattr(encoder, "children"):
-        return ()
-
-    # A Router is known by its attributes, so that nothing is imported for encoders that have none.
-    for module in encoder.children():
-        if hasattr(module, "sub_modules") and hasattr(module, "default_route"):
-            return tuple(module.sub_modules)
-    return ()
+    routes = getattr(encoder, "routes", None) or ()
+    if not routes and hasattr(encoder, "children"):
+        for module in encoder.children():
+            routes = getattr(module, "sub_modules", routes)  # of a Router, without an import of its class
+    return tuple(routes)
 
 
 def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:
@@ -151,11 +146,10 @@ def embed(
         >>> embed(Lengths(), ["a"], language="de", prompt=prompts, normalize=False).tolist()
         [[8.0, 1.0]]
     """
-    if isinstance(texts, str):
-        raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
+    is_list = not isinstance(texts, str)
     texts = list(texts)
-    if not texts:
-        raise XlsrError("`texts` must be a list of at least one sentence, got [].")
+    if not is_list or not texts:
+        raise XlsrError("`texts` must be a list of at least one sentence.")
     require_positive("batch_size", batch_size)
 
     task = route_of(encoder, language, routes)
@@ -179,5 +173,5 @@ def embed(
         vectors = unit_length(vectors)
     if len(unique_texts) == len(texts):
         return vectors
-    rows = {text: row for row, text in enumerate(unique_texts)}
-    return vectors[[rows[text] for text in texts]]
+    row_of_text = {text: row for row, text in enumerate(unique_texts)}
+    return vectors[[row_of_text[text] for text in texts]]

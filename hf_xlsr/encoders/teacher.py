@@ -69,9 +69,11 @@ class Teacher:
             facts = encoder_facts(encoder, path)
         elif hasattr(encoder, "state_dict"):
             facts = {"loaded": loaded_hash(encoder)}
-        if vectors is None and facts.get("loaded") != "":
+
+        if vectors is None and facts != {"loaded": ""}:
             vectors = cache_folder() / "vectors"
-        self.encoder = CachedEncoder(encoder, None if vectors is None else VectorStore(vectors, facts))
+        store = None if vectors is None else VectorStore(vectors, facts)
+        self.encoder = CachedEncoder(encoder, store)
 
     @property
     def dim(self) -> int:

@@ -90,8 +90,8 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         difference = float((expected - _run(folder / FLOAT_FILE, batches)).abs().max())
         if not difference <= TOLERANCE:
             raise XlsrError(
-                f"Embeddings of the ONNX graph of '{export}' must equal torch's, got a difference of {difference:.1e}: "
-                f"architecture '{architecture}' is unsupported."
+                f"Embeddings of the ONNX graph must equal torch's, got a difference of {difference:.1e}: architecture "
+                f"'{architecture}' is unsupported."
             )
         report[route] = {"difference": difference}
 
@@ -157,9 +157,9 @@ def _run(file: Path, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.
     """The sentence embeddings of all batches by the graph in a file."""
     session = onnx_session(file)
     embeddings = []
-    for ids, mask in batches:
-        feed = dict(zip(INPUTS, (ids.numpy(), mask.numpy()), strict=True))
-        embeddings += session.run([OUTPUT], feed)
+    for batch in batches:
+        arrays = [tensor.numpy() for tensor in batch]
+        embeddings += session.run([OUTPUT], dict(zip(INPUTS, arrays, strict=True)))
     return torch.from_numpy(np.concatenate(embeddings))
 
 

@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import WordWeights
 from torch import nn
 
+from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.encoding import embed
@@ -61,13 +62,13 @@ def prune(
     cosine = None
     if held_out:
         cosine = round(float((embed(model, held_out) * embed(pruned, held_out)).sum(1).mean()), 4)
-    prompt = model.prompts.get(model.default_prompt_name or "") or ""
+    prompt = PromptTable.of(model).text()
     before: Any = model[0]
     after: Any = pruned[0]
     return pruned, {
         "tokens": [len(before.tokenizer), len(tokenizer)],
-        "layers": [module.model.config.num_hidden_layers for module in (before, after)],
-        "parameters": [module.model.num_parameters() for module in (before, after)],
+        "layers": [before.model.config.num_hidden_layers, after.model.config.num_hidden_layers],
+        "parameters": [before.model.num_parameters(), after.model.num_parameters()],
         **_compare_tokens(before.tokenizer, tokenizer, [prompt + text for text in held_out]),
         "cosine": cosine,
     }
@@ -82,14 +83,14 @@ class _TextSample:
 
     def __iter__(self) -> Iterator[str]:
         random = Random(1)
-        skipped = 0
+        num_skipped = 0
         for text in self.texts:
             if random.random() >= HELD_OUT_SHARE:
                 yield text
                 continue
 
-            skipped += 1
-            position = random.randrange(skipped)
+            num_skipped += 1
+            position = random.randrange(num_skipped)
             if len(self.held_out) < MAX_HELD_OUT:
                 self.held_out.append(text)
             elif position < MAX_HELD_OUT:
@@ -98,9 +99,8 @@ class _TextSample:
 
 def _layers(encoder: Any) -> tuple[str, nn.ModuleList]:
     """The layers of an encoder, and their name."""
-    count = encoder.config.num_hidden_layers
     for name, module in encoder.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
+        if isinstance(module, nn.ModuleList) and len(module) == encoder.config.num_hidden_layers:
             return name, module
     raise XlsrError(f"the layers of {type(encoder).__name__} were not found.")
 
@@ -110,7 +110,7 @@ def _smaller_encoder(encoder: Any, token_ids: list[int], layers: Sequence[int] |
     name, stack = _layers(encoder)
     numbers = list(range(len(stack)) if layers is None else layers)
     if not set(numbers) <= set(range(len(stack))):
-        raise XlsrError(f"layers must be from 0 to {len(stack) - 1}, got {', '.join(map(str, numbers))}.")
+        raise XlsrError(f"layers must be from 0 to {len(stack) - 1}, got {numbers}.")
     smaller = encoder_from_config(_smaller_config(encoder.config, token_ids, numbers))
     expected = smaller.state_dict().keys()
 
@@ -118,7 +118,7 @@ def _smaller_encoder(encoder: Any, token_ids: list[int], layers: Sequence[int] |
     for position, number in enumerate(numbers):
         for key, weight in stack[number].state_dict(prefix=f"{name}.{position}.").items():
             if key not in expected:
-                raise XlsrError(f"layer {numbers[0]} of {type(encoder).__name__} cannot be the first; keep layer 0.")
+                raise XlsrError(f"layer {numbers[0]} cannot be the first; keep layer 0.")
             state[key] = weight
     table = encoder.get_input_embeddings().weight
     for key, weight in encoder.state_dict(keep_vars=True).items():
@@ -154,14 +154,15 @@ def _compare_tokens(before: Any, after: Any, texts: Sequence[str]) -> dict[str, 
         return {}
 
     common = 0
-    tokens_before: Counter[str] = Counter()
-    tokens_after: Counter[str] = Counter()
+    tokens_before = Counter[str]()
+    tokens_after = Counter[str]()
     for text in texts:
         of_text_before = Counter(before.tokenize(text))
         of_text_after = Counter(after.tokenize(text))
         common += (of_text_before & of_text_after).total()
         tokens_before += of_text_before
         tokens_after += of_text_after
+
     return {
         "held_out_texts": len(texts),
         "same_tokens": round(common / max(1, tokens_before.total()), 5),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
@@ -46,15 +44,12 @@ def debias_sentence_transformer(
     width = model.get_embedding_dimension()
     if model.truncate_dim is not None or width not in (None, debias.dimension):
         raise XlsrError(
-            f"The model must have the width {debias.dimension} that debias was fitted on, and no truncate_dim, got width "
-            f"{width} and truncate_dim {model.truncate_dim}. Set truncate_dim on the result."
+            f"The model must have the width {debias.dimension} that debias was fitted on, and no truncate_dim. Set "
+            "truncate_dim on the result."
         )
 
     modules = modules_by_route(model)
-    default_route = next(iter(modules))
-    if default_route:
-        router: Any = model[0]
-        default_route = router.default_route or default_route
+    default_route = getattr(model[0], "default_route", None) or next(iter(modules))
 
     routes = {}
     for language in debias.languages:

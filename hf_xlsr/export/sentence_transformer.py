@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder, load_sentence_transformer
 from hf_xlsr.encoders.heads import build_head, new_head
 from hf_xlsr.encoders.stock import usable_length
-from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.files import read_json, write_json
 
 POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 
@@ -53,18 +52,17 @@ def to_sentence_transformer(
     tokenizers = tokenizer if isinstance(tokenizer, Mapping) else dict.fromkeys(encoders, tokenizer)
     heads: dict[int, list[Any]] = {}  # of an encoder that languages share, one head
     parts: dict[str, EncoderPart] = {}
+    objects = set()
     for route, route_encoder in encoders.items():
-        address = id(route_encoder)
-        if address not in heads:
-            config = new_head(route_encoder.config.hidden_size, pooling, normalize=normalize)
-            heads[address] = list(build_head(config))
         route_tokenizer = tokenizers[route]
+        config = new_head(route_encoder.config.hidden_size, pooling, normalize=normalize)
+        head = heads.setdefault(id(route_encoder), list(build_head(config)))
         length = usable_length([route_encoder], route_tokenizer.model_max_length, max_length)
-        parts[route] = EncoderPart(route_encoder, route_tokenizer, heads[address], {"max_seq_length": length})
+        parts[route] = EncoderPart(route_encoder, route_tokenizer, head, {"max_seq_length": length})
+        objects.add((id(route_encoder), id(route_tokenizer)))
 
-    objects = {(id(part.encoder), id(part.tokenizer)) for part in parts.values()}
     if len(objects) == 1:
-        parts = {"": next(iter(parts.values()))}
+        parts = {"": parts.popitem()[1]}
     return SentenceEncoder(parts).detached().assemble()
 
 
@@ -76,15 +74,13 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
     model.save(str(path), create_model_card=False)
 
     for file in Path(path).rglob("*Pooling/config.json"):
-        config = json.loads(file.read_text("utf-8"))
+        config = read_json(file)
         for mode, key in POOLING_KEYS.items():
             config[key] = config["pooling_mode"] == mode
         write_json(file, config)
 
     for file in Path(path).rglob("sentence_bert_config.json"):
-        config = json.loads(file.read_text("utf-8"))
-        tokenizer_config = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
-        config["max_seq_length"] = tokenizer_config["model_max_length"]
-        write_json(file, config)
+        tokenizer_config = read_json(file.with_name("tokenizer_config.json"))
+        write_json(file, {**read_json(file), "max_seq_length": tokenizer_config["model_max_length"]})
 
     return load_sentence_transformer(str(path), "cpu")
