@@ -419,7 +419,8 @@ class Cleaner:
             count["out"] += int(passes.sum())
             count["changed"] += int((passes & verdicts.changed_by[: len(passes), number]).sum())
 
-        return last_step == len(self.steps)
+        is_kept: np.ndarray = last_step == len(self.steps)
+        return is_kept
 
 
 _TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter)

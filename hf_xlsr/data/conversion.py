@@ -226,7 +226,7 @@ class DataConverter:
         converted = [rows for rows in converted if len(rows)]
 
         if not converted:
-            raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
+            raise XlsrError(f"no row of `{name}` is usable: they have empty texts or no label.")
         return ConcatenatedRows(converted) if len(converted) > 1 else converted[0]
 
     def _prepare(self, form: str, datasets: Sequence[tuple[Dataset, RowReader]]) -> PreparedRows:
@@ -261,8 +261,8 @@ class DataConverter:
                 check_tokenizers(self.tokenizers, filter(None, languages))
             elif default in (*UNNAMED, UNDETERMINED) and default not in self.tokenizers:
                 raise XlsrError(
-                    f"{shown_name} names no languages, but each has its own tokenizer. Add the columns "
-                    f"{' and '.join(reader.kind.languages)}, or use a dict such as {{'en-de': dataset}}."
+                    f"{shown_name} names no languages, but each has its own tokenizer. Add columns (`source_lang` and "
+                    "`target_lang`, or `lang`), or use a dict such as {'en-de': dataset}."
                 )
             else:
                 check_tokenizers(self.tokenizers, [default])

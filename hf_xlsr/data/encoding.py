@@ -179,8 +179,8 @@ class RowEncoder:
         if self.negatives:
             texts = list(chain.from_iterable(row["negatives"] for row in rows))
             languages = [row["target_lang"] for row in rows for _ in row["negatives"]]
-            ids = iter(self._ids(texts, languages, "target"))
-            columns["negative_ids"] = [list(islice(ids, len(row["negatives"]))) for row in rows]
+            all_ids = iter(self._ids(texts, languages, "target"))
+            columns["negative_ids"] = [list(islice(all_ids, len(row["negatives"]))) for row in rows]
             columns["negative_text"] = [text_identities(row["negatives"]) for row in rows]
         return columns
 
@@ -235,7 +235,8 @@ def _id_columns(tokenizer: Any) -> list[str]:
 
 def text_identities(texts: Sequence[str]) -> list[int]:
     """`hash64` of each text as a signed number of 64 bits, to find equal texts."""
-    return hash_keys(texts).view(np.int64).tolist()
+    identities: list[int] = hash_keys(texts).view(np.int64).tolist()
+    return identities
 
 
 def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
@@ -338,10 +339,12 @@ class TokenCounts:
 def token_ids(tokenizer: Any, texts: Sequence[str], prompt: str, max_length: int | None) -> list[list[int]]:
     """Token ids of texts with a prompt, as the encoder of the tokenizer reads them; None does not truncate."""
     if hasattr(tokenizer, "message_ids"):  # the encoder reads messages of a chat
-        return tokenizer.message_ids(texts, prompt, max_length)
-    prompted_texts = [prompt + text for text in texts]
-    encoded = tokenizer(prompted_texts, truncation=max_length is not None, max_length=max_length, **_ENCODING)
-    return list(map(list, encoded["input_ids"]))
+        ids = tokenizer.message_ids(texts, prompt, max_length)
+    else:
+        prompted_texts = [prompt + text for text in texts]
+        encoded = tokenizer(prompted_texts, truncation=max_length is not None, max_length=max_length, **_ENCODING)
+        ids = encoded["input_ids"]
+    return list(map(list, ids))
 
 
 def _full_rows(ids: Sequence[Sequence[int]], max_length: int) -> list[int]:

@@ -45,8 +45,7 @@ class LabelledTask:
         has_classes = num_classes > 1 and num_classes == len(self.labels)
         if bool(self.labels) == bool(self.scores) or (self.labels and not has_classes):
             raise XlsrError(
-                f"task needs either two or more distinct `labels` or the lowest and highest of `scores`, got "
-                f"task.labels {list(self.labels)} and task.scores {self.scores}."
+                "task needs either two or more distinct task.labels, or the lowest and the highest of task.scores."
             )
 
         supported = CLASS_METRICS if self.labels else SCORE_METRICS

@@ -10,6 +10,7 @@ from typing import Any
 import langcodes
 import regex
 from langcodes.data_dicts import LIKELY_SUBTAGS
+from langcodes.tag_parser import LanguageTagError
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.extras import require_package
@@ -67,7 +68,7 @@ def language_code(language: str) -> str:
     """
     try:
         code = langcodes.Language.get(langcodes.standardize_tag(language, macro=True)).language
-    except langcodes.LanguageTagError:
+    except LanguageTagError:
         code = None
     if code:
         return _CODES.get(code, code)
@@ -78,7 +79,7 @@ def whole_tag(tag: str) -> str:
     """One name for all tags of the same language, script and region, whether explicit or implied."""
     try:
         return "+".join(map(_maximal_tag, tag.split("+")))
-    except langcodes.LanguageTagError:
+    except LanguageTagError:
         return tag
 
 

@@ -28,7 +28,7 @@ from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json, write_text
-from hf_xlsr.utils.hashing import address_of, cache_folder, cached, remembered_sha256, set_address
+from hf_xlsr.utils.hashing import address_of, cached, remembered_file, remembered_sha256, set_address
 from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
 logger = logging.getLogger(__name__)
@@ -200,13 +200,11 @@ def source_content(source: Source) -> list[Any]:
 
 def hub_revision(dataset: str | None) -> str | None:
     """The newest commit of a dataset on the Hub; without a connection, the last one that this cache met."""
-    if not dataset:
+    if dataset is None:
         return None
-    remembered = cache_folder() / "files" / address_of(dataset)
+    remembered = remembered_file(dataset)
     try:
-        revision = str(HfApi().dataset_info(dataset, timeout=10).sha)
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-        write_text(remembered, revision)
+        write_text(remembered, str(HfApi().dataset_info(dataset, timeout=10).sha))
     except (OSError, ValueError):  # the reader reports it
         if not remembered.is_file():
             return None

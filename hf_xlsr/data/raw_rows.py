@@ -237,11 +237,12 @@ class RowReader:
             return NLI_TASK.value(label)
 
         is_class = self.kind.kept["label"] == "int32"
-        if label is not None and (not is_class or label >= 0):
-            return label
-        if not self.keeps_unlabelled:
-            return None
-        return -1 if is_class else math.nan
+        if is_class and label is not None and label < 0:
+            label = None
+        if label is None and self.keeps_unlabelled:
+            label = -1 if is_class else math.nan
+        number: int | float | None = label
+        return number
 
     def _sentences(self, row: Row, continues: Any, number: int) -> Iterator[Row]:
         text = row["text"] if _is_filled(row["text"]) else ""

@@ -12,14 +12,15 @@ BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) bef
 BATCH = 4096
 
 
-def hash64(key: str) -> int:
-    """The 64-bit BLAKE2b hash of a key, the same on every machine and in every run."""
+def hash64(key: str | bytes) -> int:
+    """The 64-bit BLAKE2b hash of a text, or of its UTF-8 bytes, the same on every machine and in every run."""
     return int.from_bytes(_digest(key), "little")
 
 
-def _digest(key: str) -> bytes:
-    # Lone surrogates of badly decoded files must not stop a long job.
-    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def _digest(key: str | bytes) -> bytes:
+    if isinstance(key, str):
+        key = key.encode("utf-8", "surrogatepass")  # lone surrogates of badly decoded files must not stop a long job
+    return hashlib.blake2b(key, digest_size=8).digest()
 
 
 class SeenHashes:

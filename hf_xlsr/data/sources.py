@@ -134,7 +134,8 @@ class Source(Section, frozen=True):
     @property
     def location(self) -> str | list[str]:
         """`path` with its environment variables expanded."""
-        return expand(self.path)
+        location: str | list[str] = expand(self.path)
+        return location
 
     @property
     def paths(self) -> list[str]:

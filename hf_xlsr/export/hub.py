@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import HfApi, ModelCard, get_token
-from huggingface_hub.errors import HFValidationError, HTTPError, RemoteEntryNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.errors import (
+    HFValidationError,
+    HTTPError,  # type: ignore[attr-defined]
+    RemoteEntryNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens

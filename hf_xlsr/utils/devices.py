@@ -90,7 +90,7 @@ def parse_size(size: int | str | None, name: str = "memory") -> int | None:
         return None
     text = str(size).replace(" ", "").upper()  # accelerate reads Mb as megabits
     try:
-        count = convert_file_size_to_int(int(text) if text.isdecimal() else text)
+        count: int = convert_file_size_to_int(int(text) if text.isdecimal() else text)
     except ValueError:
         count = 0
     if not count:

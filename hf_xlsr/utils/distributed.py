@@ -99,7 +99,8 @@ def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
     """
     if world_size() == 1:
         return local
-    return _GatherRows.apply(local)
+    gathered: torch.Tensor = _GatherRows.apply(local)  # type: ignore[no-untyped-call]
+    return gathered
 
 
 def gather_ragged(local: torch.Tensor) -> torch.Tensor:
@@ -109,5 +110,5 @@ def gather_ragged(local: torch.Tensor) -> torch.Tensor:
     counts = gather_rows(torch.tensor([len(local)], device=local.device)).tolist()
     longest = max(counts)
     padded = F.pad(local, (0, 0) * (local.dim() - 1) + (0, longest - len(local)))
-    gathered = gather_with_gradient(padded).unflatten(0, (world_size(), longest))
+    gathered = gather_with_gradient(padded).chunk(world_size())
     return torch.cat([rows[:count] for rows, count in zip(gathered, counts, strict=True)])

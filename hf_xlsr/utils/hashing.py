@@ -99,11 +99,19 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
 def remembered_sha256(file: Path) -> str:
     """`file_sha256`, remembered in the cache for as long as path, size and time of the file stay the same."""
     status = file.stat()
-    address = address_of([file.resolve(), status.st_size, status.st_mtime_ns, status.st_ino])
-    cache_file = cache_folder() / "files" / address
-    if not cache_file.is_file():
-        cache_file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = cache_file.with_name(f"{address}.{os.getpid()}")  # several processes may hash one file at once
-        unfinished.write_text(file_sha256(file), "utf-8")
-        unfinished.replace(cache_file)
-    return cache_file.read_text("utf-8")
+    cache_file = remembered_file([file.resolve(), status.st_size, status.st_mtime_ns, status.st_ino])
+    if cache_file.is_file():
+        return cache_file.read_text("utf-8")
+
+    sha256 = file_sha256(file)
+    unfinished = cache_file.with_suffix(f".{os.getpid()}")  # several processes may hash one file at once
+    unfinished.write_text(sha256, "utf-8")
+    unfinished.replace(cache_file)
+    return sha256
+
+
+def remembered_file(facts: Any) -> Path:
+    """The file of the cache for one text about some facts."""
+    file = cache_folder() / "files" / address_of(facts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -38,4 +38,4 @@ def check_finite(vectors: np.ndarray, name: str, first_row: int = 0) -> None:
     """Raises if a row of `(..., width)` holds NaN or infinity; rows are counted from `first_row`."""
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=-1))
     if bad.size:
-        raise XlsrError(f"row {first_row + bad[0]} of {name} holds NaN or infinity ({bad.size} such rows).")
+        raise XlsrError(f"row {first_row + bad[0]} of {name} holds NaN or infinity.")

@@ -82,7 +82,8 @@ def load_corpus(
 
     if name == "bible":
         if len(languages) == 2:
-            return bible_pairs(*languages, split, source_version, target_version)
+            source, target = languages
+            return bible_pairs(source, target, split, source_version, target_version)
         return bible_text(languages[0], split, source_version)
     if source_version or target_version:
         raise XlsrError(f"the corpus '{name}' has no versions.")
@@ -127,7 +128,8 @@ def _open(corpus: Corpus, names: Mapping[str, str], split: str) -> Iterable[Any]
     import datasets  # takes seconds to import, and most users of corpora only read `bible` and files
 
     config = corpus.config.format(**names) if corpus.config else None
-    return datasets.load_dataset(corpus.hub_id, config, split=split, streaming=True)
+    dataset: Iterable[Any] = datasets.load_dataset(corpus.hub_id, config, split=split, streaming=True)
+    return dataset
 
 
 def _rows(

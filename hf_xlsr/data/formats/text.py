@@ -63,7 +63,7 @@ def _moses_positions(file: InputFile) -> dict[str, int]:
     default = {}
     if not file.columns:
         if num_files != len(file.required):
-            raise XlsrError(f"{file.name} needs a file for each of {', '.join(file.required)}, as 'corpus.{{en,fr}}'.")
+            raise XlsrError(f"{file.name} must be {len(file.required)} files, such as 'corpus.{{en,fr}}'.")
         default = dict(zip(file.required, map(str, _moses_order(file)), strict=True))
 
     keys = [*map(str, range(num_files)), *file.labels]
