@@ -336,10 +336,10 @@ class HictlCollator(_Padding):
         self.seed = seed
 
     def __call__(self, features: Features) -> Batch:
-        first = []
-        second = []
-        joint = []
-        lm_rows = []
+        first: list[Sequence[int]] = []
+        second: list[Sequence[int]] = []
+        joint: list[Sequence[int]] = []
+        lm_rows: list[Sequence[int]] = []
         for feature in features:
             if "target_ids" in feature:
                 x = self.truncated(feature["source_ids"])

@@ -20,7 +20,8 @@ def _mix(values: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def counter_uniform(
@@ -31,7 +32,8 @@ def counter_uniform(
         state = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) * _GOLDEN + np.uint64(1))
         for number in (epochs, examples, draw):
             state = _mix((state + np.asarray(number).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    return (state >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    uniform: np.ndarray = (state >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    return uniform
 
 
 def mask_token_id(tokenizer: Any) -> int:

@@ -19,7 +19,7 @@ from hf_xlsr.data.sampling import ExampleKey, fetch_by_group
 Example = dict[str, Any]
 
 
-class _KeyedRows(TorchDataset):
+class _KeyedRows(TorchDataset[Example]):
     """Rows that are fetched by keys; `lengths` has one number each."""
 
     lengths: np.ndarray
@@ -207,12 +207,16 @@ def _sequence_bounds(tokens_before: np.ndarray, document_ends: np.ndarray, room:
 
 def _with_next(first: np.ndarray, keys: Sequence[ExampleKey]) -> list[int]:
     """The numbers of both members of each pair: `first` has that of a pair's first, and the second follows it."""
-    numbers = first[[index for _, index in keys]]
-    return np.stack([numbers, numbers + 1], axis=1).ravel().tolist()
+    pairs: list[int] = []
+    for _, index in keys:
+        number = int(first[index])
+        pairs += [number, number + 1]
+    return pairs
 
 
 def _longer_of_pairs(lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
-    return np.maximum(lengths[first], lengths[first + 1])
+    longer: np.ndarray = np.maximum(lengths[first], lengths[first + 1])
+    return longer
 
 
 def _pairs_of(ids: Sequence[list[int]], languages: Sequence[str], keys: Sequence[ExampleKey]) -> list[Example]:

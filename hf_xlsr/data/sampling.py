@@ -74,7 +74,8 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     # The largest remainders get the examples lost by rounding down.
     by_remainder = np.argsort(counts - exact, kind="stable")
     counts[by_remainder[: total - counts.sum()]] += 1
-    return counts.tolist()
+    rounded: list[int] = counts.tolist()
+    return rounded
 
 
 def balanced_length_order(lengths: np.ndarray, strata: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -199,7 +200,8 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         end = start + self.counts[group]
         turns = range(first_turn, first_turn + (end - 1) // size + 1)
         orders = [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in turns]
-        return members[_concatenated(orders)[start:end]]
+        drawn: np.ndarray = members[_concatenated(orders)[start:end]]
+        return drawn
 
 
 def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -239,10 +241,11 @@ class _Split:
 
         for bucket in range(positions[0] // self.width, positions[-1] // self.width + 1):
             if not self.is_sorted[bucket]:
-                examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
-                examples[:] = examples[self.sampler.length_order(examples, self.epoch)]
+                of_bucket = self.examples[bucket * self.width : (bucket + 1) * self.width]
+                of_bucket[:] = of_bucket[self.sampler.length_order(of_bucket, self.epoch)]
                 self.is_sorted[bucket] = True
-        return self.examples[positions[self.orders[number]]]
+        examples: np.ndarray = self.examples[positions[self.orders[number]]]
+        return examples
 
 
 def _shuffled(examples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -299,7 +302,7 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
             yield keys
 
 
-class MultiTaskDataset(Dataset):
+class MultiTaskDataset(Dataset[dict[str, Any]]):
     """The datasets of several tasks, the main one first, fetched by the keys of `MultiTaskBatchSampler`.
 
     Its length is that of the main task. Each feature has its task under `TASK`.
@@ -351,7 +354,8 @@ class MultiTaskCollator:
 
     @property
     def max_length(self) -> int:
-        return self.collators[MAIN].max_length
+        length: int = self.collators[MAIN].max_length
+        return length
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Any]:
         features_of: dict[str, list[dict[str, Any]]] = {}

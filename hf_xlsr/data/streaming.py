@@ -59,7 +59,7 @@ class StreamedRows:
     streams: Sequence[Stream]
 
 
-class FeatureBatches(TorchIterableDataset):
+class FeatureBatches(TorchIterableDataset[Features]):
     """Batches of features, as a function of the epoch: a dataset for a `DataLoader` with `batch_size=None`.
 
     The workers of a data loader take turns, so that their number does not change the batches. Skipping the first `n`
@@ -70,7 +70,8 @@ class FeatureBatches(TorchIterableDataset):
 
     def __init__(self, epochs: int | None = 1) -> None:
         self.epochs = epochs
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers may live longer than an epoch
+        self._epoch = torch.zeros((), dtype=torch.long)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # workers may live longer than an epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch at which the next iteration starts."""

@@ -175,7 +175,7 @@ def train_tokenizer(
             special_tokens=[(token, tokenizer.token_to_id(token)) for token in FRAME],
         )
         roles |= {"cls_token": start, "bos_token": start, "sep_token": end, "eos_token": end}
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         **roles,
         model_max_length=max_length,
@@ -259,7 +259,7 @@ def trim_vocabulary(
     _renumber(spec["post_processor"], new_ids)
     spec["padding"] = None
     spec["truncation"] = None
-    small = PreTrainedTokenizerFast(
+    small = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
         model_max_length=tokenizer.model_max_length,
         padding_side=tokenizer.padding_side,
@@ -322,7 +322,7 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     return list(map(tuple, model.get("merges", ())))
 
 
-def _merged(name: str, ranks: Mapping[tuple[str, ...], int]) -> set[str]:
+def _merged(name: str, ranks: Mapping[tuple[str, str], int]) -> set[str]:
     """The tokens that a BPE tokenizer makes on its way to a token, which cannot be made without them."""
     symbols = list(name)
     tokens = {name}

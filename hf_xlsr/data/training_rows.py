@@ -93,8 +93,8 @@ def pair_facts(rows: Dataset, one_language: bool = False) -> dict[str, Any]:
         language_pairs.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
     for source_lang, target_lang in language_pairs:
         if source_lang == target_lang and not one_language:
-            raise XlsrError(f"both sides of a pair are {source_lang or 'unnamed'}; name two in data.languages.")
-    return {"pairs": len(rows), "language_pairs": [list(pair) for pair in sorted(language_pairs)]}
+            raise XlsrError(f"both sides of a pair are in '{source_lang}'; name two in data.languages.")
+    return {"pairs": len(rows), "language_pairs": list(map(list, sorted(language_pairs)))}
 
 
 def clean_texts(
@@ -186,14 +186,16 @@ def running_text_facts(rows: Dataset) -> dict[str, Any]:
     logger.info("%d sentences make %d consecutive pairs; %d had no neighbour.", num_sentences, num_pairs, num_single)
     if num_single > num_sentences:
         logger.warning(
-            "most sentences of the running text (%d of %d) have no neighbour: if a source has one sentence per row, map "
-            "its document column to 'document' in 'columns'.",
-            num_single,
-            len(rows),
+            "most sentences of the running text have no neighbour: if a source has one sentence per row, map its column "
+            "of documents to 'document' in 'columns'."
         )
-
-    counts = {"sentences": num_sentences, "pairs": num_pairs, "documents": num_sentences - num_pairs}
-    return {**counts, "single": num_single, "languages": sorted(rows.unique("lang"))}
+    return {
+        "sentences": num_sentences,
+        "pairs": num_pairs,
+        "documents": num_sentences - num_pairs,
+        "single": num_single,
+        "languages": sorted(rows.unique("lang")),
+    }
 
 
 def clean_labelled(
@@ -267,13 +269,12 @@ def clean_inference(
             )
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
+        options: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
         for source in sources:
             if _is_wide(source):
-                rows = _crossed_rows(source, languages=languages, quarantine=quarantine, seed=seed)
+                rows = _crossed_rows(source, **options)
             else:
-                rows = open_texts(
-                    source, NLI.texts, languages=languages, more=("label",), quarantine=quarantine, seed=seed
-                )
+                rows = open_texts(source, NLI.texts, more=("label",), **options)
             yield from with_labels(rows, NLI_TASK, source.name, NLI.texts)
 
     clean = clean_rows(
@@ -300,9 +301,7 @@ def _with_names(clean: CleanRows, task: LabelledTask) -> CleanRows:
     """Rows whose labels have the names of their classes."""
     if not task.labels:
         return clean
-    names = ClassLabel(names=list(task.labels))
-    named_rows = clean.rows.cast_column("label", names)
-    return replace(clean, rows=named_rows)
+    return replace(clean, rows=clean.rows.cast_column("label", ClassLabel(names=list(task.labels))))
 
 
 def _sampling(fraction: float, seed: int) -> list[AnyStep]:
@@ -348,15 +347,14 @@ def labelled_rows(
 def with_labels(rows: Iterable[Row], task: LabelledTask, name: str, columns: Sequence[str]) -> Iterator[Row]:
     """Texts, `lang` and numeric `label` of the rows of a source, None where a row has none."""
     for number, row in enumerate(rows):
+        text = {column: row[column] for column in (*columns, "lang")}
         try:
-            label = task.value(row["label"])
+            yield {**text, "label": task.value(row["label"])}
         except (KeyError, ValueError):
             raise XlsrError(
                 f"row {number} of '{name}' has label {row.get('label')!r:.40}; map the column of the labels to 'label' "
                 f"in `columns`; {task.allowed}."
             ) from None
-        texts = {column: row[column] for column in (*columns, "lang")}
-        yield {**texts, "label": label}
 
 
 def _is_wide(source: Source) -> bool:
@@ -380,9 +378,9 @@ def _crossed_rows(source: Source, *, languages: Sequence[str], seed: int, quaran
             continue
 
         first = _drawn_below(len(filled_languages), seed, number, 0)
-        step = 1 + _drawn_below(len(filled_languages) - 1, seed, number, 1)
-        premise_language = filled_languages[first]
-        hypothesis_language = filled_languages[(first + step) % len(filled_languages)]
+        premise_language = filled_languages.pop(first)
+        second = first + _drawn_below(len(filled_languages), seed, number, 1)
+        hypothesis_language = filled_languages[second % len(filled_languages)]
         yield {
             "premise": row[f"premise {premise_language}"],
             "hypothesis": row[f"hypothesis {hypothesis_language}"],

@@ -271,7 +271,7 @@ def _fit_length_and_padding(transformer: Any) -> None:
 
 def transformer_options(transformer: Any) -> dict[str, Any]:
     """What a `Transformer` stores, as options of another one with the same encoder and tokenizer."""
-    options = transformer.get_config_dict()
+    options: dict[str, Any] = transformer.get_config_dict()
     modalities = options["modality_config"]
     options["modality_config"] = {name: modalities[name] for name in TEXT_MODALITIES if name in modalities}
     options["max_seq_length"] = transformer.max_seq_length

@@ -40,7 +40,8 @@ def remove_components(vectors: np.ndarray, components: np.ndarray) -> np.ndarray
         >>> remove_components(np.array([[3.0, 4.0]]), np.array([[1.0], [0.0]]))
         array([[0., 4.]])
     """
-    return vectors - (vectors @ components) @ components.T
+    unbiased: np.ndarray = vectors - (vectors @ components) @ components.T
+    return unbiased
 
 
 def whiten(vectors: np.ndarray, affine: np.ndarray) -> np.ndarray:
@@ -52,7 +53,8 @@ def whiten(vectors: np.ndarray, affine: np.ndarray) -> np.ndarray:
         >>> whiten(np.array([[3.0, 4.0]]), np.array([[1.0, 4.0], [0.5, 0.0], [0.0, 0.1]]))
         array([[1., 0.]])
     """
-    return (vectors - affine[0]) @ affine[1:]
+    white: np.ndarray = (vectors - affine[0]) @ affine[1:]
+    return white
 
 
 # By method: the name of what is fitted in the file, and its removal.
@@ -100,7 +102,7 @@ class Debias:
     def dimension(self) -> int:
         """Width of the embeddings."""
         first_fit = next(iter(self.fitted.values()))
-        return first_fit.shape[-1 if self.method == "whitening" else 0]
+        return len(first_fit.T if self.method == "whitening" else first_fit)
 
     @property
     def removed(self) -> int:
@@ -133,7 +135,7 @@ class Debias:
 
         dtype = np.result_type(vectors, np.float32)
         _, remove = METHODS[self.method]
-        unbiased = remove(vectors.astype(dtype, copy=False), fitted.astype(dtype))
+        unbiased: np.ndarray = remove(vectors.astype(dtype, copy=False), fitted.astype(dtype))
         if normalize:
             unbiased = unit_length(unbiased)
         if vectors.dtype == np.float16:
@@ -278,7 +280,8 @@ def _leading(moment: np.ndarray, count: int, components: int, language: str) -> 
 
 def _varying(eigenvalues: np.ndarray) -> np.ndarray:
     """Which of the ascending eigenvalues are not 0 up to rounding."""
-    return eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * eigenvalues[-1]
+    varying: np.ndarray = eigenvalues > len(eigenvalues) * np.finfo(np.float64).eps * eigenvalues[-1]
+    return varying
 
 
 def _inverse_root(covariance: np.ndarray) -> np.ndarray:
@@ -290,7 +293,8 @@ def _inverse_root(covariance: np.ndarray) -> np.ndarray:
     varying = _varying(values)
     scales = np.zeros_like(values)
     scales[varying] = 1 / np.sqrt(values[varying])
-    return (vectors * scales) @ vectors.T
+    root: np.ndarray = (vectors * scales) @ vectors.T
+    return root
 
 
 def check_method(components: int, method: str) -> None:

@@ -39,7 +39,8 @@ def _options_of(module: Any) -> dict[str, Any]:
     if type(module) not in KINDS.values():
         raise XlsrError(f"A head must have modules of {', '.join(KINDS)}, got {type(module)}.")
     # As JSON gives them back, lists for tuples: a configuration must equal itself after saving and loading.
-    return json.loads(json.dumps(module.get_config_dict()))
+    options: dict[str, Any] = json.loads(json.dumps(module.get_config_dict()))
+    return options
 
 
 def build_head(config: Sequence[Mapping[str, Any]]) -> nn.ModuleList:
@@ -143,9 +144,10 @@ def embedding_width(config: Sequence[Mapping[str, Any]]) -> int:
     """Width of the embeddings that a head makes."""
     width = 0
     with torch.device("meta"):
-        for module in build_head(config):
-            if hasattr(module, "get_embedding_dimension"):
-                width = module.get_embedding_dimension()
+        head: Any = build_head(config)
+    for module in head:
+        if hasattr(module, "get_embedding_dimension"):
+            width = module.get_embedding_dimension()
     return width
 
 

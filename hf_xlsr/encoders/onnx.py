@@ -104,12 +104,15 @@ class OnnxModel:
         return int(shapes[OUTPUT][1])
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
-        return self.tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)["input_ids"]
+        encoded = self.tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     def embed(self, rows: list[list[int]]) -> np.ndarray:
         """Embeddings of rows of token ids, `(rows, width)`, float32."""
         batch = pad_rows(rows, self.tokenizer.pad_token_id)
-        return self.session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+        embeddings: np.ndarray = self.session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+        return embeddings
 
 
 class OnnxEncoder(EncodeMethods):

@@ -188,7 +188,8 @@ def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: flo
     """The first of some dropouts that a configuration has; `otherwise` if none."""
     for name in names:
         if hasattr(config, name):
-            return getattr(config, name)
+            dropout: float = getattr(config, name)
+            return dropout
     return otherwise
 
 

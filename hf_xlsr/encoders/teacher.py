@@ -78,7 +78,7 @@ class Teacher:
     @property
     def dim(self) -> int:
         """Width of the vectors."""
-        return self._embed(["a"]).shape[1]
+        return len(self._embed(["a"])[0])
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         return embed(self.encoder, texts, prompt=self.prompt, batch_size=self.batch_size)

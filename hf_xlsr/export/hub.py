@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import HfApi, ModelCard, get_token
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]
     HFValidationError,
-    HTTPError,  # type: ignore[attr-defined]
+    HTTPError,
     RemoteEntryNotFoundError,
 )
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ architecture on first use.
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,11 +93,11 @@ def load_auto(auto_class: Any, path: Any, **options: Any) -> Any:
 @contextmanager
 def quiet_loading() -> Iterator[None]:
     """Hides transformers' report of weights without use or without a value, for callers that check them."""
-    from transformers import logging
+    from transformers.utils.logging import get_verbosity, set_verbosity
 
-    before = logging.get_verbosity()
-    logging.set_verbosity(max(before, logging.ERROR))
+    before = get_verbosity()
+    set_verbosity(max(before, logging.ERROR))
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        set_verbosity(before)
