@@ -20,7 +20,7 @@ import pyarrow as pa
 from datasets import Dataset
 from huggingface_hub import HfApi
 
-from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, Verdicts, judge_rows
+from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, ComparingStep, Verdicts, judge_rows
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import Row, RowKind, row_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 4
 """Version of clean rows, and of what readers and cleaning make of a file: part of every address."""
 SHARD_ROWS = 20_000
+_VERDICTS = "_verdicts"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _make_rows(
 
         with pa.OSFile(str(folder / "text.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             for task in runner.run(work, tasks, description="cleaning"):
-                judged_rows, verdicts = read_judged(task.output, len(cleaner.steps))
+                judged_rows, verdicts = read_judged(cleaner.steps, task.output)
                 is_kept = cleaner.keeps(verdicts, None if limit is None else limit - num_rows)
                 batch = judged_rows.slice(0, len(is_kept)).filter(pa.array(is_kept)).select(schema.names)
                 writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
@@ -148,7 +149,7 @@ def _cleaning_tasks(folder: Path, rows: Iterable[Row], shard_rows: int) -> Itera
     stream = iter(rows)
     number = 0
     while shard := list(islice(stream, shard_rows)):
-        yield Task(folder / f"{number:06d}.arrow", shard)
+        yield Task(folder / f"{number:06d}.judged.arrow", shard)
         number += 1
 
 
@@ -158,29 +159,23 @@ def write_judged(steps: Sequence[AnyStep], kind: RowKind, path: Path, rows: list
     features = kind.text_features()
     batch = pa.RecordBatch.from_pydict(row_columns(judged_rows, features), features.arrow_schema)
 
-    columns = {"_dropped_by": verdicts.dropped_by}
-    for number in range(len(steps)):
-        columns[f"_changed_by_{number}"] = verdicts.changed_by[:, number]
-    for number, keys in verdicts.keys.items():
-        columns[f"_key_{number}"] = keys
-    for name, column in columns.items():
-        batch = batch.append_column(name, pa.array(column))
-
+    table = np.column_stack([verdicts.dropped_by, verdicts.changed_by, *verdicts.keys.values()]).astype(np.uint64)
+    batch = batch.append_column(_VERDICTS, pa.FixedSizeListArray.from_arrays(table.ravel(), table.shape[1]))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)
 
 
-def read_judged(path: Path, num_steps: int) -> tuple[pa.RecordBatch, Verdicts]:
+def read_judged(steps: Sequence[AnyStep], path: Path) -> tuple[pa.RecordBatch, Verdicts]:
     """The rows and the verdicts that `write_judged` wrote."""
     with pa.memory_map(str(path)) as file:
         batch = pa.ipc.open_stream(file).read_next_batch()
-    changed_by = np.zeros((len(batch), num_steps), dtype=bool)
-    keys: dict[int, np.ndarray] = {}
-    for number in range(num_steps):
-        changed_by[:, number] = batch[f"_changed_by_{number}"]
-        if f"_key_{number}" in batch.schema.names:
-            keys[number] = batch[f"_key_{number}"].to_numpy()
-    return batch, Verdicts(batch["_dropped_by"].to_numpy(), changed_by, keys)
+
+    table = batch[_VERDICTS].flatten().to_numpy().reshape(len(batch), -1)
+    dropped_by, *columns = table.T
+    changed_by = table[:, 1 : 1 + len(steps)].astype(bool)
+    comparing = [number for number, step in enumerate(steps) if isinstance(step, ComparingStep)]
+    keys = dict(zip(comparing, columns[len(steps) :], strict=True))
+    return batch, Verdicts(dropped_by, changed_by, keys)
 
 
 def source_content(source: Source) -> list[Any]:

@@ -184,5 +184,4 @@ def quantized(vectors: np.ndarray, precision: str | None) -> np.ndarray:
         return vectors
     from sentence_transformers.util import quantize_embeddings  # slow to load
 
-    quantized_vectors: np.ndarray = quantize_embeddings(vectors, precision=precision)  # type: ignore[arg-type]
-    return quantized_vectors
+    return np.asarray(quantize_embeddings(vectors, precision=precision))  # type: ignore[arg-type]

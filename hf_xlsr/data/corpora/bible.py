@@ -118,27 +118,24 @@ def _database(path: str | Path | None, split: str) -> Path:
 
 def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, list[str]]]:
     """Ids and cleaned verses of the versions `codes`, in order; those that a version lacks are skipped and counted."""
-    columns = ", ".join(f"v{index}.vText" for index in range(len(codes)))
-    joins = " ".join(
-        f"LEFT JOIN bible v{index} ON v{index}.bbName = ? AND v{index}.bNumber = v0.bNumber"
-        f" AND v{index}.cNumber = v0.cNumber AND v{index}.vNumber = v0.vNumber"
-        for index in range(1, len(codes))
-    )
     books = ", ".join(map(str, SPLITS[split]))
     query = (
-        f"SELECT v0.bNumber, v0.cNumber, v0.vNumber, {columns} FROM bible v0 {joins}"
-        f" WHERE v0.bbName = ? AND v0.bNumber IN ({books}) ORDER BY v0.bNumber, v0.cNumber, v0.vNumber"
+        "SELECT bNumber || '.' || cNumber || '.' || vNumber, vText FROM bible"
+        f" WHERE bbName = ? AND bNumber IN ({books}) ORDER BY bNumber, cNumber, vNumber"
     )
+    versions: list[dict[str, str]] = []
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        for code in codes:
+            verses = connection.execute(query, [code])
+            versions.append({verse: clean_verse(text or "", code) for verse, text in verses})
 
     skipped = 0
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as connection:
-        for book, chapter, verse, *texts in connection.execute(query, (*codes[1:], codes[0])):
-            cleaned = [clean_verse(text or "", code) for text, code in zip(texts, codes, strict=True)]
-            if all(cleaned):
-                yield f"{book}.{chapter}.{verse}", cleaned
-            else:
-                skipped += 1
+    for verse in versions[0]:
+        texts = [version.get(verse, "") for version in versions]
+        if all(texts):
+            yield verse, texts
+        else:
+            skipped += 1
     if skipped:
         logger.info("bible %s, versions %s: %d verses skipped, a side is empty.", split, "-".join(codes), skipped)
 
