@@ -15,13 +15,13 @@ import numpy as np
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from hf_xlsr.data.columns import Row
 from hf_xlsr.data.languages import foreign_letters, identifier_labels, language_code, language_identifier
 from hf_xlsr.data.normalization import match_key, normalize_text, width
 from hf_xlsr.data.seen import SeenHashes, hash64, hash_keys
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.validation import explain
 
-Row = dict[str, Any]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 TEXT_COLUMNS = ("source", "target", "text", "first", "second", "premise", "hypothesis")

@@ -7,6 +7,9 @@ from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
+Row = dict[str, Any]
+"""Columns of texts and of what is known about them, by our names."""
+
 PLACEHOLDER = "{lang}"  # in paths, columns and configurations: each language in turn
 NUMERIC_COLUMNS = frozenset({"label", "score", "query_id", "document_id"})  # may be numbers
 _DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})

@@ -13,13 +13,13 @@ import numpy as np
 from datasets import Features, Value
 from datasets import Sequence as ListOf
 
+from hf_xlsr.data.columns import Row
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.seen import hash_keys
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
 UNDETERMINED = "und"
 """Language of texts that nothing names, as in ISO 639-2."""
 
