@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from hf_xlsr.data.encoding import PAIRS, Row
+from hf_xlsr.data.columns import Row
+from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.label_tasks import LabelledSet, LabelledTask
 from hf_xlsr.data.sources import Source, open_source, without_repeats

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from hf_xlsr.data.encoding import LABELLED, Row, RowKind, column_rows, encode_texts, row_columns
+from hf_xlsr.data.columns import Row
+from hf_xlsr.data.encoding import LABELLED, RowKind, column_rows, encode_texts, row_columns
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")

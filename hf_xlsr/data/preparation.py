@@ -21,8 +21,9 @@ from datasets import Dataset
 from huggingface_hub import HfApi
 
 from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, ComparingStep, Verdicts, judge_rows
+from hf_xlsr.data.columns import Row
 from hf_xlsr.data.corpora.loading import CORPORA
-from hf_xlsr.data.encoding import Row, RowKind, row_columns
+from hf_xlsr.data.encoding import RowKind, row_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.sources import Source

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, IterableDataset
 
-from hf_xlsr.data.encoding import NLI, PAIRS, UNDETERMINED, Row, RowKind, column_rows
+from hf_xlsr.data.columns import Row
+from hf_xlsr.data.encoding import NLI, PAIRS, UNDETERMINED, RowKind, column_rows
 from hf_xlsr.data.label_tasks import NLI_TASK
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sentences import split_sentences

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from hf_xlsr.data.columns import PLACE_COLUMNS
-from hf_xlsr.data.encoding import CONSECUTIVE, Row
+from hf_xlsr.data.columns import PLACE_COLUMNS, Row
+from hf_xlsr.data.encoding import CONSECUTIVE
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sentences import split_sentences

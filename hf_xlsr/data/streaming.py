@@ -16,7 +16,8 @@ from datasets import IterableDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
-from hf_xlsr.data.encoding import Row, RowKind
+from hf_xlsr.data.columns import Row
+from hf_xlsr.data.encoding import RowKind
 from hf_xlsr.data.prepared import examples_of
 from hf_xlsr.data.sampling import (
     MAIN,

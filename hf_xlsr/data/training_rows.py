@@ -25,8 +25,8 @@ from hf_xlsr.data.cleaning import (
     build_steps,
     build_text_steps,
 )
-from hf_xlsr.data.columns import PLACEHOLDER
-from hf_xlsr.data.encoding import NLI, PAIRS, PLACED_SENTENCES, TEXTS, Row
+from hf_xlsr.data.columns import PLACEHOLDER, Row
+from hf_xlsr.data.encoding import NLI, PAIRS, PLACED_SENTENCES, TEXTS
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.label_tasks import NLI_TASK, LabelledTask
 from hf_xlsr.data.masking import counter_uniform
