@@ -28,8 +28,6 @@ class MissingColumn(XlsrError):
 
     def __init__(self, file: str, column: str, ours: str, names: Collection[str], hint: str = "") -> None:
         super().__init__(f"{file} has no column '{column}'{hint}; {did_you_mean(column, names)}")
-        self.file = file
-        self.column = column
         self.ours = ours
         self.names = tuple(names)
 
@@ -62,8 +60,7 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         if name in mapping:
             raise XlsrError(f"{shown} maps '{name}' twice")
         if name not in KNOWN_COLUMNS:
-            hint = min(did_you_mean(name, KNOWN_COLUMNS), did_you_mean(column, KNOWN_COLUMNS), key=len)
-            raise XlsrError(f"{shown} has none of our columns; {hint}")
+            raise XlsrError(f"{shown} has none of our columns; {did_you_mean(name, KNOWN_COLUMNS)}")
         mapping[name] = column
     return mapping
 
@@ -77,7 +74,7 @@ def resolve_columns(
     selecting: Sequence[str] = (),
 ) -> dict[str, str]:
     """Our name -> file column for one file; an error for a column that it lacks. See `read_rows` for the arguments."""
-    mapping = {name: name for name in required} | dict(columns)
+    mapping = dict(zip(required, required, strict=True)) | dict(columns)
     if optional is None and not columns:
         optional = [name for name in names if name in KNOWN_COLUMNS]
     for name in optional or ():

@@ -30,7 +30,6 @@ from hf_xlsr.data.encoding import (
     RowEncoder,
     RowKind,
     TokenCounts,
-    check_tokenizers,
 )
 from hf_xlsr.data.label_tasks import check_framing
 from hf_xlsr.data.preparation import open_rows
@@ -248,24 +247,21 @@ class DataConverter:
         for form in forms:
             reader = open_reader(_KINDS[form], first_row, key=key, languages=self.languages, label_names=label_names)
             if reader:
-                self._check_languages(reader, data, first_row, shown_name)
+                self._require_languages(reader, first_row, shown_name)
                 return form, reader
         raise _unexpected_columns(shown_name, first_row, [_KINDS[form] for form in forms])
 
-    def _check_languages(self, reader: RowReader, data: Any, first_row: Mapping[str, Any], shown_name: str) -> None:
+    def _require_languages(self, reader: RowReader, first_row: Mapping[str, Any], shown_name: str) -> None:
+        """Raises where each language has a tokenizer and nothing names the languages of the rows."""
         if not isinstance(self.tokenizers, Mapping) or reader.columns == ("translation",):
             return
         for column, default in zip(reader.kind.languages, reader.languages, strict=True):
-            if column in first_row:
-                languages = data.unique(column) if isinstance(data, Dataset) else [first_row[column]]
-                check_tokenizers(self.tokenizers, filter(None, languages))
-            elif default in (*UNNAMED, UNDETERMINED) and default not in self.tokenizers:
+            is_unnamed = column not in first_row and default in (*UNNAMED, UNDETERMINED)
+            if is_unnamed and default not in self.tokenizers:
                 raise XlsrError(
                     f"{shown_name} names no languages, but each has its own tokenizer. Add columns (`source_lang` and "
                     "`target_lang`, or `lang`), or use a dict such as {'en-de': dataset}."
                 )
-            else:
-                check_tokenizers(self.tokenizers, [default])
 
     def _tokenise(self, data: Dataset, reader: RowReader) -> tuple[Dataset, dict[str, int]]:
         """A dataset with the columns of its kind, from the cache or made there, and the counts of its tokens."""

@@ -12,7 +12,7 @@ import regex
 from langcodes.data_dicts import LIKELY_SUBTAGS
 from langcodes.tag_parser import LanguageTagError
 
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
 # CLDR files Tagalog under Filipino, which has no ISO 639-1 code.
@@ -67,7 +67,7 @@ def language_code(language: str) -> str:
         ['de', 'zh', 'ar', 'pt', 'sw', 'zh', 'kab']
     """
     try:
-        code = langcodes.Language.get(langcodes.standardize_tag(language, macro=True)).language
+        code = _standard(language).language
     except LanguageTagError:
         code = None
     if code:
@@ -84,8 +84,11 @@ def whole_tag(tag: str) -> str:
 
 
 def _maximal_tag(tag: str) -> str:
-    standard_tag = langcodes.standardize_tag(tag, macro=True)
-    return langcodes.Language.get(standard_tag).maximize().to_tag()
+    return _standard(tag).maximize().to_tag()
+
+
+def _standard(tag: str) -> langcodes.Language:
+    return langcodes.Language.get(langcodes.standardize_tag(tag, macro=True))
 
 
 def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
@@ -186,8 +189,7 @@ def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
     """The labels of `language_identifier` for any of the languages; an error if it does not support one."""
     for language in languages:
         if not _supported_labels(language):
-            advice = did_you_mean(language, language_identifier().nb_classes)
-            raise XlsrError(f"py3langid does not support the language '{language}'; {advice}")
+            raise XlsrError(f"py3langid does not support the language '{language}'.")
     return frozenset().union(*map(_same_language, languages))
 
 
@@ -197,7 +199,10 @@ def _supported_labels(language: str) -> frozenset[str]:
 
 def _same_language(language: str) -> frozenset[str]:
     code = language_code(language)
-    return next((group for group in _SAME_LANGUAGE if code in group), frozenset({code}))
+    for group in _SAME_LANGUAGE:
+        if code in group:
+            return group
+    return frozenset({code})
 
 
 def share_of_first(languages: tuple[str, str], *, place: str, advice: str) -> Callable[[str], float | None]:

@@ -63,23 +63,22 @@ def class_names(data: Any, name: str = "train_dataset") -> list[str]:
 
     highest = -1
     for _, dataset in open_datasets(data, name):
-        features = dataset.features or {}
-        label = features.get("label")
+        label = (dataset.features or {}).get("label")
         if isinstance(label, ClassLabel):
             return list(label.names)
         if label is not None:
             dataset = dataset.select_columns(["label"])
-
         for batch in dataset.iter(batch_size=1000):
-            labels = [value for value in batch.get("label", ()) if value is not None]
-            if any(isinstance(value, float) for value in labels):
-                return []
-            highest = max([highest, *labels])
+            for value in batch.get("label", ()):
+                if isinstance(value, float):
+                    return []
+                if value is not None:
+                    highest = max(highest, value)
 
     return list(map(str, range(highest + 1)))
 
 
-def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
+def pair_languages(data: Any) -> list[str]:
     """The languages of translation pairs of users, or of converted pairs, sorted; of a stream, of its first rows."""
     if hasattr(data, "language_pairs"):
         return sorted(set(chain.from_iterable(data.language_pairs)))
@@ -88,7 +87,7 @@ def pair_languages(data: Any, name: str = "train_dataset") -> list[str]:
         readers = [(stream.data, stream.read) for stream in data.streams]
     else:
         readers = []
-        for key, dataset in open_datasets(data, name):
+        for key, dataset in open_datasets(data, "train_dataset"):
             reader = open_reader(PAIRS, next(iter(dataset), {}), key=key)
             if reader is not None:
                 readers.append((dataset, reader.stream))
@@ -223,7 +222,6 @@ class RowReader:
             raise XlsrError(f"`translation` has the languages {', '.join(languages)}; choose two with `languages`.")
 
         source, target = languages
-
         return {
             "source": filled_texts[source],
             "target": filled_texts[target],

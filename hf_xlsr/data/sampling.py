@@ -133,7 +133,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             groups = np.zeros(len(lengths), dtype=np.int8)
         groups = np.asarray(groups)
         self.strata = groups if strata is None else strata
-        index_type = np.int32 if len(groups) < 2**31 else np.int64
+        index_type = np.min_scalar_type(len(groups))
         numbers = range(groups.max(initial=-1) + 1)
         self.members = [np.flatnonzero(groups == number).astype(index_type) for number in numbers]
 
@@ -191,7 +191,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
 
         A group drawn less than once per epoch thus shows all its examples before it repeats one.
         """
-        return _concatenated([self._draw_group(group, epoch) for group in groups])
+        return np.concatenate([self._draw_group(group, epoch) for group in groups])
 
     def _draw_group(self, group: int, epoch: int) -> np.ndarray:
         members = self.members[group]
@@ -200,13 +200,8 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         end = start + self.counts[group]
         turns = range(first_turn, first_turn + (end - 1) // size + 1)
         orders = [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in turns]
-        drawn: np.ndarray = members[_concatenated(orders)[start:end]]
+        drawn: np.ndarray = members[np.concatenate(orders)[start:end]]
         return drawn
-
-
-def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The arrays one after the other; a single one is not copied, which saves memory."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 class _Split:

@@ -201,12 +201,10 @@ class StreamBatches(Batching, FeatureBatches):
         """An order by length in bytes, in which every stretch has each stream and language in its share."""
         lengths = []
         strata = []
-        number_of: dict[tuple[int, tuple[str, ...]], int] = {}
         for item in items:
-            texts = [item.row[name] for name in self.streams[item.stream].kind.texts]
+            texts = map(item.row.__getitem__, self.streams[item.stream].kind.texts)
             lengths.append(max(len(text.encode()) for text in texts))
-            stratum = (item.stream, self._languages(item))
-            strata.append(number_of.setdefault(stratum, len(number_of)))
+            strata.append(f"{item.stream} {self._languages(item)}")
         return balanced_length_order(np.array(lengths), np.array(strata), rng)
 
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:

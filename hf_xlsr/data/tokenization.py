@@ -205,7 +205,7 @@ def _reproducible_model(tokenizer: Tokenizer, num_special: int) -> models.Unigra
         scores[letter] = lowest + rank * LETTER_STEP
 
     ordered = sorted((-round(score, SCORE_DIGITS), token) for token, score in scores.items())
-    vocab = [tuple(entry) for entry in model["vocab"][:num_special]]
+    vocab = list(map(tuple, model["vocab"][:num_special]))
     vocab += [(token, -score) for score, token in ordered]
     return models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
@@ -415,15 +415,14 @@ def trained_tokenizer(
         for batch in rows.select_columns([language for _, language in columns]).iter(batch_size=10_000):
             for languages in batch.values():
                 sizes.update(languages)
-        ordered_sizes = {language: sizes[language] for language in sorted(sizes)}
-
-        texts = _texts_with_languages(rows, columns)
-        tokenizer = train_tokenizer(
-            smoothed_text(texts, ordered_sizes, exponent=options.get("smoothing", 0.3), seed=seed),
-            **{name: options[name] for name in TOKENIZER_OPTIONS if name in options},
-            max_length=max_length,
+        texts = smoothed_text(
+            _texts_with_languages(rows, columns),
+            dict(sorted(sizes.items())),
+            exponent=options.get("smoothing", 0.3),
+            seed=seed,
         )
-        tokenizer.save_pretrained(str(folder))
+        training = {name: options[name] for name in TOKENIZER_OPTIONS if name in options}
+        train_tokenizer(texts, **training, max_length=max_length).save_pretrained(str(folder))
 
     facts = [TRAINING_VERSION, address_of_rows(rows), dict(options), columns, max_length, seed]
     return load_auto(AutoTokenizer, str(cached(address_of(facts), make)))

@@ -34,7 +34,7 @@ class Teacher:
         encoder: Folder, Hub id, or anything with a sentence-transformers style `encode`.
         prompt: Put before every text, or none if it is empty; by default the encoder's own prompt.
         center: Subtract the mean of the training texts; see `prepare`.
-        batch_size: Texts encoded at a time.
+
         vectors: Folder of the embeddings, which may be that of `hf-xlsr evaluate --vectors`. By default they go to the
             cache; those of an object without weights stay in memory, because nothing identifies it.
 
@@ -53,12 +53,10 @@ class Teacher:
         *,
         prompt: Prompts = None,
         center: bool = True,
-        batch_size: int = RUN_BATCH_SIZE,
         vectors: str | os.PathLike[str] | None = None,
     ) -> None:
         self.prompt = prompt
         self.center = center
-        self.batch_size = batch_size
         self._mean: np.ndarray | None = None
 
         facts: dict[str, Any] = {"loaded": ""}
@@ -81,7 +79,7 @@ class Teacher:
         return len(self._embed(["a"])[0])
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
-        return embed(self.encoder, texts, prompt=self.prompt, batch_size=self.batch_size)
+        return embed(self.encoder, texts, prompt=self.prompt, batch_size=RUN_BATCH_SIZE)
 
     def prepare(self, texts: Iterable[str]) -> None:
         """Computes the embeddings of the training texts that are not on disk yet, and their mean, the centre."""

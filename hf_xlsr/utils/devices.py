@@ -79,7 +79,7 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def parse_size(size: int | str | None, name: str = "memory") -> int | None:
+def parse_size(size: int | str | None) -> int | None:
     """Bytes of a size such as `512MB` (millions) or `4GiB` (powers of 1024); None stays None.
 
     Examples:
@@ -94,5 +94,5 @@ def parse_size(size: int | str | None, name: str = "memory") -> int | None:
     except ValueError:
         count = 0
     if not count:
-        raise XlsrError(f"`{name}` must be a size above 0, such as 512MB or 4GiB, got {size!r}.")
+        raise XlsrError(f"`memory` must be a size above 0, such as 512MB or 4GiB, got {size!r}.")
     return count

@@ -14,13 +14,11 @@ import numpy as np
 from filelock import FileLock
 from huggingface_hub.constants import HF_HOME
 
-_BLOCK = 1 << 20
-
 
 def update_from_file(digest: Any, path: Path) -> None:
     """Adds the content of a file to a digest of hashlib, in blocks."""
     with path.open("rb") as file:
-        for block in iter(partial(file.read, _BLOCK), b""):
+        for block in iter(partial(file.read, 1 << 20), b""):
             digest.update(block)
 
 
@@ -50,11 +48,9 @@ def data_hash(texts: Iterable[str]) -> str:
 
 
 def array_hash(array: np.ndarray) -> str:
-    """SHA-256 of the type, shape and values of an array; a memory-mapped one is read in blocks."""
+    """SHA-256 of the type, shape and values of an array, which may be memory-mapped."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
-    rows_per_block = max(1, _BLOCK * len(array) // max(1, array.nbytes))
-    for start in range(0, len(array), rows_per_block):
-        digest.update(array[start : start + rows_per_block].tobytes())
+    digest.update(np.ascontiguousarray(array))
     return digest.hexdigest()
 
 

@@ -49,5 +49,5 @@ def test_sizes(text: str | int | None, size: int | None):
 
 @pytest.mark.parametrize("text", ["", "4 apples", "-1GB", 0])
 def test_invalid_size(text: str | int):
-    with pytest.raises(XlsrError, match="--memory"):
-        parse_size(text, "--memory")
+    with pytest.raises(XlsrError, match="memory"):
+        parse_size(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,13 @@ class InputFile:
     labels: tuple[str, ...]
     columns: Mapping[str, str]
     required: tuple[str, ...]
-    languages: tuple[str, ...]
+    languages: Sequence[str]
     split: str | None
     config: str | None
     quarantine: Quarantine
     default_split: str = "train"
-    optional: tuple[str, ...] | None = None
-    selecting: tuple[str, ...] = ()
+    optional: Sequence[str] | None = None
+    selecting: Sequence[str] = ()
     num_rows: int = 0
     malformed: Counter[str] = field(default_factory=Counter)
 
@@ -66,11 +66,9 @@ class InputFile:
         if not reads_pairs or not set(self.required).isdisjoint(names):
             return {}
 
-        codes = list(map(language_code, self.languages))
-        columns = {language_code(name): name for name in names if is_language_code(name)}
-        if not columns.keys() >= set(codes):
-            return {}
-        return dict(zip(self.required, map(columns.__getitem__, codes), strict=True))
+        name_of_code = {language_code(name): name for name in names if is_language_code(name)}
+        columns = [name_of_code.get(language_code(language), "") for language in self.languages]
+        return dict(zip(self.required, columns, strict=True)) if all(columns) else {}
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
         """Sends a line to the quarantine; an error if too many lines are malformed."""

@@ -116,13 +116,13 @@ def read_rows(
         labels=labels,
         columns=mapping,
         required=tuple(required),
-        optional=None if optional is None else tuple(optional),
-        languages=tuple(languages or ()),
+        optional=optional,
+        languages=languages or (),
         split=split,
         config=config,
         quarantine=Quarantine() if quarantine is None else quarantine,
         default_split=default_split,
-        selecting=tuple(selecting),
+        selecting=selecting,
     )
     return _rows(file, READERS[format], log=quarantine is None)
 
