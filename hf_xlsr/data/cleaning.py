@@ -272,10 +272,12 @@ class RemoveEvaluation(Step):
         keys = list(chain.from_iterable(keys_by_row))
         # An empty key never counts, even if the given set of keys contains one.
         held_out_keys = set(compress(keys, self._keys.contains_many(keys))) - {""}
-        return [
-            row if held_out_keys.isdisjoint(row_keys) else None
-            for row, row_keys in zip(rows, keys_by_row, strict=True)
-        ]
+
+        results: list[Row | None] = []
+        for row, row_keys in zip(rows, keys_by_row, strict=True):
+            is_training = held_out_keys.isdisjoint(row_keys)
+            results.append(row if is_training else None)
+        return results
 
 
 class RemoveEvaluationRows(RemoveEvaluation):
@@ -284,7 +286,10 @@ class RemoveEvaluationRows(RemoveEvaluation):
     def apply(self, rows: list[Row]) -> list[Row | None]:
         """Held-out sources are removed text by text, evaluation sets row by row."""
         results = super().apply([{**row, "text": row_text(row)} for row in rows])
-        return [None if result is None else row for row, result in zip(rows, results, strict=True)]
+        for number, result in enumerate(results):
+            if result is not None:
+                results[number] = rows[number]
+        return results
 
 
 def row_text(row: Mapping[str, Any]) -> str:
@@ -425,7 +430,7 @@ class Cleaner:
 
 _TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter)
 _PAIR_STEPS = (RatioBounds, NumberMatch, DropIdentical)
-STEPS: Mapping[str, Callable[..., AnyStep]] = {step.name: step for step in (*_TEXT_STEPS, *_PAIR_STEPS)}
+STEPS: dict[str, Callable[..., AnyStep]] = {step.name: step for step in (*_TEXT_STEPS, *_PAIR_STEPS)}
 """The steps that a recipe can name."""
 
 

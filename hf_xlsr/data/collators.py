@@ -81,6 +81,8 @@ class _Padding:
     `pad_id` is the padding token; where each language has an encoder of its own, that of each.
     """
 
+    masks: MaskDrawer
+
     def __init__(self, pad_id: int | Mapping[str, int], *, max_length: int = 200, pad_to_multiple_of: int = 1) -> None:
         self.pad_id: Any = pad_id
         self.max_length = max_length
@@ -110,16 +112,14 @@ class _Padding:
         truncated = list(map(self.truncated, rows))
         return self.padded(truncated, "negative_", pad_id) if truncated else {}
 
-    def masked(
-        self, masks: MaskDrawer, batch: Batch, prefix: str, keys: Keys, first_draw: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Masked ids and labels of the inputs `PREFIXinput_ids`. Special tokens are never masked."""
+    def masked(self, batch: Batch, prefix: str, features: Features, first_draw: int) -> Batch:
+        """`PREFIXinput_ids` of a batch with masks drawn by `masks`, and `labels`. Special tokens are never masked."""
         ids, is_token = _arrays(batch, prefix)
-        allowed = is_token & ~np.isin(ids, masks.special)
+        allowed = is_token & ~np.isin(ids, self.masks.special)
         positions = first_draw + np.arange(ids.shape[1])[None, :]
 
-        masked_ids, labels = masks(ids, allowed, *keys, positions)
-        return torch.from_numpy(masked_ids), torch.from_numpy(labels)
+        masked_ids, labels = self.masks(ids, allowed, *_keys(features), positions)
+        return {f"{prefix}input_ids": torch.from_numpy(masked_ids), "labels": torch.from_numpy(labels)}
 
 
 class PairCollator(_Padding):
@@ -282,17 +282,17 @@ class CmlmCollator(_Padding):
         self.seed = seed
 
     def __call__(self, features: Features) -> Batch:
-        keys = _keys(features)
         first = self.column(features, "first_ids")
         second = self.column(features, "second_ids")
         # The first draw of an example is its order; three draws per position follow.
-        for number in np.flatnonzero(counter_uniform(self.seed, *keys, 0) < 0.5):
-            swapped = first[number]
+        is_swapped = counter_uniform(self.seed, *_keys(features), 0) < 0.5
+        for number in np.flatnonzero(is_swapped):
+            ids = first[number]
             first[number] = second[number]
-            second[number] = swapped
+            second[number] = ids
 
         batch = {**self.padded(first, "first_"), **self.padded(second, "second_")}
-        batch["second_input_ids"], batch["labels"] = self.masked(self.masks, batch, "second_", keys, 1)
+        batch |= self.masked(batch, "second_", features, first_draw=1)
         if (batch["labels"] == IGNORE).all():
             raise XlsrError(
                 "no token of a batch can be masked. Use a tokenizer that supports the script of data.text."
@@ -354,9 +354,8 @@ class HictlCollator(_Padding):
             joint.append(join_sides(x, y, self.max_length))
 
         batch = {**self.padded(first + second), **self.padded(joint, "joint_"), **self.padded(lm_rows, "lm_")}
-        batch["lm_input_ids"], batch["lm_labels"] = self.masked(
-            self.masks, batch, "lm_", _keys(features), _FIRST_MASK_DRAW
-        )
+        batch |= self.masked(batch, "lm_", features, first_draw=_FIRST_MASK_DRAW)
+        batch["lm_labels"] = batch.pop("labels")
         return {**batch, **self.negatives(features)}
 
     def _reordered(self, ids: Sequence[int], feature: Feature) -> list[int]:

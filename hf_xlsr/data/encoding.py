@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,8 @@ class RowKind:
         features: dict[str, Any] = {f"{text}_ids": _IDS for text in self.texts}
         features |= _features({**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"})
         if self.identities:
-            features |= {f"{text}_text": Value("int64") for text in self.texts}
+            for text in self.texts:
+                features[f"{text}_text"] = Value("int64")
         if negatives:
             features |= {"negative_ids": ListOf(_IDS), "negative_text": ListOf(Value("int64"))}
         return Features(features)
@@ -86,7 +87,10 @@ def _features(dtypes: Mapping[str, str]) -> Features:
 
 def row_columns(rows: Sequence[Row], names: Iterable[str]) -> dict[str, list[Any]]:
     """Some columns of rows: the values of all rows by name."""
-    return {name: [row[name] for row in rows] for name in names}
+    columns = {}
+    for name in names:
+        columns[name] = [row[name] for row in rows]
+    return columns
 
 
 def column_rows(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
@@ -177,8 +181,11 @@ class RowEncoder:
         columns["length"] = [max(map(len, ids_of_row)) for ids_of_row in zip(*ids_by_role, strict=True)]
 
         if self.negatives:
-            texts = list(chain.from_iterable(row["negatives"] for row in rows))
-            languages = [row["target_lang"] for row in rows for _ in row["negatives"]]
+            texts = []
+            languages = []
+            for row in rows:
+                texts += row["negatives"]
+                languages += [row["target_lang"]] * len(row["negatives"])
             all_ids = iter(self._ids(texts, languages, "target"))
             columns["negative_ids"] = [list(islice(all_ids, len(row["negatives"]))) for row in rows]
             columns["negative_text"] = [text_identities(row["negatives"]) for row in rows]
@@ -284,7 +291,7 @@ class TokenCounts:
             prompt = (prompts or {}).get(language, "")
             batches.setdefault((id(self._tokenizer(language)), prompt), []).append(number)
 
-        result: list[list[int]] = [[] for _ in texts]
+        result: list[Any] = [None] * len(texts)
         for (_, prompt), numbers in batches.items():
             tokenizer = self._tokenizer(languages[numbers[0]])
             batch = [texts[number] for number in numbers]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,8 @@ class PreparedRows(_KeyedRows):
         self.languages = [group[-1] for group in self.group_names]
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
-        return examples_of(self.rows[[index for _, index in keys]], keys)
+        numbers = [index for _, index in keys]
+        return examples_of(self.rows[numbers], keys)
 
 
 class PreparedPairs(PreparedRows):
@@ -91,13 +91,15 @@ class ConcatenatedRows(_KeyedRows):
         self.strata = dataset_of * len(self.languages) + self.groups
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
-        dataset_of = np.searchsorted(self.starts, [index for _, index in keys], side="right") - 1
+        numbers = [index for _, index in keys]
+        dataset_of = np.searchsorted(self.starts, numbers, side="right") - 1
         return fetch_by_group(dataset_of.tolist(), keys, self._fetch)
 
     def _fetch(self, number: int, keys: Sequence[ExampleKey]) -> list[Example]:
         """The examples of one dataset."""
         start = int(self.starts[number])
-        examples = self.datasets[number].__getitems__([(epoch, index - start) for epoch, index in keys])
+        own_keys = [(epoch, index - start) for epoch, index in keys]
+        examples = self.datasets[number].__getitems__(own_keys)
         for example in examples:
             example["index"] += start
         return examples
@@ -152,7 +154,7 @@ class PackedRunningText(_KeyedRows):
         frame = self.before + self.after
 
         row_tokens = np.maximum(text.row_lengths - frame, 0)
-        tokens_before = np.concatenate([[0], np.cumsum(row_tokens, dtype=np.int64)])
+        tokens_before = np.append(0, np.cumsum(row_tokens, dtype=np.int64))
         document_ends = np.flatnonzero(~text.continues) + 1
         self.bounds = _sequence_bounds(tokens_before, document_ends, max_length - frame)
 
@@ -162,17 +164,21 @@ class PackedRunningText(_KeyedRows):
         self.groups = text.row_groups[self.bounds[self._first_sequences]]
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
-        spans = [range(*self.bounds[number : number + 2]) for number in _with_next(self._first_sequences, keys)]
-        rows = self.text.rows[list(chain.from_iterable(spans))]
+        numbers: list[int] = []
+        sizes: list[int] = []
+        for sequence in _with_next(self._first_sequences, keys):
+            start, end = self.bounds[sequence : sequence + 2]
+            numbers += range(start, end)
+            sizes.append(end - start)
 
+        rows = self.text.rows[numbers]
         ids = []
         languages = []
         start = 0
-        for span in spans:
-            end = start + len(span)
-            ids.append(self._joined(rows["text_ids"][start:end]))
+        for size in sizes:
+            ids.append(self._joined(rows["text_ids"][start : start + size]))
             languages.append(rows["lang"][start])
-            start = end
+            start += size
         return _pairs_of(ids, languages, keys)
 
     def _joined(self, rows: Sequence[list[int]]) -> list[int]:
@@ -194,13 +200,16 @@ def _sequence_bounds(tokens_before: np.ndarray, document_ends: np.ndarray, room:
     bounds = [0]
     for end in document_ends.tolist():
         start = bounds[-1]
-        if tokens_before[end] - tokens_before[start] <= room and end - start > 1:
-            middle = np.searchsorted(tokens_before, (tokens_before[start] + tokens_before[end]) / 2)
+        first_token = tokens_before[start]
+        end_token = tokens_before[end]
+        if end_token - first_token <= room and end - start > 1:
+            middle = np.searchsorted(tokens_before, (first_token + end_token) / 2)
             bounds += [min(int(middle), end - 1), end]
 
         while bounds[-1] < end:
             start = bounds[-1]
-            fitting = int(np.searchsorted(tokens_before, tokens_before[start] + room, side="right")) - 1
+            last_token = tokens_before[start] + room
+            fitting = int(np.searchsorted(tokens_before, last_token, side="right")) - 1
             bounds.append(min(max(fitting, start + 1), end))
     return np.array(bounds)
 

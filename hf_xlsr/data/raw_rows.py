@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -83,10 +83,11 @@ def pair_languages(data: Any) -> list[str]:
     if hasattr(data, "language_pairs"):
         return sorted(set(chain.from_iterable(data.language_pairs)))
 
+    readers: list[tuple[Any, Callable[[Iterable[Any]], Iterator[Row]]]] = []
     if hasattr(data, "streams"):
-        readers = [(stream.data, stream.read) for stream in data.streams]
+        for stream in data.streams:
+            readers.append((stream.data, stream.read))
     else:
-        readers = []
         for key, dataset in open_datasets(data, "train_dataset"):
             reader = open_reader(PAIRS, next(iter(dataset), {}), key=key)
             if reader is not None:
@@ -94,7 +95,7 @@ def pair_languages(data: Any) -> list[str]:
 
     languages: set[str] = set()
     for dataset, read in readers:
-        rows: Iterable[Row] = read(dataset.iter(batch_size=1000))
+        rows = read(dataset.iter(batch_size=1000))
         if not isinstance(dataset, Dataset):
             rows = islice(rows, STREAMED_ROWS // len(readers))
         for row in rows:
@@ -212,7 +213,11 @@ class RowReader:
         yield from column_rows(columns)
 
     def _translation(self, texts: Mapping[str, Any] | None) -> Row:
-        filled_texts = {language: text for language, text in (texts or {}).items() if text}
+        filled_texts = {}
+        for language, text in (texts or {}).items():
+            if text:
+                filled_texts[language] = text
+
         languages = self.languages
         if not set(languages) <= set(filled_texts):
             languages = tuple(filled_texts)
@@ -328,16 +333,19 @@ def _key_languages(key: str, languages: Sequence[str]) -> tuple[str, ...] | None
 
 def _language_columns(first_row: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...] | None:
     """The two columns of text that are named by the languages wanted, in their order, or by any languages."""
-    names = [name for name, value in first_row.items() if isinstance(value, str | None)]
-    names = list(filter(langcodes.tag_is_valid, names))
+    tags = []
+    for name, value in first_row.items():
+        if isinstance(value, str | None) and langcodes.tag_is_valid(name):
+            tags.append(name)
+
     if len(wanted) > 1:
-        nearest = [nearest_tag(language, names) for language in wanted]
-        names = list(dict.fromkeys(filter(None, nearest)))
+        nearest = [nearest_tag(language, tags) for language in wanted]
+        tags = list(dict.fromkeys(filter(None, nearest)))
     else:
-        names = list(filter(language_of_name, names))
-        if len(names) == 3 and "id" in names:
-            names.remove("id")  # Indonesian, or a number
-    return tuple(names) if len(names) == 2 else None
+        tags = list(filter(language_of_name, tags))
+        if len(tags) == 3 and "id" in tags:
+            tags.remove("id")  # Indonesian, or a number
+    return tuple(tags) if len(tags) == 2 else None
 
 
 def _consecutive_rows(rows: Iterable[Row]) -> Iterator[Row]:
