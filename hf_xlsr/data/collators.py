@@ -31,7 +31,10 @@ def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
 
 
 def pad_rows(
-    rows: Sequence[Sequence[int]], pad_id: int, multiple_of: int = 1, limit: int | None = None
+    rows: Sequence[Sequence[int]],
+    pad_id: int,
+    multiple_of: int = 1,
+    limit: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of ids on the right: ids and attention mask, both `(rows, length)`, int64.
 
@@ -112,7 +115,13 @@ class _Padding:
         truncated = list(map(self.truncated, rows))
         return self.padded(truncated, "negative_", pad_id) if truncated else {}
 
-    def masked(self, batch: Batch, prefix: str, features: Features, first_draw: int) -> Batch:
+    def masked(
+        self,
+        batch: Batch,
+        prefix: str,
+        features: Features,
+        first_draw: int,
+    ) -> Batch:
         """`PREFIXinput_ids` of a batch with masks drawn by `masks`, and `labels`. Special tokens are never masked."""
         ids, is_token = _arrays(batch, prefix)
         allowed = is_token & ~np.isin(ids, self.masks.special)
@@ -210,7 +219,11 @@ class PairCollator(_Padding):
         return super().negatives([{"negative_ids": new_negatives}], pad_id)
 
     def _mask_single(
-        self, ids: np.ndarray, is_token: np.ndarray, epochs: np.ndarray, examples: np.ndarray
+        self,
+        ids: np.ndarray,
+        is_token: np.ndarray,
+        epochs: np.ndarray,
+        examples: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Masks one token on one side of each pair, side and position drawn uniformly."""
         num_pairs = len(examples)
@@ -232,7 +245,11 @@ class PairCollator(_Padding):
         return masked_ids, labels
 
     def _mask_many(
-        self, ids: np.ndarray, is_token: np.ndarray, epochs: np.ndarray, examples: np.ndarray
+        self,
+        ids: np.ndarray,
+        is_token: np.ndarray,
+        epochs: np.ndarray,
+        examples: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """BERT's masking of both sides."""
         rows, width = ids.shape
@@ -297,6 +314,7 @@ class CmlmCollator(_Padding):
             raise XlsrError(
                 "no token of a batch can be masked. Use a tokenizer that supports the script of data.text."
             )
+
         return batch
 
 

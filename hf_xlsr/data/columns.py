@@ -26,7 +26,14 @@ KNOWN_COLUMNS = NUMERIC_COLUMNS.union(
 class MissingColumn(XlsrError):
     """A file lacks the column that our name `ours` is read from; `names` are those it has."""
 
-    def __init__(self, file: str, column: str, ours: str, names: Collection[str], hint: str = "") -> None:
+    def __init__(
+        self,
+        file: str,
+        column: str,
+        ours: str,
+        names: Collection[str],
+        hint: str = "",
+    ) -> None:
         super().__init__(f"{file} has no column '{column}'{hint}; {did_you_mean(column, names)}")
         self.ours = ours
         self.names = tuple(names)
@@ -85,11 +92,15 @@ def resolve_columns(
         if column not in names:
             hint = "" if name in columns else f" for '{name}' (columns='{name}=NAME' names another)"
             raise MissingColumn(file, column, name, names, hint)
+
     return mapping | selecting_columns(selecting, mapping, names, file)
 
 
 def selecting_columns(
-    selecting: Sequence[str], mapping: Collection[str], names: Collection[str], file: str
+    selecting: Sequence[str],
+    mapping: Collection[str],
+    names: Collection[str],
+    file: str,
 ) -> dict[str, str]:
     """Maps `_NAME` to each column that selects rows. Columns in `mapping` may be missing here."""
     for name in selecting:

@@ -189,7 +189,13 @@ class DataConverter:
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
 
-    def _labelled_reader(self, key: str, data: Dataset, name: str, keep_unlabelled: bool) -> RowReader:
+    def _labelled_reader(
+        self,
+        key: str,
+        data: Dataset,
+        name: str,
+        keep_unlabelled: bool,
+    ) -> RowReader:
         for kind in LABELLED.values():
             reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
             if reader is None or not len(data):
@@ -236,7 +242,11 @@ class DataConverter:
         return _PREPARED.get(form, PreparedRows)(rows, counts)
 
     def _open(
-        self, key: str, data: Dataset | IterableDataset, forms: Sequence[str], name: str
+        self,
+        key: str,
+        data: Dataset | IterableDataset,
+        forms: Sequence[str],
+        name: str,
     ) -> tuple[str, RowReader]:
         """The form of a dataset, and a reader of its rows."""
         shown_name = f"`{name}` ('{key}')" if key else f"`{name}`"
@@ -249,6 +259,7 @@ class DataConverter:
             if reader:
                 self._require_languages(reader, first_row, shown_name)
                 return form, reader
+
         raise _unexpected_columns(shown_name, first_row, [_KINDS[form] for form in forms])
 
     def _require_languages(self, reader: RowReader, first_row: Mapping[str, Any], shown_name: str) -> None:
@@ -296,7 +307,11 @@ class DataConverter:
 
 
 def tokenise_rows(
-    rows: Dataset, reader: RowReader, encoder: RowEncoder, folder: Path, num_proc: int | None = None
+    rows: Dataset,
+    reader: RowReader,
+    encoder: RowEncoder,
+    folder: Path,
+    num_proc: int | None = None,
 ) -> None:
     """Tokenises rows in tasks of `SHARD_ROWS` into `rows.arrow`, and their counts into `report.json`.
 
@@ -324,7 +339,13 @@ def _token_tasks(folder: Path, num_rows: int) -> Iterator[Task]:
         yield Task(folder / f"{number:06d}.arrow", range(start, min(start + SHARD_ROWS, num_rows)))
 
 
-def write_tokens(rows: Dataset, reader: RowReader, encoder: RowEncoder, path: Path, numbers: range) -> None:
+def write_tokens(
+    rows: Dataset,
+    reader: RowReader,
+    encoder: RowEncoder,
+    path: Path,
+    numbers: range,
+) -> None:
     """Writes the tokenised rows of some numbers to an Arrow file; each batch has the counts of the file so far."""
     schema = encoder.features.arrow_schema
     encoder.counts.clear()

@@ -343,7 +343,12 @@ class TokenCounts:
         return self.counts["unknown"][language] / max(1, words)
 
 
-def token_ids(tokenizer: Any, texts: Sequence[str], prompt: str, max_length: int | None) -> list[list[int]]:
+def token_ids(
+    tokenizer: Any,
+    texts: Sequence[str],
+    prompt: str,
+    max_length: int | None,
+) -> list[list[int]]:
     """Token ids of texts with a prompt, as the encoder of the tokenizer reads them; None does not truncate."""
     if hasattr(tokenizer, "message_ids"):  # the encoder reads messages of a chat
         ids = tokenizer.message_ids(texts, prompt, max_length)

@@ -26,7 +26,12 @@ def evaluation_pairs(sources: Sequence[Source], *, languages: Sequence[str], spl
 
 
 def labelled_sets(
-    sets: Mapping[str, Sequence[Source]], task: LabelledTask, *, languages: Sequence[str], split: str, seed: int = 1
+    sets: Mapping[str, Sequence[Source]],
+    task: LabelledTask,
+    *,
+    languages: Sequence[str],
+    split: str,
+    seed: int = 1,
 ) -> list[LabelledSet]:
     """Labelled evaluation sets, each of the sources under its name; rows without a label are skipped."""
     result = []

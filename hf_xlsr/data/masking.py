@@ -25,7 +25,10 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def counter_uniform(
-    seed: int, epochs: np.ndarray | int, examples: np.ndarray, draw: np.ndarray | int = 0
+    seed: int,
+    epochs: np.ndarray | int,
+    examples: np.ndarray,
+    draw: np.ndarray | int = 0,
 ) -> np.ndarray:
     """Uniform numbers in [0, 1), one per element of the broadcast arguments, float64."""
     with np.errstate(over="ignore"):
@@ -50,7 +53,14 @@ class MaskDrawer:
     token by its own draw.
     """
 
-    def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        probability: float = 0.15,
+        seed: int = 1,
+        exact: bool = False,
+    ) -> None:
         self.mask_id = mask_token_id(tokenizer)
         self.special = np.array(sorted(tokenizer.all_special_ids))
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
@@ -59,7 +69,12 @@ class MaskDrawer:
         self.exact = exact
 
     def __call__(
-        self, ids: np.ndarray, allowed: np.ndarray, epochs: np.ndarray, examples: np.ndarray, positions: np.ndarray
+        self,
+        ids: np.ndarray,
+        allowed: np.ndarray,
+        epochs: np.ndarray,
+        examples: np.ndarray,
+        positions: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The masked ids, and labels: the original token where one is selected, -100 elsewhere; both `(rows, length)`.
 

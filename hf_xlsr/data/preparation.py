@@ -154,7 +154,12 @@ def _cleaning_tasks(folder: Path, rows: Iterable[Row], shard_rows: int) -> Itera
         number += 1
 
 
-def write_judged(steps: Sequence[AnyStep], kind: RowKind, path: Path, rows: list[Row]) -> None:
+def write_judged(
+    steps: Sequence[AnyStep],
+    kind: RowKind,
+    path: Path,
+    rows: list[Row],
+) -> None:
     """Writes rows as the steps change them, with the verdicts of the steps, to an Arrow file."""
     judged_rows, verdicts = judge_rows(steps, rows)
     features = kind.text_features()

@@ -179,6 +179,7 @@ class PackedRunningText(_KeyedRows):
             ids.append(self._joined(rows["text_ids"][start : start + size]))
             languages.append(rows["lang"][start])
             start += size
+
         return _pairs_of(ids, languages, keys)
 
     def _joined(self, rows: Sequence[list[int]]) -> list[int]:

@@ -309,6 +309,7 @@ def open_reader(
         language = key
     elif len(languages) == 1:
         language = languages[0]
+
     return RowReader(
         kind,
         columns,

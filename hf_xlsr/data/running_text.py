@@ -20,7 +20,11 @@ _TEXT: dict[str, Any] = {"required": ("text",), "optional": ("lang", *PLACE_COLU
 
 
 def read_running_text(
-    sources: Sequence[Source], *, languages: Sequence[str], quarantine: Quarantine | None = None, seed: int = 1
+    sources: Sequence[Source],
+    *,
+    languages: Sequence[str],
+    quarantine: Quarantine | None = None,
+    seed: int = 1,
 ) -> Iterator[Row]:
     r"""Streams the sentences of running text, each with its place.
 
@@ -54,12 +58,18 @@ def read_running_text(
             yield {"text": text, "lang": language, "place": position}
 
 
-def _sentences(source: Source, languages: Sequence[str], quarantine: Quarantine, seed: int) -> Iterator[_Sentence]:
+def _sentences(
+    source: Source,
+    languages: Sequence[str],
+    quarantine: Quarantine,
+    seed: int,
+) -> Iterator[_Sentence]:
     own_languages = source.languages_or(languages)
     form = _form(source)
     if form == "lines":
         yield from _of_lines(source, own_languages[0], quarantine)
         return
+
     if form == "sentences":
         yield from islice(_of_rows(source, own_languages[0], quarantine), source.limit)
         return

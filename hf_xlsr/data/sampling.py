@@ -208,7 +208,11 @@ class _Split:
     """The batches of one sequence of examples; buckets are sorted by length when a batch first needs them."""
 
     def __init__(
-        self, sampler: LengthBucketBatchSampler, groups: Sequence[int], epoch: int, rng: np.random.Generator
+        self,
+        sampler: LengthBucketBatchSampler,
+        groups: Sequence[int],
+        epoch: int,
+        rng: np.random.Generator,
     ) -> None:
         self.sampler = sampler
         self.epoch = epoch

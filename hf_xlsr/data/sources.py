@@ -105,6 +105,7 @@ class Source(Section, frozen=True):
             raise ValueError(
                 f"a source with `{self.corpus or self.path}` does not support the key '{min(unsupported)}'"
             )
+
         if self.hash_split and self.hash_key is None:
             raise ValueError("`hash_split` needs `hash_key`")
         if self.parallel is not None and self.columns is not None:
@@ -298,6 +299,7 @@ def open_source(
             )
             if needs_pair:
                 rows = _with_languages(rows, own_languages, source.name, quarantine)
+
         return without_repeats(rows, required) if source.distinct else rows
 
     if source.sample is None:
@@ -346,7 +348,10 @@ def without_repeats(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> I
 
 
 def _random_rows(
-    read: Callable[[Quarantine | None], Iterator[dict[str, Any]]], size: int, seed: int, quarantine: Quarantine | None
+    read: Callable[[Quarantine | None], Iterator[dict[str, Any]]],
+    size: int,
+    seed: int,
+    quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
     """A random subset of the rows, in order and in bounded memory: selection sampling (Knuth, volume 2, algorithm S)."""
     rows = read(quarantine)
@@ -368,7 +373,10 @@ def _random_rows(
 
 
 def _with_languages(
-    rows: Iterator[dict[str, Any]], languages: Sequence[str], name: str, quarantine: Quarantine | None
+    rows: Iterator[dict[str, Any]],
+    languages: Sequence[str],
+    name: str,
+    quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
     """Adds `source_lang` and `target_lang` where a file has none; a row with an empty one is a bad line."""
     for row in rows:

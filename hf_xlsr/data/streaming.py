@@ -132,7 +132,13 @@ class StreamBatches(Batching, FeatureBatches):
     """
 
     def __init__(
-        self, data: StreamedRows, batch_size: int, *, buffer_size: int = 10_000, epochs: int | None = 1, **options: Any
+        self,
+        data: StreamedRows,
+        batch_size: int,
+        *,
+        buffer_size: int = 10_000,
+        epochs: int | None = 1,
+        **options: Any,
     ) -> None:
         Batching.__init__(self, batch_size, **options)
         FeatureBatches.__init__(self, epochs)

@@ -219,7 +219,11 @@ def punctuation_ids(tokenizer: Any) -> np.ndarray:
 
 
 def trim_vocabulary(
-    tokenizer: Any, texts: Iterable[str], *, vocab_size: int | None = None, always: Sequence[str] = ()
+    tokenizer: Any,
+    texts: Iterable[str],
+    *,
+    vocab_size: int | None = None,
+    always: Sequence[str] = (),
 ) -> tuple[PreTrainedTokenizerFast, list[int]]:
     """A tokenizer with the tokens that occur in texts of all languages; it splits these texts like the original.
 
@@ -271,7 +275,11 @@ def trim_vocabulary(
 
 
 def _tokens_to_keep(
-    tokenizer: Any, spec: Mapping[str, Any], first: Iterable[int], used: Counter[int], vocab_size: int | None
+    tokenizer: Any,
+    spec: Mapping[str, Any],
+    first: Iterable[int],
+    used: Counter[int],
+    vocab_size: int | None,
 ) -> set[int]:
     """Special tokens, single letters, and the tokens `first` and `used` as far as there is room for them."""
     tokens = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
@@ -298,6 +306,7 @@ def _tokens_to_keep(
         needed -= tokens
         if vocab_size is None or len(tokens) + len(needed) <= vocab_size:
             tokens |= needed
+
     return tokens
 
 

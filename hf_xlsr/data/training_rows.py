@@ -189,6 +189,7 @@ def running_text_facts(rows: Dataset) -> dict[str, Any]:
             "most sentences of the running text have no neighbour: if a source has one sentence per row, map its column "
             "of documents to 'document' in 'columns'."
         )
+
     return {
         "sentences": num_sentences,
         "pairs": num_pairs,
@@ -344,7 +345,12 @@ def labelled_rows(
             yield from with_labels(rows, task, view.name, task.columns)
 
 
-def with_labels(rows: Iterable[Row], task: LabelledTask, name: str, columns: Sequence[str]) -> Iterator[Row]:
+def with_labels(
+    rows: Iterable[Row],
+    task: LabelledTask,
+    name: str,
+    columns: Sequence[str],
+) -> Iterator[Row]:
     """Texts, `lang` and numeric `label` of the rows of a source, None where a row has none."""
     for number, row in enumerate(rows):
         text = {column: row[column] for column in (*columns, "lang")}
@@ -361,7 +367,13 @@ def _is_wide(source: Source) -> bool:
     return PLACEHOLDER in str(source.columns)
 
 
-def _crossed_rows(source: Source, *, languages: Sequence[str], seed: int, quarantine: Quarantine) -> Iterator[Row]:
+def _crossed_rows(
+    source: Source,
+    *,
+    languages: Sequence[str],
+    seed: int,
+    quarantine: Quarantine,
+) -> Iterator[Row]:
     """One pair per row of a wide file, premise and hypothesis in two languages whose cells are filled."""
     columns = source.column_map
     own_languages = source.languages_or(languages)
@@ -370,7 +382,14 @@ def _crossed_rows(source: Source, *, languages: Sequence[str], seed: int, quaran
         for side in NLI.texts:
             wide[f"{side} {language}"] = columns[side].replace(PLACEHOLDER, language)
 
-    rows = open_source(source, languages=own_languages, required=(), quarantine=quarantine, seed=seed, wide=wide)
+    rows = open_source(
+        source,
+        languages=own_languages,
+        required=(),
+        quarantine=quarantine,
+        seed=seed,
+        wide=wide,
+    )
     for number, row in enumerate(rows):
         filled_languages = [language for language in own_languages if _is_filled(row, language)]
         if len(filled_languages) < 2:
@@ -393,5 +412,10 @@ def _is_filled(row: Mapping[str, Any], language: str) -> bool:
     return all(str(row[f"{side} {language}"] or "").strip() for side in NLI.texts)
 
 
-def _drawn_below(limit: int, seed: int, row: int, draw: int) -> int:
+def _drawn_below(
+    limit: int,
+    seed: int,
+    row: int,
+    draw: int,
+) -> int:
     return int(counter_uniform(seed, 0, np.array(row), draw) * limit)

@@ -33,7 +33,14 @@ class EncodeMethods(ABC):
     """
 
     @abstractmethod
-    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+    def vectors_of(
+        self,
+        texts: list[str],
+        *,
+        prompt: str,
+        task: str | None,
+        **options: Any,
+    ) -> np.ndarray:
         """Embeddings of at least one text, `(texts, width)`, float32, as they are before an argument changes them.
 
         `options` are `batch_size`, `show_progress_bar` and, where the user gives one, `device`.
@@ -77,6 +84,7 @@ class EncodeMethods(ABC):
         for name, value in unsupported.items():
             if value is not None:
                 raise XlsrError(f"`{name}` is not supported by {type(self).__name__}, got {value}.")
+
         require_choice("output_value", output_value, [SENTENCES])
         require_choice("precision", precision or "float32", PRECISIONS)
         require_positive("batch_size", batch_size)
@@ -103,6 +111,7 @@ class EncodeMethods(ABC):
             embeddings = self._tensor(vectors)
         elif not convert_to_numpy:
             embeddings = list(self._tensor(vectors))
+
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
     def encode_query(
@@ -126,7 +135,12 @@ class EncodeMethods(ABC):
         return self._encode_role("document", inputs, prompt_name, prompt, options)
 
     def _encode_role(
-        self, role: str, inputs: Any, prompt_name: str | None, prompt: str | None, options: dict[str, Any]
+        self,
+        role: str,
+        inputs: Any,
+        prompt_name: str | None,
+        prompt: str | None,
+        options: dict[str, Any],
     ) -> Any:
         if prompt_name is None and prompt is None:
             prompts = PromptTable.of(self).texts
@@ -169,9 +183,22 @@ class WrappedEncoder(EncodeMethods):
             return getattr(self.encoder, name)
         raise AttributeError(f"no attribute '{name}'")
 
-    def inner_vectors(self, texts: list[str], prompt: str, task: str | None, **options: Any) -> np.ndarray:
+    def inner_vectors(
+        self,
+        texts: list[str],
+        prompt: str,
+        task: str | None,
+        **options: Any,
+    ) -> np.ndarray:
         """What the other encoder gives, `(texts, width)`, float32, not normalised."""
-        encoded = call_encode(self.encoder, texts, prompt=prompt, task=task, normalize_embeddings=False, **options)
+        encoded = call_encode(
+            self.encoder,
+            texts,
+            prompt=prompt,
+            task=task,
+            normalize_embeddings=False,
+            **options,
+        )
         return as_array(encoded)
 
 

@@ -296,6 +296,7 @@ def assemble_transformer(part: EncoderPart) -> Transformer:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         transformer = OpenTransformer(folder, encoder=part.encoder, processor_kwargs=arguments, **options).closed()
+
     transformer.register_forward_hook(_keep_exact)
     return transformer
 

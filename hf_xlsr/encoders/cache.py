@@ -51,7 +51,14 @@ class CachedEncoder(WrappedEncoder):
         self.routes = routes_of(encoder)
         self._store: VectorStore | _InMemory = store or _InMemory()
 
-    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+    def vectors_of(
+        self,
+        texts: list[str],
+        *,
+        prompt: str,
+        task: str | None,
+        **options: Any,
+    ) -> np.ndarray:
         """Embeddings of the texts, of which only those that are not kept yet are encoded."""
         keys = [(task, prompt, text) for text in texts]
         stored = dict(zip(keys, self._store.find(keys), strict=True))
@@ -62,6 +69,7 @@ class CachedEncoder(WrappedEncoder):
             self._store.add(missing, self.inner_vectors(new_texts, prompt, task, **options))
             self.encoded += len(missing)
             self.seconds += perf_counter() - start
+
         vectors: list[Any] = self._store.find(keys)  # none is missing
         return np.stack(vectors)
 

@@ -199,7 +199,14 @@ class DebiasedEncoder(WrappedEncoder):
         self.routes = debias.languages
         self._routes = routes
 
-    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+    def vectors_of(
+        self,
+        texts: list[str],
+        *,
+        prompt: str,
+        task: str | None,
+        **options: Any,
+    ) -> np.ndarray:
         """Embeddings of texts of the language `task`, without what was fitted on embeddings of any length."""
         language = self.debias.language_of(task)
         route = route_of(self.encoder, task, self._routes)
@@ -231,7 +238,12 @@ class DebiasFitter:
         return self
 
     def finish(
-        self, components: int = 1, method: str = "components", *, encoder: str = "", prompt: Prompts = None
+        self,
+        components: int = 1,
+        method: str = "components",
+        *,
+        encoder: str = "",
+        prompt: Prompts = None,
     ) -> Debias:
         """Computes what to remove, from the embeddings so far; more may follow.
 
@@ -260,10 +272,16 @@ class DebiasFitter:
             counts[language] = count
             squares = float(np.trace(moment))
             shares[language] = removed_squares / squares if squares else 0.0
+
         return Debias(fitted, method, counts, shares, encoder, prompt)
 
 
-def _leading(moment: np.ndarray, count: int, components: int, language: str) -> tuple[np.ndarray, float]:
+def _leading(
+    moment: np.ndarray,
+    count: int,
+    components: int,
+    language: str,
+) -> tuple[np.ndarray, float]:
     """The first eigenvectors, `(width, components)`, and the sum of their eigenvalues."""
     values, vectors = np.linalg.eigh(moment)  # the largest last
     rank = int(_varying(values).sum())
@@ -350,4 +368,5 @@ def fit_debias(
                 bar.update(len(chunk))
             if language not in fitter.languages:
                 raise XlsrError(f"`texts` of '{language}' must be a list of sentences that is not empty.")
+
     return fitter.finish(components, method, encoder=name, prompt=prompt)

@@ -93,7 +93,14 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     return route
 
 
-def call_encode(encoder: Encoder, texts: list[str], *, prompt: str, task: str | None = None, **options: Any) -> Any:
+def call_encode(
+    encoder: Encoder,
+    texts: list[str],
+    *,
+    prompt: str,
+    task: str | None = None,
+    **options: Any,
+) -> Any:
     """Calls `encode` so that this prompt stands before each text, and no other.
 
     The prompt is handed over, so that chat templates and poolings without prompts know it. What an encoder does by itself
@@ -106,6 +113,7 @@ def call_encode(encoder: Encoder, texts: list[str], *, prompt: str, task: str | 
             options["prompt"] = prompt
         else:
             texts = [prompt + text for text in texts]
+
     return encoder.encode(texts, **{"convert_to_numpy": True, **options})
 
 

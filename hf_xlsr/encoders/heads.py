@@ -67,7 +67,12 @@ def _activation(name: str) -> nn.Module:
 
 
 def new_head(
-    width: int, pooling: Any = "mean", *, dimension: int = 0, bias: bool = False, normalize: bool = True
+    width: int,
+    pooling: Any = "mean",
+    *,
+    dimension: int = 0,
+    bias: bool = False,
+    normalize: bool = True,
 ) -> HeadConfig:
     """The configuration of a head for an encoder without one.
 

@@ -56,6 +56,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             loaded = loaded.to(getattr(torch, dtype))
     except Exception as error:  # a damaged folder raises errors of many types
         raise XlsrError(f"Model '{model}' cannot be loaded: {error_line(error, 200)}") from error
+
     return loaded
 
 

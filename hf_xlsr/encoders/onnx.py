@@ -72,6 +72,7 @@ def _part(home: Path, modules: Sequence[tuple[str, str]]) -> ExportPart:
         raise XlsrError(
             f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."
         )
+
     layers = tuple(zip(classes[1:], folders[1:], strict=True))
     return ExportPart(folders[0], layers, settings.get("max_seq_length"))
 
@@ -156,7 +157,14 @@ class OnnxEncoder(EncodeMethods):
         first_model = next(iter(self._models.values()))
         return self.truncate_dim or first_model.width
 
-    def vectors_of(self, texts: list[str], *, prompt: str, task: str | None, **options: Any) -> np.ndarray:
+    def vectors_of(
+        self,
+        texts: list[str],
+        *,
+        prompt: str,
+        task: str | None,
+        **options: Any,
+    ) -> np.ndarray:
         """Embeddings of the whole width, computed on the CPU, the longest texts first."""
         from tqdm import tqdm
 

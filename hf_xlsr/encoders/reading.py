@@ -123,7 +123,12 @@ def _read_model(given: PreTrainedModel, place: str) -> SentenceEncoder:
     return SentenceEncoder({"": _part(_copy(given), optional_tokenizer(origin))}, origin=origin)
 
 
-def _part(encoder: Any, tokenizer: Any, head: Any = None, options: Any = None) -> EncoderPart:
+def _part(
+    encoder: Any,
+    tokenizer: Any,
+    head: Any = None,
+    options: Any = None,
+) -> EncoderPart:
     if getattr(encoder, "_hf_peft_config_loaded", False):  # a saved model would lose the weights below them
         raise XlsrError("The encoder has adapters. Merge them, or train without them and call `add_adapters`.")
     if no_pooler(encoder.config):

@@ -168,6 +168,7 @@ def usable_length(
         logger.warning(
             "max_length is lowered from %d to %d, the positions that the encoder has.", max_length, positions
         )
+
     return min(max_length, positions)
 
 

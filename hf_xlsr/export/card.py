@@ -71,7 +71,13 @@ def recipe_block(recipe: Mapping[str, Any]) -> str:
     for key, value in recipe.items():
         if key not in HIDDEN_KEYS and value not in (None, {}):
             shown[key] = _public(value)
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    text = yaml.safe_dump(
+        shown,
+        sort_keys=False,
+        allow_unicode=True,
+        width=110,
+        default_flow_style=None,
+    )
     return code_block(text, "yaml")
 
 
@@ -87,7 +93,12 @@ def _public(value: Any) -> Any:
 
 
 def part_card(
-    data: ModelCardData, *, title: str, paragraphs: Sequence[str], example: str, language: str = "python"
+    data: ModelCardData,
+    *,
+    title: str,
+    paragraphs: Sequence[str],
+    example: str,
+    language: str = "python",
 ) -> str:
     """A card with metadata, a plain title, paragraphs of Markdown and an example."""
     blocks = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]

@@ -151,7 +151,12 @@ def _tags(api: HfApi, repo: str) -> list[str]:
         return []
 
 
-def _push(upload: RepoUpload, api: HfApi, private: bool, message: str | None) -> UploadResult:
+def _push(
+    upload: RepoUpload,
+    api: HfApi,
+    private: bool,
+    message: str | None,
+) -> UploadResult:
     repo = upload.repo
     with hub_errors(repo), tempfile.TemporaryDirectory() as folder:
         for name, path in upload.files.items():

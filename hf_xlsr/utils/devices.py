@@ -42,6 +42,7 @@ def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str
         is_fast = cpu_has_fast_bfloat16()
     else:
         is_fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+
     return "bfloat16" if is_fast else "float32"
 
 
@@ -93,6 +94,7 @@ def parse_size(size: int | str | None) -> int | None:
         count: int = convert_file_size_to_int(int(text) if text.isdecimal() else text)
     except ValueError:
         count = 0
+
     if not count:
         raise XlsrError(f"`memory` must be a size above 0, such as 512MB or 4GiB, got {size!r}.")
     return count

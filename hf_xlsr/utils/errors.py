@@ -26,6 +26,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         by_last_word = {known_name.rsplit(".", 1)[-1]: known_name for known_name in names}
         words = difflib.get_close_matches(name.rsplit(".", 1)[-1], by_last_word, n=1)
         closest = [by_last_word[word] for word in words]
+
     if closest:
         return f"did you mean '{closest[0]}'?"
     return f"known are {', '.join(names)}."

@@ -73,4 +73,5 @@ def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = 
         problem = f"{target} is not writable"
     else:
         return
+
     raise XlsrError(f"{option} '{path}' cannot be written: {problem}.")

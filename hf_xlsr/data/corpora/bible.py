@@ -78,7 +78,10 @@ def bible_pairs(
 
 
 def bible_text(
-    lang: str, split: str = "train", version: str | None = None, database: str | Path | None = None
+    lang: str,
+    split: str = "train",
+    version: str | None = None,
+    database: str | Path | None = None,
 ) -> Iterator[dict[str, str]]:
     """Running text: each verse with text, with the next one of the same book, across chapters."""
     verses = _aligned(_database(database, split), (_version(lang, version),), split)
@@ -136,6 +139,7 @@ def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str
             yield verse, texts
         else:
             skipped += 1
+
     if skipped:
         logger.info("bible %s, versions %s: %d verses skipped, a side is empty.", split, "-".join(codes), skipped)
 

@@ -133,7 +133,10 @@ def _open(corpus: Corpus, names: Mapping[str, str], split: str) -> Iterable[Any]
 
 
 def _rows(
-    corpus: Corpus, dataset: Iterable[Any], columns: Mapping[str, str], fixed: Mapping[str, str]
+    corpus: Corpus,
+    dataset: Iterable[Any],
+    columns: Mapping[str, str],
+    fixed: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     skipped = 0
     for record in dataset:
@@ -144,6 +147,7 @@ def _rows(
             skipped += 1
         else:
             yield {**row, **fixed}
+
     if skipped:
         logger.info("corpus %s: %d rows skipped, a side or the label is empty.", corpus.name, skipped)
 

@@ -120,7 +120,12 @@ class _Collector:
         return units
 
 
-def _refuse_declarations(name: str, system_id: str | None, public_id: str | None, has_subset: int) -> None:
+def _refuse_declarations(
+    name: str,
+    system_id: str | None,
+    public_id: str | None,
+    has_subset: int,
+) -> None:
     # A document type that only names the public DTD of TMX is not fetched and harmless; many tools write it.
     from defusedxml.common import DTDForbidden
 
@@ -134,6 +139,7 @@ def read_tmx(file: InputFile) -> Iterator[Record]:
     for name in file.required:
         if name not in languages:
             raise XlsrError(f"{file.name} needs a language for '{name}'; set `languages`.")
+
     languages |= {f"_{name}": name for name in file.selecting if name not in languages}
 
     for unit in _units(file):

@@ -70,7 +70,13 @@ class InputFile:
         columns = [name_of_code.get(language_code(language), "") for language in self.languages]
         return dict(zip(self.required, columns, strict=True)) if all(columns) else {}
 
-    def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
+    def reject(
+        self,
+        number: int,
+        reason: object,
+        text: str | bytes,
+        path: Path | None = None,
+    ) -> None:
         """Sends a line to the quarantine; an error if too many lines are malformed."""
         fault = str(reason)
         name = path or self.name

@@ -37,7 +37,13 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         """Bad lines so far."""
         return self.counts.total()
 
-    def reject(self, file: Path | str, line_number: int, reason: str, text: str | bytes) -> None:
+    def reject(
+        self,
+        file: Path | str,
+        line_number: int,
+        reason: str,
+        text: str | bytes,
+    ) -> None:
         """Counts a bad line and keeps its first 1,000 characters, undecodable bytes as backslash escapes.
 
         Lines have numbers from 1; rows where a format has no lines. All lines with one fault have the same reason.

@@ -110,6 +110,7 @@ def read_rows(
         mapping = parse_columns(columns)
     else:
         mapping = {key: str(column) for key, column in (columns or {}).items()}
+
     file = InputFile(
         name=name,
         paths=paths,

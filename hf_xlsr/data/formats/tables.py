@@ -135,4 +135,5 @@ def _choose_split(data: Any, file: InputFile) -> Any:
     for name, rows in splits.items():
         if split_name(name) == split_name(wanted):
             return rows
+
     raise XlsrError(f"{file.name} has no split '{wanted}'; its splits are {', '.join(sorted(splits)) or 'none'}.")

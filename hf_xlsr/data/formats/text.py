@@ -41,7 +41,10 @@ def read_moses(file: InputFile) -> Iterator[Record]:
 
 
 def _moses_row(
-    file: InputFile, number: int, lines: Sequence[bytes], positions: Mapping[str, int]
+    file: InputFile,
+    number: int,
+    lines: Sequence[bytes],
+    positions: Mapping[str, int],
 ) -> dict[str, str] | None:
     """The texts of one line of all files under our names; None for a bad line, which is rejected."""
     row = {}
@@ -54,6 +57,7 @@ def _moses_row(
         except BadLine as fault:
             file.reject(number, fault, line, file.paths[position])
             return None
+
     return row
 
 
