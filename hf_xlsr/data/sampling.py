@@ -152,11 +152,9 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         is_small = (counts > 0) & (counts < self.global_batch)  # a group may have no examples
         if is_small.any() and self.process_index == 0:
             logger.warning(
-                "%d of %d language pairs (%d examples) are skipped: each has fewer than the %d of one batch.",
+                "%d language pairs with %d examples are skipped: each has fewer than one batch.",
                 is_small.sum(),
-                np.count_nonzero(counts),
                 counts[is_small].sum(),
-                self.global_batch,
             )
         self.counts = np.where(is_small, 0, counts).tolist()
 
@@ -216,7 +214,10 @@ class _Split:
     ) -> None:
         self.sampler = sampler
         self.epoch = epoch
-        self.examples = _shuffled(sampler.draw(groups, epoch), rng)
+        examples = sampler.draw(groups, epoch)
+        shuffled = examples.astype(np.intp)  # numpy shuffles other types more slowly
+        rng.shuffle(shuffled)
+        self.examples = shuffled.astype(examples.dtype)
         num_examples = len(self.examples)
 
         size = sampler.global_batch
@@ -245,12 +246,6 @@ class _Split:
                 self.is_sorted[bucket] = True
         examples: np.ndarray = self.examples[positions[self.orders[number]]]
         return examples
-
-
-def _shuffled(examples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    shuffled = examples.astype(np.intp)  # numpy shuffles other types more slowly
-    rng.shuffle(shuffled)
-    return shuffled.astype(examples.dtype)
 
 
 class TaskKey(NamedTuple):

@@ -145,28 +145,24 @@ class StreamBatches(Batching, FeatureBatches):
         self.streams = list(data.streams)
         self.buffer_size = max(buffer_size, 4 * self.global_batch)
 
-        self.shares = np.ones(len(self.streams))
-        sizes = [stream.size for stream in self.streams if stream.size is not None]
-        if len(sizes) == len(self.streams):
-            power = mixing_power(self.mixing, self.exponent)
-            self.shares = np.array([float(size) ** power for size in sizes])
+        power = mixing_power(self.mixing, self.exponent)
+        if any(stream.size is None for stream in self.streams):
+            power = 0.0
+        self.shares = np.array([float(stream.size or 1) ** power for stream in self.streams])
 
     def draw(self, epoch: int) -> Iterator[list[_Drawn]]:
         rng = np.random.default_rng([self.seed, epoch])
         rows = self._mixed(epoch)
         waiting: dict[tuple[str, ...], list[_Drawn]] = {}
         groups_with_batches = set()
-        is_last = False
-        while not is_last:
-            block = list(islice(rows, self.buffer_size))
-            is_last = len(block) < self.buffer_size
+        for block in iter(lambda: list(islice(rows, self.buffer_size)), []):
             for item in block:
                 group = self._languages(item) if self.homogeneous else ()
                 waiting.setdefault(group, []).append(item)
 
             batches = []
-            for group in waiting:
-                full_batches, waiting[group] = self._split(waiting[group], rng)
+            for group, items in waiting.items():
+                full_batches, waiting[group] = self._split(items, rng)
                 if full_batches:
                     batches += full_batches
                     groups_with_batches.add(group)
