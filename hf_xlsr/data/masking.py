@@ -13,13 +13,19 @@ import numpy as np
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.utils.errors import XlsrError
 
+_ONE = np.uint64(1)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# Shifts and factors of SplitMix64.
+_MIXING = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    for shift, factor in _MIXING:
+        values = (values ^ (values >> shift)) * factor
     mixed: np.ndarray = values ^ (values >> np.uint64(31))
     return mixed
 
@@ -31,11 +37,15 @@ def counter_uniform(
     draw: np.ndarray | int = 0,
 ) -> np.ndarray:
     """Uniform numbers in [0, 1), one per element of the broadcast arguments, float64."""
+    first = np.uint64(seed & 0xFFFFFFFFFFFFFFFF)
     with np.errstate(over="ignore"):
-        state = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) * _GOLDEN + np.uint64(1))
+        state = _mix(first * _GOLDEN + _ONE)
         for number in (epochs, examples, draw):
-            state = _mix((state + np.asarray(number).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    uniform: np.ndarray = (state >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+            counter = np.asarray(number).astype(np.uint64)
+            state = _mix((state + counter + _ONE) * _GOLDEN)
+
+    bits = state >> np.uint64(11)
+    uniform: np.ndarray = bits.astype(np.float64) / float(1 << 53)
     return uniform
 
 
@@ -86,13 +96,19 @@ class MaskDrawer:
         draws = np.where(allowed, uniform(first), 2.0)
         if self.exact:
             num_selected = np.rint(self.probability * allowed.sum(1)).clip(1)
-            selected = draws.argsort(1).argsort(1) < num_selected[:, None]
+            ranks = draws.argsort(1).argsort(1)
+            selected = ranks < num_selected[:, None]
         else:
-            selected = (draws < self.probability) | (draws == draws.min(1, keepdims=True))
+            is_lowest = draws == draws.min(1, keepdims=True)
+            selected = is_lowest | (draws < self.probability)
         selected &= allowed
 
         kind = uniform(first + 1)
         random_index = (uniform(first + 2) * len(self.ordinary)).astype(np.int64)
-        masked = np.where(kind < 0.9, self.ordinary[random_index], ids)
+        random_tokens = self.ordinary[random_index]
+        masked = np.where(kind < 0.9, random_tokens, ids)
         masked[kind < 0.8] = self.mask_id
-        return np.where(selected, masked, ids), np.where(selected, ids, IGNORE)
+
+        masked_ids = np.where(selected, masked, ids)
+        labels = np.where(selected, ids, IGNORE)
+        return masked_ids, labels

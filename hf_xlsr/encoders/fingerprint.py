@@ -37,11 +37,16 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     if not folder.is_dir():
         folder = _cached_folder(path)
 
+    files: dict[str, Path] = {}
+    for file in folder.rglob("*"):
+        name = file.relative_to(folder)
+        if file.is_file() and _is_hashed(name):
+            files[name.as_posix()] = file
+
     digest = hashlib.sha256()
-    names = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
-    for name in sorted(filter(_is_hashed, names), key=Path.as_posix):
-        file = folder / name
-        digest.update(f"{name.as_posix()}\0{file.stat().st_size}\0".encode())
+    for posix_name in sorted(files):
+        file = files[posix_name]
+        digest.update(f"{posix_name}\0{file.stat().st_size}\0".encode())
         update_from_file(digest, file)
     return digest.hexdigest()
 
@@ -58,9 +63,9 @@ def _cached_folder(model: str) -> Path:
 
 def _is_hashed(path: Path) -> bool:
     """Whether a file of a model's folder may determine its embeddings."""
-    hidden = any(name.startswith(".") for name in path.parts)
-    ignored = path.suffix.lower() in IGNORED_FILES or path.name.upper().startswith(LICENSES)
-    return not (hidden or ignored)
+    if any(name.startswith(".") for name in path.parts):
+        return False
+    return path.suffix.lower() not in IGNORED_FILES and not path.name.upper().startswith(LICENSES)
 
 
 def loaded_hash(model: Any, *, poolers: bool = True) -> str:
@@ -70,11 +75,13 @@ def loaded_hash(model: Any, *, poolers: bool = True) -> str:
         if not poolers and ".pooler." in name:
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        values = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(values.view(torch.uint8).numpy())
 
     settings = {name: getattr(model, name, None) for name in SETTINGS}
     modules = {name: _facts(module) for name, module in model.named_modules(remove_duplicate=False)}
-    digest.update(json.dumps([settings, modules], sort_keys=True, default=str).encode())
+    facts = json.dumps([settings, modules], sort_keys=True, default=str)
+    digest.update(facts.encode())
     return digest.hexdigest()
 
 

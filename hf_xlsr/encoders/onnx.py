@@ -41,17 +41,20 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
     if not (home / "modules.json").is_file():
         raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
 
-    first, *behind = read_json(home / "modules.json")
-    modules = [(entry["type"], _inside(home, entry["path"])) for entry in behind]
-    first_folder = _inside(home, first["path"])
-    if not first["type"].endswith(".Router"):
-        return {"": _part(home, [(first["type"], first_folder), *modules])}
+    modules = []
+    for entry in read_json(home / "modules.json"):
+        modules.append((entry["type"], _inside(home, entry["path"])))
+
+    first_type, first_folder = modules[0]
+    if not first_type.endswith(".Router"):
+        return {"": _part(home, modules)}
 
     router = read_json(home / first_folder / "router_config.json")
+    types = router["types"]
     parts_by_route = {}
     for route, names in router["structure"].items():
-        of_route = [(router["types"][name], _inside(home, first_folder, name)) for name in names]
-        parts_by_route[_inside(home, route)] = _part(home, of_route + modules)
+        of_route = [(types[name], _inside(home, first_folder, name)) for name in names]
+        parts_by_route[_inside(home, route)] = _part(home, of_route + modules[1:])
     return parts_by_route
 
 
@@ -176,10 +179,11 @@ class OnnxEncoder(EncodeMethods):
         ids = model.token_ids([prompt + text for text in texts])
         longest_first = sorted(range(len(ids)), key=lambda row: len(ids[row]), reverse=True)
 
+        batch_size = options["batch_size"]
         vectors = np.empty((len(texts), model.width), np.float32)
-        starts = range(0, len(ids), options["batch_size"])
+        starts = range(0, len(ids), batch_size)
         for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):
-            rows = longest_first[start : start + options["batch_size"]]
+            rows = longest_first[start : start + batch_size]
             vectors[rows] = model.embed([ids[row] for row in rows])
         return vectors
 

@@ -130,16 +130,20 @@ def read_rows(
 
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """The files of a path, and the labels that distinguish their names."""
+    names: list[AnyPath] = []
+    labels: list[str] = []
     if not isinstance(path, (str, os.PathLike)):
-        paths = tuple(Path(file).expanduser() for file in path)
-        return paths, tuple(format_suffix(file).removeprefix(".") for file in paths)
-
-    braces = _BRACES.fullmatch(os.fspath(path))
-    if braces is None:
-        return (Path(path).expanduser(),), ("0",)
-    labels = tuple(map(str.strip, braces["labels"].split(",")))
-    names = [braces["before"] + label + braces["after"] for label in labels]
-    return tuple(Path(name).expanduser() for name in names), labels
+        for file in path:
+            names.append(file)
+            labels.append(format_suffix(Path(file)).removeprefix("."))
+    elif braces := _BRACES.fullmatch(os.fspath(path)):
+        for label in map(str.strip, braces["labels"].split(",")):
+            names.append(braces["before"] + label + braces["after"])
+            labels.append(label)
+    else:
+        names.append(path)
+        labels.append("0")
+    return tuple(Path(name).expanduser() for name in names), tuple(labels)
 
 
 def format_suffix(path: Path) -> str:
