@@ -286,15 +286,15 @@ class RemoveEvaluationRows(RemoveEvaluation):
     def apply(self, rows: list[Row]) -> list[Row | None]:
         """Held-out sources are removed text by text, evaluation sets row by row."""
         results = super().apply([{**row, "text": row_text(row)} for row in rows])
-        for number, result in enumerate(results):
-            if result is not None:
-                results[number] = rows[number]
+        for number, row in enumerate(rows):
+            if results[number] is not None:
+                results[number] = row
         return results
 
 
 def row_text(row: Mapping[str, Any]) -> str:
     """The texts of a labelled row joined by a tab."""
-    return "\t".join(row[name] for name in ("text", "first", "second") if name in row)
+    return "\t".join(texts_of(row))
 
 
 @dataclass
