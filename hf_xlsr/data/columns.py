@@ -83,7 +83,7 @@ def resolve_columns(
     """Our name -> file column for one file; an error for a column that it lacks. See `read_rows` for the arguments."""
     mapping = dict(zip(required, required, strict=True)) | dict(columns)
     if optional is None and not columns:
-        optional = [name for name in names if name in KNOWN_COLUMNS]
+        optional = list(filter(KNOWN_COLUMNS.__contains__, names))
     for name in optional or ():
         if name in names:
             mapping.setdefault(name, name)
@@ -103,10 +103,13 @@ def selecting_columns(
     file: str,
 ) -> dict[str, str]:
     """Maps `_NAME` to each column that selects rows. Columns in `mapping` may be missing here."""
+    columns: dict[str, str] = {}
     for name in selecting:
-        if name not in mapping and name not in names:
+        if name in names:
+            columns[f"_{name}"] = name
+        elif name not in mapping:
             raise MissingColumn(file, name, name, names)
-    return {f"_{name}": name for name in selecting if name in names}
+    return columns
 
 
 def flat_names(record: Mapping[str, Any]) -> list[str]:

@@ -227,8 +227,9 @@ class DataConverter:
         converted: list[PreparedRows] = []
         for form in forms:
             if datasets[form]:
-                converted.append(self._prepare(form, datasets[form]))
-        converted = [rows for rows in converted if len(rows)]
+                rows = self._prepare(form, datasets[form])
+                if len(rows):
+                    converted.append(rows)
 
         if not converted:
             raise XlsrError(f"no row of `{name}` is usable: they have empty texts or no label.")
@@ -379,10 +380,12 @@ def _unexpected_columns(shown_name: str, columns: Iterable[str], kinds: Iterable
 
 def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dataset, dict[str, int]]:
     """Several tokenised datasets one after the other, and the sums of their counts."""
+    all_rows = []
     total = Counter[str]()
-    for _, counts in tokenised:
+    for rows, counts in tokenised:
+        all_rows.append(rows)
         total.update(counts)
-    return concatenate_datasets([rows for rows, _ in tokenised]), dict(total)
+    return concatenate_datasets(all_rows), dict(total)
 
 
 def _warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:

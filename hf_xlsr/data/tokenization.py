@@ -57,7 +57,9 @@ def smoothed_shares(sizes: Mapping[Any, int], exponent: float = 0.3) -> dict[Any
         >>> {k: round(v, 3) for k, v in smoothed_shares({"en": 1000, "sw": 10}, 0.3).items()}
         {'en': 0.799, 'sw': 0.201}
     """
-    powers = {name: size**exponent if size else 0.0 for name, size in sizes.items()}
+    powers: dict[Any, float] = {}
+    for name, size in sizes.items():
+        powers[name] = size**exponent if size else 0.0
     total = sum(powers.values()) or 1.0
     return {name: power / total for name, power in powers.items()}
 
@@ -195,7 +197,7 @@ def _reproducible_model(tokenizer: Tokenizer, num_special: int) -> models.Unigra
     scores = dict(model["vocab"][num_special:])
 
     lowest = min(scores.values(), default=0.0)
-    letters = sorted(token for token in scores if len(token) == 1)
+    letters = [token for token in sorted(scores) if len(token) == 1]
     steps_of: dict[str, int] = {}
     for letter in letters:
         steps = (scores[letter] - lowest) / LETTER_STEP
@@ -204,9 +206,10 @@ def _reproducible_model(tokenizer: Tokenizer, num_special: int) -> models.Unigra
     for letter, rank in zip(steps_of, sorted(steps_of.values()), strict=True):
         scores[letter] = lowest + rank * LETTER_STEP
 
-    ordered = sorted((-round(score, SCORE_DIGITS), token) for token, score in scores.items())
+    negative_scores = [(-round(score, SCORE_DIGITS), token) for token, score in scores.items()]
     vocab = list(map(tuple, model["vocab"][:num_special]))
-    vocab += [(token, -score) for score, token in ordered]
+    for negative_score, token in sorted(negative_scores):
+        vocab.append((token, -negative_score))
     return models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
 
@@ -302,7 +305,8 @@ def _tokens_to_keep(
     for token in (*first, *by_frequency):
         needed = {token}
         if ranks:
-            needed.update(model["vocab"][name] for name in _merged(names[token], ranks) if name in model["vocab"])
+            parts = _merged(names[token], ranks) & model["vocab"].keys()
+            needed.update(map(model["vocab"].__getitem__, parts))
         needed -= tokens
         if vocab_size is None or len(tokens) + len(needed) <= vocab_size:
             tokens |= needed
@@ -371,9 +375,14 @@ def tokenizer_hash(tokenizers: Any) -> str | None:
     if tokenizers is None:
         return None
     by_language = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
-    # Languages may share a tokenizer, whose state takes long.
-    states = {id(tokenizer): _tokenizer_state(tokenizer) for tokenizer in by_language.values()}
-    return address_of([(name, states[id(by_language[name])]) for name in sorted(by_language)])
+    states: dict[int, Any] = {}
+    states_by_language = []
+    for language in sorted(by_language):
+        tokenizer = by_language[language]
+        if id(tokenizer) not in states:  # languages may share a tokenizer, whose state takes long
+            states[id(tokenizer)] = _tokenizer_state(tokenizer)
+        states_by_language.append((language, states[id(tokenizer)]))
+    return address_of(states_by_language)
 
 
 def _tokenizer_state(tokenizer: Any) -> Any:

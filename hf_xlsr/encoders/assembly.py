@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -250,13 +251,13 @@ def default_pooling(config: Any) -> str:
 
 def _transformer_names(path: str, modules_file: str) -> set[str]:
     """The names of `Transformer`, whose place has changed over time, in a folder's `modules.json` and its routers."""
-    names: list[str] = []
+    names: set[str] = set()
     for entry in read_json(modules_file):
-        names.append(entry["type"])
+        names.add(entry["type"])
         router_file = load_file_path(path, ROUTER_FILE, subfolder=entry["path"])
         if router_file is not None:
-            names += read_json(router_file)["types"].values()
-    return {name for name in names if name.startswith("sentence_transformers.") and name.endswith(".Transformer")}
+            names.update(read_json(router_file)["types"].values())
+    return set(filter(re.compile(r"sentence_transformers\..*\.Transformer").fullmatch, names))
 
 
 def _fit_length_and_padding(transformer: Any) -> None:

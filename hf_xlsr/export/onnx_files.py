@@ -41,8 +41,8 @@ class SentenceGraph(nn.Module):
         self.pooling = Pooling.load(str(export), subfolder=pooling)
         self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=folder) for kind, folder in layers)
 
-        dense_layers = [layer for layer in self.layers if isinstance(layer, Dense)]
-        is_linear = all(isinstance(layer.activation_function, nn.Identity) for layer in dense_layers)
+        activations = [layer.activation_function for layer in self.layers if isinstance(layer, Dense)]
+        is_linear = all(isinstance(activation, nn.Identity) for activation in activations)
         self.before_pooling = 0
         if is_linear and self.pooling.pooling_mode in ("mean", "cls"):
             self.before_pooling = len(list(takewhile(lambda layer: isinstance(layer, Dense), self.layers)))

@@ -50,7 +50,7 @@ def data_hash(texts: Iterable[str]) -> str:
 def array_hash(array: np.ndarray) -> str:
     """SHA-256 of the type, shape and values of an array, which may be memory-mapped."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
-    digest.update(np.ascontiguousarray(array))
+    digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -40,10 +40,8 @@ class Translation:
 
 
 PUBLIC_DOMAIN = "public domain"
-TRANSLATIONS: tuple[Translation, ...] = tuple(
-    Translation(**fields)
-    for fields in yaml.safe_load((resources.files(__package__) / "bible.yaml").read_text("utf-8"))
-)
+_FIELDS: list[dict[str, Any]] = yaml.safe_load((resources.files(__package__) / "bible.yaml").read_text("utf-8"))
+TRANSLATIONS: tuple[Translation, ...] = tuple(Translation(**fields) for fields in _FIELDS)
 LANGUAGES: tuple[str, ...] = tuple(sorted({translation.language for translation in TRANSLATIONS}))
 KEPT_BACK = (8, 42)  # Ruth, Luke
 SPLITS: dict[str, tuple[int, ...]] = {
