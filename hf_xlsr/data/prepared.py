@@ -76,19 +76,22 @@ class ConcatenatedRows(_KeyedRows):
 
     def __init__(self, datasets: Sequence[PreparedRows]) -> None:
         self.datasets = list(datasets)
-        sizes = list(map(len, self.datasets))
-        self.starts = np.cumsum([0, *sizes])
+        self.starts = np.cumsum([0, *map(len, self.datasets)])
         self.lengths = np.concatenate([data.lengths for data in self.datasets])
 
-        self.languages = sorted(set().union(*(data.languages for data in self.datasets)))
-        groups = []
+        languages: set[str] = set()
         for data in self.datasets:
+            languages.update(data.languages)
+        self.languages = sorted(languages)
+
+        groups = []
+        strata = []
+        for number, data in enumerate(self.datasets):
             group_numbers = np.array(list(map(self.languages.index, data.languages)))
             groups.append(group_numbers[data.groups])
+            strata.append(groups[-1] + number * len(self.languages))
         self.groups = np.concatenate(groups)
-
-        dataset_of = np.repeat(np.arange(len(sizes)), sizes)
-        self.strata = dataset_of * len(self.languages) + self.groups
+        self.strata = np.concatenate(strata)
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
         numbers = [index for _, index in keys]
