@@ -52,7 +52,11 @@ def pad_rows(
     return ids, is_token.astype(np.int64)
 
 
-def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) -> list[int]:
+def join_sides(
+    source: Sequence[int],
+    target: Sequence[int],
+    max_length: int,
+) -> list[int]:
     """`[CLS] x [SEP] y [SEP]` of `[CLS] x [SEP]` and `[CLS] y [SEP]`.
 
     If both do not fit, tokens are removed one by one from the end of the longer one, before its last.
@@ -86,7 +90,13 @@ class _Padding:
 
     masks: MaskDrawer
 
-    def __init__(self, pad_id: int | Mapping[str, int], *, max_length: int = 200, pad_to_multiple_of: int = 1) -> None:
+    def __init__(
+        self,
+        pad_id: int | Mapping[str, int],
+        *,
+        max_length: int = 200,
+        pad_to_multiple_of: int = 1,
+    ) -> None:
         self.pad_id: Any = pad_id
         self.max_length = max_length
         self.pad_to_multiple_of = pad_to_multiple_of
@@ -98,14 +108,24 @@ class _Padding:
         """The texts of a column of ids, truncated."""
         return [self.truncated(feature[name]) for feature in features]
 
-    def padded(self, rows: Sequence[Sequence[int]], prefix: str = "", pad_id: int | None = None) -> Batch:
+    def padded(
+        self,
+        rows: Sequence[Sequence[int]],
+        prefix: str = "",
+        pad_id: int | None = None,
+    ) -> Batch:
         """`PREFIXinput_ids` and `PREFIXattention_mask`, `(rows, length)`, int64."""
         if pad_id is None:
             pad_id = self.pad_id
         ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of, self.max_length)
         return {f"{prefix}input_ids": torch.from_numpy(ids), f"{prefix}attention_mask": torch.from_numpy(mask)}
 
-    def side(self, features: Features, name: str, pad_id: int | None = None) -> Batch:
+    def side(
+        self,
+        features: Features,
+        name: str,
+        pad_id: int | None = None,
+    ) -> Batch:
         """The texts of a column `NAME_ids`, truncated and padded."""
         return self.padded(self.column(features, f"{name}_ids"), f"{name}_", pad_id)
 

@@ -162,7 +162,13 @@ class DataConverter:
         """Translation pairs or running text."""
         return self._convert(data, name, "pairs", "running text")
 
-    def labelled(self, data: Any, name: str = "train_dataset", *, keep_unlabelled: bool = False) -> PreparedRows:
+    def labelled(
+        self,
+        data: Any,
+        name: str = "train_dataset",
+        *,
+        keep_unlabelled: bool = False,
+    ) -> PreparedRows:
         """Labelled texts, each row tokenised as one sequence: `PreparedRows`; streams are read into memory.
 
         Columns: `text`, `text` and `text_pair`, `premise` and `hypothesis`, or `sentence1` and `sentence2`; `label`: a

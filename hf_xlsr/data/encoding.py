@@ -216,7 +216,9 @@ class LabelledEncoder(RowEncoder):
 
 
 def encode_texts(
-    sides: Sequence[Sequence[str]], tokenizer: Any, max_length: int
+    sides: Sequence[Sequence[str]],
+    tokenizer: Any,
+    max_length: int,
 ) -> tuple[dict[str, list[list[int]]], int]:
     """Tokenises texts, or pairs of texts as one sequence each; the longer text of a pair is truncated first.
 
@@ -279,7 +281,10 @@ class TokenCounts:
             counter.update(counts.get(name, {}))
 
     def tokenize(
-        self, texts: Sequence[str], languages: Sequence[str], prompts: Mapping[str, str] | None = None
+        self,
+        texts: Sequence[str],
+        languages: Sequence[str],
+        prompts: Mapping[str, str] | None = None,
     ) -> list[list[int]]:
         """Token ids of texts with the prompts of their languages; a truncated text keeps its special tokens.
 

@@ -15,7 +15,12 @@ from hf_xlsr.utils.errors import XlsrError
 logger = logging.getLogger(__name__)
 
 
-def evaluation_pairs(sources: Sequence[Source], *, languages: Sequence[str], split: str) -> list[Row]:
+def evaluation_pairs(
+    sources: Sequence[Source],
+    *,
+    languages: Sequence[str],
+    split: str,
+) -> list[Row]:
     """The translation pairs of evaluation sets; sources that are `distinct` have no row in common."""
     rows: list[Row] = []
     for source in sources:

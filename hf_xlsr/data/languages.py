@@ -139,7 +139,11 @@ def _scripts(code: str) -> tuple[str, ...]:
     return _UNICODE_SCRIPTS.get(script, (script,))
 
 
-def foreign_letters(text: str, side: tuple[str, ...], row: tuple[str, ...] | None = None) -> int:
+def foreign_letters(
+    text: str,
+    side: tuple[str, ...],
+    row: tuple[str, ...] | None = None,
+) -> int:
     """How many letters of a text are outside the scripts of its languages `side`; letters of many scripts never are.
 
     The `ALPHABETS` of the languages `row` have the Latin letters that are not foreign; None checks scripts only.
@@ -205,7 +209,12 @@ def _same_language(language: str) -> frozenset[str]:
     return frozenset({code})
 
 
-def share_of_first(languages: tuple[str, str], *, place: str, advice: str) -> Callable[[str], float | None]:
+def share_of_first(
+    languages: tuple[str, str],
+    *,
+    place: str,
+    advice: str,
+) -> Callable[[str], float | None]:
     """A function from a text to the share of it in the first of two languages; to None for one without their letters.
 
     Letters decide between languages without a common script, where one in another script counts as much as four Latin

@@ -17,7 +17,11 @@ _WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-
 _VIRAMA = 9  # canonical combining class
 
 
-def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: bool = False) -> str:
+def normalize_text(
+    text: str,
+    form: Literal["NFKC", "NFC"] = "NFKC",
+    lowercase: bool = False,
+) -> str:
     """Normalises Unicode, removes invisible characters and collapses white space; idempotent.
 
     Joiners between letters stay: Persian, Hindi and other languages spell with them. `NFKC` also replaces ligatures,
@@ -29,6 +33,7 @@ def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: 
     while text != before and not text.isprintable():
         before = text
         text = _compose(_INVISIBLE.sub(_keep_joiner, text), form)
+
     if lowercase:
         text = _compose(text.lower(), form)
     return " ".join(text.split())

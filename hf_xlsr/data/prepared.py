@@ -149,7 +149,12 @@ class PackedRunningText(_KeyedRows):
     tokens around a sentence once; a prompt stays before every sentence. Examples are those of `PreparedRunningText`.
     """
 
-    def __init__(self, text: PreparedRunningText, tokenizer: Any, max_length: int) -> None:
+    def __init__(
+        self,
+        text: PreparedRunningText,
+        tokenizer: Any,
+        max_length: int,
+    ) -> None:
         self.text = text
         special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
         self.before = special.index(0)

@@ -32,7 +32,11 @@ UNNAMED = ("source", "target")
 Batch = Mapping[str, Sequence[Any]]
 
 
-def open_datasets(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Dataset | IterableDataset]]:
+def open_datasets(
+    data: Any,
+    name: str,
+    key: str = "",
+) -> Iterator[tuple[str, Dataset | IterableDataset]]:
     """The datasets of a dataset, a list of dicts, or nested dicts of these, each with its key; errors name `name`."""
     if isinstance(data, Mapping):
         splits = [inner_key for inner_key in data if str(inner_key).lower() in SPLITS]

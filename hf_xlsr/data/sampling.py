@@ -65,7 +65,11 @@ def mixing_power(mixing: str, exponent: float) -> float:
     return {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
 
 
-def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: float = 0.3) -> list[int]:
+def group_counts(
+    sizes: Sequence[int],
+    mixing: str = "proportional",
+    exponent: float = 0.3,
+) -> list[int]:
     """How many examples of each group an epoch draws; the sum is the number of all examples."""
     total = sum(sizes)
     shares = smoothed_shares(dict(enumerate(sizes)), mixing_power(mixing, exponent))
@@ -78,7 +82,11 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     return rounded
 
 
-def balanced_length_order(lengths: np.ndarray, strata: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def balanced_length_order(
+    lengths: np.ndarray,
+    strata: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """An order by length, as indices `(n,)`, in which every stretch holds each stratum in its share.
 
     Examples are sorted by their rank by length within their stratum, as a share of the stratum. The strata in a stretch
@@ -320,7 +328,9 @@ class MultiTaskDataset(Dataset[dict[str, Any]]):
 
 
 def fetch_by_group(
-    groups: Sequence[Hashable], items: Sequence[Any], fetch: Callable[[Any, list[Any]], Sequence[Any]]
+    groups: Sequence[Hashable],
+    items: Sequence[Any],
+    fetch: Callable[[Any, list[Any]], Sequence[Any]],
 ) -> list[Any]:
     """What `fetch` returns for items, in their order; it is called once for each group, with the items of the group.
 

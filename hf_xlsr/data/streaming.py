@@ -250,7 +250,12 @@ class StreamBatches(Batching, FeatureBatches):
 class KeyedBatches(FeatureBatches):
     """The batches of a stored dataset, fetched by a sampler's keys, for a task next to a stream."""
 
-    def __init__(self, data: Any, sampler: LengthBucketBatchSampler, epochs: int | None = 1) -> None:
+    def __init__(
+        self,
+        data: Any,
+        sampler: LengthBucketBatchSampler,
+        epochs: int | None = 1,
+    ) -> None:
         super().__init__(epochs)
         self.data = data
         self.sampler = sampler
@@ -270,7 +275,12 @@ class MultiTaskBatches(FeatureBatches):
     epochs that no other iteration uses. Features have their task under `TASK`, for `MultiTaskCollator`.
     """
 
-    def __init__(self, main: FeatureBatches, others: Mapping[str, FeatureBatches], epochs: int | None = 1) -> None:
+    def __init__(
+        self,
+        main: FeatureBatches,
+        others: Mapping[str, FeatureBatches],
+        epochs: int | None = 1,
+    ) -> None:
         super().__init__(epochs)
         self.tasks = {MAIN: main, **others}
 

@@ -170,7 +170,13 @@ class OpenTransformer(Transformer):
     already; nothing else here depends on them. `closed` makes it a stock `Transformer`.
     """
 
-    def __init__(self, model_name_or_path: str, *, encoder: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        model_name_or_path: str,
+        *,
+        encoder: Any = None,
+        **options: Any,
+    ) -> None:
         object.__setattr__(self, "_given", encoder)  # not registered as a submodule, which `__init__` would forget
         super().__init__(model_name_or_path, **options)
 
@@ -204,7 +210,11 @@ class OpenTransformer(Transformer):
 # --- Loading -------------------------------------------------------------------------------------------------------
 
 
-def load_sentence_transformer(path: str, device: str | None = None, **model_kwargs: Any) -> SentenceTransformer:
+def load_sentence_transformer(
+    path: str,
+    device: str | None = None,
+    **model_kwargs: Any,
+) -> SentenceTransformer:
     """Loads a folder or Hub id of sentence-transformers, or a plain Hugging Face encoder as sentence-transformers would.
 
     Code of the folder is never run. Sentences are truncated to the positions that the encoder has.
@@ -314,7 +324,12 @@ class MessageTokenizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["transformer"].tokenizer, name)
 
-    def message_ids(self, texts: Sequence[str], prompt: str, max_length: int | None) -> list[list[int]]:
+    def message_ids(
+        self,
+        texts: Sequence[str],
+        prompt: str,
+        max_length: int | None,
+    ) -> list[list[int]]:
         """Token ids of texts; None as `max_length` does not truncate them."""
         truncation: dict[str, int] = {"max_length": max_length} if max_length is not None else {"truncation": False}
         features = self.transformer.preprocess(

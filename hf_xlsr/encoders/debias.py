@@ -122,7 +122,13 @@ class Debias:
             raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
         return tag
 
-    def apply(self, vectors: np.ndarray, language: str, *, normalize: bool = False) -> np.ndarray:
+    def apply(
+        self,
+        vectors: np.ndarray,
+        language: str,
+        *,
+        normalize: bool = False,
+    ) -> np.ndarray:
         """Removes what was fitted of a language from its embeddings, `(..., width)`.
 
         The arithmetic is in float32 or float64. With `normalize` the result has length 1 (a zero vector
@@ -193,7 +199,12 @@ class DebiasedEncoder(WrappedEncoder):
     encoder that are not named after languages. Embeddings are truncated and normalised after the removal.
     """
 
-    def __init__(self, encoder: Any, debias: Debias, routes: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        encoder: Any,
+        debias: Debias,
+        routes: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(encoder)
         self.debias = debias
         self.routes = debias.languages

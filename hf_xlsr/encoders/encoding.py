@@ -63,7 +63,11 @@ def routes_of(encoder: Any) -> tuple[str, ...]:
     return tuple(routes)
 
 
-def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:
+def route_of(
+    encoder: Any,
+    language: str | None,
+    routes: Mapping[str, str] | None = None,
+) -> str | None:
     """The `task` of sentence-transformers that encodes a language's sentences by its route.
 
     It is None for an encoder without routes, or with other routes (`query` and `document`). `routes` names the route of

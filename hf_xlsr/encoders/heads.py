@@ -167,7 +167,12 @@ def leaves_out_prompt(config: Sequence[Mapping[str, Any]]) -> bool:
     return any(not entry.get("include_prompt", True) for entry in config)
 
 
-def run_head(head: Sequence[nn.Module], features: dict[str, Any], *, normalize: bool = False) -> torch.Tensor:
+def run_head(
+    head: Sequence[nn.Module],
+    features: dict[str, Any],
+    *,
+    normalize: bool = False,
+) -> torch.Tensor:
     """Sentence embeddings, `(batch, width)`, float32 (float64 for float64 states).
 
     The states are pooled in float32 also under autocast, where sentence-transformers would round the mean.

@@ -27,7 +27,11 @@ TEXTS = [f"{number}: {' '.join(SENTENCE.split()[: 4 + number % 12])}" for number
 MIN_COSINE = 0.999
 
 
-def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:
+def load_encoder(
+    model: str,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Any:
     """Loads a model by sentence-transformers, or its ONNX files.
 
     Args:
@@ -60,7 +64,11 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     return loaded
 
 
-def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
+def check_choice(
+    model: str,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> None:
     """Raises for arguments that `load_encoder` would refuse, before data are read."""
     if dtype is not None:
         require_choice("dtype", dtype, DTYPES)

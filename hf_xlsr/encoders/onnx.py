@@ -128,7 +128,13 @@ class OnnxEncoder(EncodeMethods):
 
     device = "cpu"
 
-    def __init__(self, export: str | Path, *, int8: bool = False, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        export: str | Path,
+        *,
+        int8: bool = False,
+        threads: int | None = None,
+    ) -> None:
         from transformers import AutoTokenizer
 
         require_package("onnxruntime")
@@ -149,6 +155,7 @@ class OnnxEncoder(EncodeMethods):
             tokenizer = load_auto(AutoTokenizer, str(home / export_part.folder))
             max_length = min(tokenizer.model_max_length, export_part.max_length or LONGEST, LONGEST)
             self._models[route] = OnnxModel(session, tokenizer, int(max_length))
+
         self.routes = tuple(filter(None, self._models))
 
     @property

@@ -91,7 +91,12 @@ def vocab_size_of(encoder: Any) -> int | None:
         return None
 
 
-def check_token_ids(tokenizer: Any, vocab_size: int | None, *, of: str = "") -> None:
+def check_token_ids(
+    tokenizer: Any,
+    vocab_size: int | None,
+    *,
+    of: str = "",
+) -> None:
     """Raises if an encoder lacks embeddings of tokens; a GPU would fail in the middle of training."""
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise XlsrError(
@@ -185,7 +190,11 @@ ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
 
 
-def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
+def own_dropout(
+    config: PreTrainedConfig,
+    names: tuple[str, ...],
+    otherwise: float,
+) -> float:
     """The first of some dropouts that a configuration has; `otherwise` if none."""
     for name in names:
         if hasattr(config, name):
@@ -194,7 +203,12 @@ def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: flo
     return otherwise
 
 
-def set_dropout(config: PreTrainedConfig, dropout: float | None, *, without: Container[str] = ()) -> None:
+def set_dropout(
+    config: PreTrainedConfig,
+    dropout: float | None,
+    *,
+    without: Container[str] = (),
+) -> None:
     """Sets all dropouts on states and attention that a configuration has, unless `dropout` is None."""
     if dropout is None:
         return
@@ -203,7 +217,12 @@ def set_dropout(config: PreTrainedConfig, dropout: float | None, *, without: Con
             setattr(config, name, dropout)
 
 
-def encoder_from_pretrained(path: str, *, place: str = "encoder", **options: Any) -> Any:
+def encoder_from_pretrained(
+    path: str,
+    *,
+    place: str = "encoder",
+    **options: Any,
+) -> Any:
     """A pretrained encoder without its pooler, with float32 weights; `place` names the value in errors."""
     try:
         config = load_auto(AutoConfig, path)

@@ -89,7 +89,11 @@ class UploadResult:
     size: int
 
 
-def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
+def folder_files(
+    folder: Path,
+    prefix: str = "",
+    without: Sequence[str] = (),
+) -> dict[str, Path]:
     """All files of a folder by path in a repository, without hidden ones and those named in `without`."""
     files = {}
     for path in sorted(folder.rglob("*")):
@@ -100,11 +104,15 @@ def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) ->
         if not path.resolve().is_relative_to(folder.resolve()):
             raise XlsrError(f"{path} is a link out of {folder}. Replace it by a copy, or remove it.")
         files[str(PurePosixPath(prefix, *names))] = path
+
     return files
 
 
 def push_uploads(
-    uploads: Sequence[RepoUpload], *, exist_ok: bool = False, message: str | None = None
+    uploads: Sequence[RepoUpload],
+    *,
+    exist_ok: bool = False,
+    message: str | None = None,
 ) -> list[UploadResult]:
     """Uploads to repositories one after the other; all of them are checked before the first is sent.
 

@@ -16,7 +16,10 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def debias_sentence_transformer(
-    model: SentenceTransformer, debias: Debias, *, normalize: bool = False
+    model: SentenceTransformer,
+    debias: Debias,
+    *,
+    normalize: bool = False,
 ) -> SentenceTransformer:
     """A model that removes the language bias of each text: `model.encode(texts, task="fr")`.
 

@@ -51,7 +51,12 @@ class _AutoModuleFinder(MetaPathFinder):
     def __init__(self, architectures: Mapping[str, str]) -> None:
         self.architectures = architectures
 
-    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self,
+        fullname: str,
+        path: Any = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
         if fullname != AUTO_MODULE:
             return None
         sys.meta_path.remove(self)
@@ -82,7 +87,11 @@ def register_architectures() -> None:
         sys.meta_path.insert(0, _AutoModuleFinder(OWN_MODEL_TYPES))
 
 
-def load_auto(auto_class: Any, path: Any, **options: Any) -> Any:
+def load_auto(
+    auto_class: Any,
+    path: Any,
+    **options: Any,
+) -> Any:
     """`auto_class.from_pretrained(path)` that never runs code of the folder or repository.
 
     By default transformers asks on standard input whether to run it.

@@ -51,7 +51,11 @@ def own_generator(device: torch.device) -> torch.Generator | None:
     return torch.Generator(device).manual_seed(seed)
 
 
-def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor, per_batch: torch.Tensor | None = None) -> torch.Tensor:
+def scaled_to_mean(
+    mean: torch.Tensor,
+    count: torch.Tensor,
+    per_batch: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Scales the mean of this process so that its average over processes is the mean over all of their elements.
 
     `per_batch` is the mean number of elements of a micro-batch and process in an optimiser step: the result's average

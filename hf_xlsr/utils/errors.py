@@ -37,7 +37,11 @@ def error_line(error: object, longest: int | None = None) -> str:
     return " ".join(str(error).split())[:longest]
 
 
-def require_choice(name: str, value: object, known: Iterable[str]) -> None:
+def require_choice(
+    name: str,
+    value: object,
+    known: Iterable[str],
+) -> None:
     """Raises for the value of an argument that is not one of the known ones."""
     names = tuple(known)
     if value not in names:

@@ -57,7 +57,12 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False))
 
 
-def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
+def check_writable(
+    path: str | os.PathLike[str],
+    option: str,
+    *,
+    folder: bool = False,
+) -> None:
     """Raises if a file or folder cannot be written to a place, before hours of work; nothing is created."""
     stream = not folder and is_stream(path)
     target = Path(path) if folder or stream else Path(path).parent

@@ -22,7 +22,11 @@ def escape_markdown(text: str) -> str:
     return SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> list[str]:
+def markdown_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers_from: int = 1,
+) -> list[str]:
     """Lines of a table from cells in Markdown; columns after `numbers_from` are aligned to the right.
 
     Examples:

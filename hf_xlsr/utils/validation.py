@@ -13,7 +13,11 @@ class Section(BaseModel, extra="forbid", strict=True, arbitrary_types_allowed=Tr
     """A mapping whose unknown keys are errors; values are not converted (`"3"` is not a number)."""
 
 
-def explain(error: ValidationError, model: type[BaseModel] = Section, place: str = "") -> str:
+def explain(
+    error: ValidationError,
+    model: type[BaseModel] = Section,
+    place: str = "",
+) -> str:
     """The first problem of a validation error, in one sentence without a full stop; `place` is the key of the value.
 
     `model` knows the keys that exist.

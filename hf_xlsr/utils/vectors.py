@@ -34,7 +34,11 @@ def as_vectors(vectors: Any, name: str) -> np.ndarray:
     return matrix
 
 
-def check_finite(vectors: np.ndarray, name: str, first_row: int = 0) -> None:
+def check_finite(
+    vectors: np.ndarray,
+    name: str,
+    first_row: int = 0,
+) -> None:
     """Raises if a row of `(..., width)` holds NaN or infinity; rows are counted from `first_row`."""
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=-1))
     if bad.size:

@@ -143,6 +143,7 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
     else:
         names.append(path)
         labels.append("0")
+
     return tuple(Path(name).expanduser() for name in names), tuple(labels)
 
 
