@@ -83,9 +83,9 @@ class PromptTable:
         """
         role = role or ""
         names_of_role = [name for name in ROLES.get(role, (role,)) if name in self.texts]
-        telling_names = list(filter(self._tells, names_of_role))
-        if telling_names:
-            return telling_names[0]
+        for name in names_of_role:
+            if self._tells(name):
+                return name
 
         name_of_language = nearest_tag(language, self.texts)
         if name_of_language is not None:
