@@ -113,7 +113,7 @@ def test_two_scripts_of_a_language(tmp_path: Path) -> None:
 
 
 def test_corpora_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def corpus(name: str, *, languages: list[str], split: str) -> Any:
+    def corpus(name: str, *, languages: list[str], split: str, **versions: None) -> Any:
         source_lang, target_lang = languages
         sides = {"source": f"{source_lang} {split}", "target": target_lang}
         yield {**sides, "source_lang": source_lang, "target_lang": target_lang}
