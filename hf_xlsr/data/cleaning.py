@@ -409,9 +409,9 @@ class Cleaner:
         With a limit, rows end with the last one that is kept: `(rows up to it,)`. Later ones are not counted.
         """
         last_step = verdicts.dropped_by.copy()
-        for number, seen in self._seen.items():
+        for number, keys_before in self._seen.items():
             reaches = np.flatnonzero(last_step >= number)
-            is_new = seen.add_hashes(verdicts.keys[number][reaches])
+            is_new = keys_before.add_hashes(verdicts.keys[number][reaches])
             last_step[reaches[~is_new]] = number
 
         kept_rows = np.flatnonzero(last_step == len(self.steps))

@@ -305,8 +305,8 @@ def _tokens_to_keep(
     for token in (*first, *by_frequency):
         needed = {token}
         if ranks:
-            parts = _merged(names[token], ranks) & model["vocab"].keys()
-            needed.update(map(model["vocab"].__getitem__, parts))
+            merged_names = _merged(names[token], ranks) & model["vocab"].keys()
+            needed.update(map(model["vocab"].__getitem__, merged_names))
         needed -= tokens
         if vocab_size is None or len(tokens) + len(needed) <= vocab_size:
             tokens |= needed

@@ -45,16 +45,16 @@ def load_encoder(
     check_choice(model, device, dtype)
     if dtype == "auto":
         dtype = fastest_dtype(model, device)
-    place = find_model(model)
+    model_place = find_model(model)
     if dtype in ("onnx", "onnx-int8"):
-        return OnnxEncoder(place.path, int8=dtype == "onnx-int8")
+        return OnnxEncoder(model_place.path, int8=dtype == "onnx-int8")
 
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     try:
-        if place.model_type:
-            loaded = read_saved(place).detached().assemble().to(device or get_device_name())
+        if model_place.model_type:
+            loaded = read_saved(model_place).detached().assemble().to(device or get_device_name())
         else:
-            loaded = load_sentence_transformer(place.path, device, **options)
+            loaded = load_sentence_transformer(model_place.path, device, **options)
         if dtype in ("bfloat16", "float16"):
             # sentence-transformers leaves a Dense inside a Router in float32.
             loaded = loaded.to(getattr(torch, dtype))

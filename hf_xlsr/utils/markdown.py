@@ -36,8 +36,8 @@ def markdown_table(
         | ours | **98.0** |
     """
     marks = ["---"] * numbers_from + ["---:"] * (len(header) - numbers_from)
-    first, *others = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
-    return [first, f"|{'|'.join(marks[: len(header)])}|", *others]
+    header_line, *row_lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [header_line, f"|{'|'.join(marks[: len(header)])}|", *row_lines]
 
 
 class _Loader(yaml.SafeLoader):
