@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import as_list
@@ -51,7 +51,7 @@ def corpus_bleu(
         (48.89, 'tok:13a')
     """
     check_bleu_tokenizer(tokenize)
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     if tokenize == "moses":
         from sacremoses import MosesTokenizer
@@ -67,6 +67,14 @@ def corpus_bleu(
     return min(score / 100, 1.0), signature  # a perfect score is above 100
 
 
+class ScoredTranslations(NamedTuple):
+    """Translations of a test set, their scores, and the signature of each score by its key."""
+
+    results: Results
+    signatures: dict[str, str]
+    texts: list[str]
+
+
 def bleu(
     translator: Any,
     sources: Sequence[str],
@@ -76,38 +84,48 @@ def bleu(
     name: str,
     split: str = "test",
     tokenize: str | Sequence[str] | None = None,
-    signatures: dict[str, str] | None = None,
-    translations: list[str] | None = None,
     **options: Any,
-) -> Results:
+) -> ScoredTranslations:
     """Translates a test set with a `translator`, whose `translate` gets `options`, and scores it.
 
-    `tokenize` is one or more tokenizers of `corpus_bleu`, by default that of `default_tokenizer`. `signatures` gets the
-    signature of each score by its key, `translations` the translations. Gives `bleu` (between 0 and 1) and `sentences`
-    under `{name}-bleu/en-de/{split}/`; another tokenizer than 13a is part of the protocol: `bleu-zh`, `bleu-moses`.
+    `tokenize` is one or more tokenizers of `corpus_bleu`, by default that of `default_tokenizer`. The results are `bleu`
+    (between 0 and 1) and `sentences` under `{name}-bleu/en-de/{split}/`; another tokenizer than 13a is part of the
+    protocol: `bleu-zh`, `bleu-moses`.
     """
     tokenizers = as_list(tokenize or default_tokenizer(languages[1]))
     for tokenizer in tokenizers:
         check_bleu_tokenizer(tokenizer)
-
-    translated = translator.translate(sources, **options)
-    if translations is not None:
-        translations.extend(translated)
+    texts = translator.translate(sources, **options)
 
     results = Results()
+    signatures = {}
     for tokenizer in tokenizers:
-        score, signature = corpus_bleu(translated, references, tokenize=tokenizer, language=languages[1])
-        values = {"bleu": round(score, 6), "sentences": len(translated)}
-        scores = measured(name, f"bleu-{tokenizer}".removesuffix("-13a"), languages, split, values)
+        score, signature = corpus_bleu(texts, references, tokenize=tokenizer, language=languages[1])
+        protocol = f"bleu-{tokenizer}".removesuffix("-13a")
+        values = {"bleu": round(score, 6), "sentences": len(texts)}
+        scores = measured(name, protocol, languages, split, values)
         results |= scores
-        if signatures is not None:
-            signatures[next(iter(scores))] = signature
-    return results
+        signatures[next(iter(scores))] = signature
+    return ScoredTranslations(results, signatures, texts)
 
 
-def bleu_rows(translator: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> Results:
+def bleu_rows(
+    translator: Any,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    split: str = "test",
+    tokenize: str | Sequence[str] | None = None,
+    **options: Any,
+) -> ScoredTranslations:
     """`bleu` of rows of pairs, for each language pair."""
     results = Results()
+    signatures: dict[str, str] = {}
+    texts: list[str] = []
     for languages, pair_rows in by_pair(rows).items():
-        results |= bleu(translator, *both_sides(pair_rows), languages=languages, **options)
-    return results
+        sides = both_sides(pair_rows)
+        scored = bleu(translator, *sides, languages=languages, name=name, split=split, tokenize=tokenize, **options)
+        results |= scored.results
+        signatures |= scored.signatures
+        texts += scored.texts
+    return ScoredTranslations(results, signatures, texts)

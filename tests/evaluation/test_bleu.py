@@ -35,30 +35,26 @@ def test_equals_sacrebleu(tokenize: str) -> None:
 
 def test_keys() -> None:
     translator = Fixed({"eins": "one two three four", "zwei": "two"})
-    signatures: dict[str, str] = {}
-    translations: list[str] = []
-    metrics = bleu(
+    scored = bleu(
         translator,
         ["zwei", "eins"],
         ["two", "one two three four"],
         languages=("de", "en"),
         name="multi30k",
         tokenize=["13a", "none"],
-        signatures=signatures,
-        translations=translations,
         num_beams=4,
         length_penalty=0.6,
     )
-    assert metrics == {
+    assert scored.results == {
         "multi30k-bleu/de-en/test/bleu": 1.0,
         "multi30k-bleu/de-en/test/sentences": 2,
         "multi30k-bleu-none/de-en/test/bleu": 1.0,
         "multi30k-bleu-none/de-en/test/sentences": 2,
     }
     assert translator.options == {"num_beams": 4, "length_penalty": 0.6}
-    assert translations == ["two", "one two three four"]
-    assert [name.split("|")[3] for name in signatures.values()] == ["tok:13a", "tok:none"]
-    assert list(signatures) == ["multi30k-bleu/de-en/test/bleu", "multi30k-bleu-none/de-en/test/bleu"]
+    assert scored.texts == ["two", "one two three four"]
+    assert [name.split("|")[3] for name in scored.signatures.values()] == ["tok:13a", "tok:none"]
+    assert list(scored.signatures) == ["multi30k-bleu/de-en/test/bleu", "multi30k-bleu-none/de-en/test/bleu"]
 
 
 def test_rows_of_several_language_pairs() -> None:
@@ -67,7 +63,8 @@ def test_rows_of_several_language_pairs() -> None:
         {"source": "eins", "target": "一二三四", "source_lang": "de", "target_lang": "zh"},
         {"source": "zwei", "target": "two", "source_lang": "de", "target_lang": "en"},
     ]
-    metrics = bleu_rows(Fixed({"eins": "one two three four", "zwei": "two"}), rows, name="toy", split="dev")
+    translator = Fixed({"eins": "one two three four", "zwei": "two"})
+    metrics = bleu_rows(translator, rows, name="toy", split="dev").results
     assert metrics["toy-bleu/de-en/dev/bleu"] == 1
     assert metrics["toy-bleu/de-en/dev/sentences"] == 2
     assert metrics["toy-bleu-zh/de-zh/dev/bleu"] < 0.1

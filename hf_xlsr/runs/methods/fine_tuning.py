@@ -302,7 +302,11 @@ class TranslationMethod(FineTuningMethod):
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         if not sets["dev"]:
             return []
-        return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))]
+
+        def score(translator: Any) -> Results:
+            return bleu_rows(translator, sets["dev"], **self._scoring("dev")).results
+
+        return [score]
 
     def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:
         tokenizer = self._tokenizer()
@@ -356,17 +360,15 @@ class TranslationMethod(FineTuningMethod):
             translator.model = model
             translator.progress = not trainer.args.disable_tqdm
 
-            signatures: dict[str, str] = {}
-            translations: list[str] = []
-            scoring = self._scoring("test")
-            finished.metrics = bleu_rows(translator, test, signatures=signatures, translations=translations, **scoring)
+            scored = bleu_rows(translator, test, **self._scoring("test"))
+            finished.metrics = scored.results
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
-            for key, signature in signatures.items():
+            for key, signature in scored.signatures.items():
                 console.print(f"{key}: {signature}", highlight=False)
 
             finished.data_hashes["test"] = hash_of_pairs(test)
-            finished.facts["bleu_signatures"] = signatures
-            write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in translations))
+            finished.facts["bleu_signatures"] = scored.signatures
+            write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in scored.texts))
         return finished
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
