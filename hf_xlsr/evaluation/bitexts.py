@@ -31,21 +31,26 @@ class BuccData:
     gold: frozenset[tuple[str, str]]
 
     def __post_init__(self) -> None:
-        sides = ("source", self.source_ids, self.sources), ("target", self.target_ids, self.targets)
-        for number, (side, ids, texts) in enumerate(sides):
-            distinct_ids = set(ids)
-            unknown = sorted({pair[number] for pair in self.gold} - distinct_ids)
-            if not len(distinct_ids) == len(ids) == len(texts) or unknown or not self.gold:
-                raise XlsrError(
-                    f"`{side}_ids` must be distinct, one for each sentence, and have those of `gold`, which has one or "
-                    f"more pairs; unknown are {unknown[:3]}."
-                )
+        if not self.gold:
+            raise XlsrError("`gold` must have one or more pairs, got none.")
+        gold_sources, gold_targets = zip(*self.gold, strict=True)
+        _check_ids("source_ids", self.source_ids, self.sources, gold_sources)
+        _check_ids("target_ids", self.target_ids, self.targets, gold_targets)
 
     @property
     def texts(self) -> list[str]:
         """All that affects the metrics, for a hash."""
         gold_ids = chain.from_iterable(sorted(self.gold))
         return [*self.source_ids, *self.sources, *self.target_ids, *self.targets, *gold_ids]
+
+
+def _check_ids(name: str, ids: Sequence[str], texts: Sequence[str], gold: Iterable[str]) -> None:
+    distinct_ids = set(ids)
+    unknown = sorted(set(gold) - distinct_ids)
+    if unknown or not len(distinct_ids) == len(ids) == len(texts):
+        raise XlsrError(
+            f"`{name}` must be one for each sentence, distinct, with those of `gold`; missing {unknown[:3]}."
+        )
 
 
 def read_bucc(
@@ -63,7 +68,7 @@ def read_bucc(
     first_ids = set(gold_columns[0])
     if len(first_ids.intersection(source_ids)) < len(first_ids.intersection(target_ids)):
         gold_columns = gold_columns[::-1]
-    gold = frozenset(zip(gold_columns[0], gold_columns[1], strict=True))
+    gold = frozenset(zip(*gold_columns, strict=True))
     return BuccData(source_ids, sources, target_ids, targets, gold)
 
 
@@ -71,19 +76,16 @@ def _read_columns(path: Path) -> tuple[list[str], list[str]]:
     """The texts before and after the first tab of each line."""
     first_column = []
     second_column = []
-    number = 0
     try:
         with open_binary(path) as file:
             for line in iter_lines(file):
-                number += 1
                 first, _, second = decode(line).partition("\t")
                 if not second.strip():
-                    raise BadLine("it must be an id, a tab and a text")
+                    raise BadLine("the next one must be an id, a tab and a text")
                 first_column.append(first.strip())
                 second_column.append(second.strip())
     except (BrokenFile, BadLine) as error:
-        line_name = f"line {number} of " if number else ""
-        raise XlsrError(f"Cannot read {line_name}{path}: {error}.") from error
+        raise XlsrError(f"Cannot read {path} after {len(first_column)} lines: {error}.") from error
     return first_column, second_column
 
 
@@ -115,20 +117,24 @@ def hidden_bitext(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> 
 
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pairs))
-    hidden = max(1, round(share * len(pairs)))
-    middle = hidden + (len(pairs) - hidden) // 2
-    source_rows = rng.permutation(order[:middle]).tolist()
-    target_rows = rng.permutation(np.concatenate([order[:hidden], order[middle:]])).tolist()
+    hidden_count = max(1, round(share * len(pairs)))
+    middle = hidden_count + (len(pairs) - hidden_count) // 2
+    hidden_rows = order[:hidden_count]
 
-    source_ids = {row: f"source-{number:06d}" for number, row in enumerate(source_rows, start=1)}
-    target_ids = {row: f"target-{number:06d}" for number, row in enumerate(target_rows, start=1)}
+    source_id_of = _ids("source", rng.permutation(order[:middle]))
+    target_id_of = _ids("target", rng.permutation(np.concatenate([hidden_rows, order[middle:]])))
     return BuccData(
-        source_ids=list(source_ids.values()),
-        sources=[pairs[row][0] for row in source_rows],
-        target_ids=list(target_ids.values()),
-        targets=[pairs[row][1] for row in target_rows],
-        gold=frozenset((source_ids[row], target_ids[row]) for row in order[:hidden].tolist()),
+        source_ids=list(source_id_of.values()),
+        sources=[pairs[row][0] for row in source_id_of],
+        target_ids=list(target_id_of.values()),
+        targets=[pairs[row][1] for row in target_id_of],
+        gold=frozenset((source_id_of[row], target_id_of[row]) for row in hidden_rows.tolist()),
     )
+
+
+def _ids(side: str, rows: np.ndarray) -> dict[int, str]:
+    """The id of each row of a side, numbered in their order."""
+    return {row: f"{side}-{number:06d}" for number, row in enumerate(rows.tolist(), start=1)}
 
 
 def independent_pairs(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -137,13 +143,14 @@ def independent_pairs(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
     from scipy.sparse.csgraph import connected_components
 
     number_of: dict[tuple[str, str], int] = {}
-    sources = []
-    targets = []
+    source_numbers = []
+    target_numbers = []
     for source, target in pairs:
-        sources.append(number_of.setdefault(("source", source), len(number_of)))
-        targets.append(number_of.setdefault(("target", target), len(number_of)))
+        source_numbers.append(number_of.setdefault(("source", source), len(number_of)))
+        target_numbers.append(number_of.setdefault(("target", target), len(number_of)))
 
-    links = coo_array((np.ones(len(pairs)), (sources, targets)), shape=(len(number_of), len(number_of)))
+    size = len(number_of)
+    links = coo_array((np.ones(len(pairs)), (source_numbers, target_numbers)), shape=(size, size))
     _, group_of = connected_components(links, directed=False)
-    _, first_rows = np.unique(group_of[sources], return_index=True)
+    _, first_rows = np.unique(group_of[source_numbers], return_index=True)
     return [pairs[row] for row in np.sort(first_rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from langcodes import tag_is_valid
 
@@ -36,8 +36,9 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         return _views_of_each(languages, sides, named)
     if len(languages) == 2:
         # Columns named fr and en are French and English, in whatever order --languages has the two.
-        is_reversed = _is_reversed(named, languages, whole_tag) or _is_reversed(named, languages, language_code)
-        return [(tuple(reversed(languages)) if is_reversed else tuple(languages), None)]
+        nearest = [nearest_tag(name, languages) for name in named]
+        swapped = [languages[1], languages[0]]
+        return [(tuple(swapped if nearest == swapped else languages), None)]
 
     tags = [name or UNKNOWN for name in named]
     if languages:
@@ -53,26 +54,21 @@ def _views_of_each(languages: Sequence[str], sides: tuple[str, str], named: Sequ
     source_is_wild, target_is_wild = (PLACEHOLDER in side for side in sides)
     if source_is_wild and target_is_wild:
         raise XlsrError(f"only one side can contain {PLACEHOLDER}; name the other's column or file, e.g. source=en.")
-    target_is_fixed = source_is_wild
-    if not source_is_wild and not target_is_wild:
-        # The placeholder is in the path: the side named after a language is the fixed one.
-        target_is_fixed = named[0] is None and named[1] is not None
-    fixed = named[1 if target_is_fixed else 0] or languages[0]
+    # With the placeholder in the path, the side named after a language is the fixed one.
+    source_name, target_name = named
+    target_is_fixed = source_is_wild or (source_name is None and target_name is not None)
+    fixed = (target_name if target_is_fixed else source_name) or languages[0]
 
     views: list[View] = []
     fixed_tag = nearest_tag(fixed, languages)
     for language in languages:
-        if language != fixed_tag:
-            pair = (language, fixed) if target_is_fixed else (fixed, language)
-            views.append((pair, language))
+        if language == fixed_tag:
+            continue
+        pair = (fixed, language)
+        if target_is_fixed:
+            pair = (language, fixed)
+        views.append((pair, language))
     return views
-
-
-def _is_reversed(named: Sequence[str | None], languages: Sequence[str], key: Callable[[str], str]) -> bool:
-    """Whether two names are two different languages in the other order, where `key` compares languages."""
-    names = [key(name or "") for name in named]
-    keys = list(map(key, languages))
-    return names == keys[::-1] != keys
 
 
 def matching_languages(language: str, present: Collection[str]) -> set[str]:
@@ -90,7 +86,9 @@ def sentence_languages(tag: str) -> str:
     first, _, second = tag.partition("-")
     if not (_TWO.fullmatch(tag) and tag_is_valid(first) and tag_is_valid(second)):
         return tag
-    return first if language_code(first) == language_code(second) else f"{first}+{second}"
+    if language_code(first) == language_code(second):
+        return first
+    return f"{first}+{second}"
 
 
 def metric_languages(tags: Collection[str]) -> dict[str, str]:
@@ -110,7 +108,9 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for code, tags_by_variant in variants.items():
         for same_tags in tags_by_variant.values():
-            longest = same_tags[0].replace("_", "-").replace("/", "-")
-            name = code if len(tags_by_variant) == 1 else longest
+            name = code
+            if len(tags_by_variant) > 1:
+                longest_tag = same_tags[0]
+                name = longest_tag.replace("_", "-").replace("/", "-")
             names |= dict.fromkeys(same_tags, name)
     return {tag: names[tag] for tag in tags}

@@ -25,17 +25,21 @@ class Outcomes(NamedTuple):
 
 def mean(values: np.ndarray) -> np.ndarray:
     """Mean over the last axis, which holds the examples in every statistic."""
-    return values.mean(axis=-1)
+    means: np.ndarray = values.mean(axis=-1)
+    return means
 
 
 def share(counts: np.ndarray, totals: np.ndarray) -> np.ndarray:
     """Ratio of two sums of counts."""
-    return counts.sum(axis=-1) / np.maximum(totals.sum(axis=-1), 1)
+    shares: np.ndarray = counts.sum(axis=-1) / np.maximum(totals.sum(axis=-1), 1)
+    return shares
 
 
 def micro_f1(right: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """F1 of counts that are added up."""
-    return 2.0 * right.sum(axis=-1) / np.maximum(predicted.sum(axis=-1) + gold.sum(axis=-1), 1)
+    totals = predicted.sum(axis=-1) + gold.sum(axis=-1)
+    values: np.ndarray = 2.0 * right.sum(axis=-1) / np.maximum(totals, 1)
+    return values
 
 
 def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -47,8 +51,10 @@ def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     defined = (np.ptp(x, axis=-1) > 0) & (np.ptp(y, axis=-1) > 0)
     x = x - x.mean(axis=-1, keepdims=True)
     y = y - y.mean(axis=-1, keepdims=True)
-    norms = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
-    return np.clip((x * y).sum(axis=-1) / np.where(defined, norms, np.inf), -1, 1)
+    squares = (x * x).sum(axis=-1) * (y * y).sum(axis=-1)
+    norms = np.where(defined, np.sqrt(squares), np.inf)
+    correlations: np.ndarray = np.clip((x * y).sum(axis=-1) / norms, -1, 1)
+    return correlations
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -62,10 +68,11 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Average precision of label 1 by falling score; examples of equal score are ranked together."""
     from sklearn.metrics import average_precision_score
 
-    precisions = []
-    for row_labels, row_scores in zip(np.atleast_2d(labels), np.atleast_2d(scores), strict=True):
-        precisions.append(average_precision_score(row_labels, row_scores) if row_labels.any() else 0.0)
-    return np.reshape(precisions, np.shape(scores)[:-1])
+    precisions = np.zeros(scores.shape[:-1])
+    for row in np.ndindex(precisions.shape):
+        if labels[row].any():
+            precisions[row] = average_precision_score(labels[row], scores[row])
+    return precisions
 
 
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
@@ -81,7 +88,8 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
 
 def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
     """The 95 % interval of a value by the bootstrap over examples, percentile method (Efron and Tibshirani, 1993)."""
-    low, high = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples).confidence_interval
+    bootstrap = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples)
+    low, high = bootstrap.confidence_interval
     return float(low), float(high)
 
 
@@ -97,10 +105,11 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     statistic = STATISTICS[first.statistic]
     column_count = len(first.columns)
 
-    def difference(*columns: np.ndarray) -> np.ndarray:
+    def difference(*columns: np.ndarray) -> Any:
         return statistic(*columns[:column_count]) - statistic(*columns[column_count:])
 
-    differences = _bootstrap((*first.columns, *second.columns), difference, seed, resamples).bootstrap_distribution
+    columns = (*first.columns, *second.columns)
+    differences = _bootstrap(columns, difference, seed, resamples).bootstrap_distribution
     tail = min((differences <= 0).sum(), (differences >= 0).sum())
     return float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
 
@@ -131,15 +140,13 @@ def holm(p_values: list[float]) -> list[float]:
     steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
     corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return corrected.tolist()
+    return list(map(float, corrected))
 
 
-def _bootstrap(
-    columns: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int, resamples: int
-) -> Any:
+def _bootstrap(columns: tuple[np.ndarray, ...], statistic: Callable[..., Any], seed: int, resamples: int) -> Any:
     from scipy.stats import bootstrap
 
-    def vectorized(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
+    def vectorized(*samples: np.ndarray, axis: int = -1) -> Any:
         return statistic(*samples)  # samples are in the last axis
 
     return bootstrap(
@@ -167,20 +174,27 @@ class Thresholds(NamedTuple):
         """The thresholds of scores, `positive` being 1 or True for positive examples."""
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
-        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+        right = np.cumsum(positive[order])
+
+        # Of each run of equal scores the last, and the score that follows.
+        final = len(ranked) - 1
+        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), final)
         lowest = ranked[last]
-        below = ranked[np.minimum(last + 1, len(ranked) - 1)]
-        middle = (lowest + below) / 2
+        below = ranked[np.minimum(last + 1, final)]
+
         # Between two adjacent floats there is none.
+        middle = (lowest + below) / 2
         values = np.where(middle > below, middle, lowest)
-        return cls(values, last + 1, np.cumsum(positive[order])[last])
+        return cls(values, last + 1, right[last])
 
     def f1(self, positives: int) -> np.ndarray:
         """F1 at each threshold, of as many positive examples in all."""
         # 2PR / (P + R) with integers only, so that equal values are equal bit by bit.
-        return 2 * self.right / (self.taken + positives)
+        values: np.ndarray = 2 * self.right / (self.taken + positives)
+        return values
 
     def accuracy(self, positives: int) -> np.ndarray:
         """Accuracy at each threshold, of as many positive examples in all."""
         count = self.taken[-1]
-        return (2 * self.right + count - positives - self.taken) / count
+        values: np.ndarray = (2 * self.right + count - positives - self.taken) / count
+        return values

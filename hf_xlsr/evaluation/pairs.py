@@ -25,10 +25,10 @@ def sides_of(language: Languages) -> tuple[str, str]:
         >>> sides_of("en"), sides_of("en-es"), sides_of("zh-Hans+en"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
         (('en', 'en'), ('en', 'es'), ('zh-Hans', 'en'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
     """
-    if isinstance(language, str):
-        first, _, second = sentence_languages(language).partition("+")
-        return first, second or first
-    return language
+    if not isinstance(language, str):
+        return language
+    first, _, second = sentence_languages(language).partition("+")
+    return first, second or first
 
 
 def distinct_languages(language: Languages) -> Languages:
@@ -76,10 +76,15 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """
     u = first.astype(np.float64)
     v = second.astype(np.float64)
-    products = np.einsum("nd,nd->n", u, v)
-    squares = np.einsum("nd,nd->n", u, u) * np.einsum("nd,nd->n", v, v)
+    squares = row_products(u, u) * row_products(v, v)
     lengths = np.sqrt(squares)
-    return products / np.where(lengths > 0, lengths, 1)
+    return row_products(u, v) / np.where(lengths > 0, lengths, 1)
+
+
+def row_products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The inner product of each row of `first` with the same row of `second`, `(n,)`."""
+    products: np.ndarray = np.einsum("nd,nd->n", first, second)
+    return products
 
 
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -125,10 +130,10 @@ def embed_sides(
     **encoding: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
-    source_vectors, target_vectors = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
-    check_directions(source_vectors, sides[0])
-    check_directions(target_vectors, sides[1])
-    return source_vectors, target_vectors
+    vectors = embed_pairs(encoder, sides, languages, roles=roles, **encoding)
+    for side_vectors, texts in zip(vectors, sides, strict=True):
+        check_directions(side_vectors, texts)
+    return vectors
 
 
 def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
@@ -151,4 +156,5 @@ def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """The row of each query's nearest candidate, `(n,)`; ties go to the lowest row."""
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    return nearest_neighbours(queries, candidates)[1][:, 0]
+    _, rows = nearest_neighbours(queries, candidates)
+    return rows[:, 0]

@@ -35,18 +35,22 @@ def encode_parallel(
     vectors = {}
     for language, rows in texts.items():
         vectors[language] = embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
-        check_directions(vectors[language], rows)
     variants = {"": vectors}
 
-    if debias is not None:
-        fitted = _fit_on(vectors, texts) if debias == SELF else debias
-        variant = f"-{fitted.variant}-self" if debias == SELF else f"-{fitted.variant}"
-        variants[variant] = {}
-        for language, matrix in vectors.items():
-            variants[variant][language] = fitted.apply(matrix, language)
-            check_directions(variants[variant][language], texts[language])
+    if debias == SELF:
+        fitted = _fit_on(vectors, texts)
+        variants[f"-{fitted.variant}-self"] = _apply(fitted, vectors)
+    elif debias is not None:
+        variants[f"-{debias.variant}"] = _apply(debias, vectors)
 
+    for vectors_of_variant in variants.values():
+        for language, matrix in vectors_of_variant.items():
+            check_directions(matrix, texts[language])
     return variants
+
+
+def _apply(debias: Debias, vectors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {language: debias.apply(matrix, language) for language, matrix in vectors.items()}
 
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
@@ -102,12 +103,8 @@ class Options:
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of the protocol's function, without those that are left to it."""
-        arguments = {}
-        for declared in fields(self):
-            value = getattr(self, declared.name)
-            if value is not None and not declared.metadata["data"]:
-                arguments[declared.name] = value
-        return arguments
+        names = [declared.name for declared in fields(self) if not declared.metadata["data"]]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,8 @@ def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
     hints = get_type_hints(options)
 
     for declared in fields(options):
-        types = (hints[declared.name], *get_args(hints[declared.name]))
+        hint = hints[declared.name]
+        types = (hint, *get_args(hint))
         value_type = next((each for each in types if each in (int, float, bool)), str)
         several = any(get_origin(each) is tuple for each in types)
         choices = next((get_args(each) for each in types if get_origin(each) is Literal), ())
@@ -193,17 +191,16 @@ class Protocol:
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that it reads."""
-        names = [*self.required]
-        for columns in self.tasks.values():
-            names += columns
-        return tuple(dict.fromkeys([*names, *self.optional]))
+        names = chain(self.required, *self.tasks.values(), self.optional)
+        return tuple(dict.fromkeys(names))
 
 
 class _Protocols(Mapping[str, Protocol]):
     """Protocols by name, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Protocol:
-        return next(protocol for protocol in load_module(name).PROTOCOLS if protocol.name == name)
+        protocols: tuple[Protocol, ...] = load_module(name).PROTOCOLS
+        return next(protocol for protocol in protocols if protocol.name == name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(NAMES)
@@ -248,5 +245,4 @@ def check_options(names: Collection[str], protocols: Sequence[Protocol]) -> None
         if name in specs:
             hint = f"it is for {' or '.join(specs[name].protocols)}."
         option_name = name.replace("_", "-")
-        protocol_names = " or ".join(protocol.name for protocol in protocols)
-        raise XlsrError(f"--{option_name} is not an option of protocol {protocol_names}; {hint}")
+        raise XlsrError(f"--{option_name} is not an option of this protocol; {hint}")

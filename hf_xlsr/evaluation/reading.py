@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, Rows
-from hf_xlsr.evaluation.rows import by_language, by_pair
-from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
+from hf_xlsr.evaluation.rows import by_language
+from hf_xlsr.evaluation.table import Row, Table, data_name, is_table, parse_where
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.hashing import data_hash
 
@@ -83,47 +83,39 @@ class TaskInputs(Inputs):
 
 def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> PairInputs:
     """Reads translation pairs, and the candidates of `pool`."""
-    reader = open_reader(protocol, data)
-    tables = {"rows": read_data(reader, data)}
+    table = open_data(protocol, data)
+    tables = {"rows": read_one_table(table, "--data", data.split)}
     pool = options.get("pool")
     if pool:
         split = None if is_table(pool) else data.split
-        tables["pool"] = read_one_table(reader, "--pool", pool, split, data.languages)
+        tables["pool"] = read_one_table(table.open(pool, data.languages), "--pool", split)
 
     # The pool stays whole: with fewer candidates retrieval is another, easier test.
-    tables = finish_tables(tables, reader, data, whole=["pool"])
-    inputs = PairInputs(**input_fields(protocol, reader, data, tables))
-    if pool:
-        pool_pairs = by_pair(inputs.pool)
-        missing_pairs = [pair for pair in by_pair(inputs.rows) if not {pair, pair[::-1]} & pool_pairs.keys()]
-        if missing_pairs:
-            names = ", ".join(map("-".join, missing_pairs))
-            logger.warning("--pool has no pairs in %s: only --data gives candidates there", names)
-    return inputs
+    return PairInputs(**finished_fields(protocol, table, data, tables, whole=["pool"]))
 
 
 def read_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
     """Reads the rows of one table."""
-    reader = open_reader(protocol, data)
-    tables = finish_tables({"rows": read_data(reader, data)}, reader, data)
-    return RowInputs(**input_fields(protocol, reader, data, tables))
+    table = open_data(protocol, data)
+    tables = {"rows": read_one_table(table, "--data", data.split)}
+    return RowInputs(**finished_fields(protocol, table, data, tables))
 
 
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
     """Reads the rows of one table, and those of `tune`."""
-    reader = open_reader(protocol, data)
-    tables = {"rows": read_data(reader, data)}
+    table = open_data(protocol, data)
+    tables = {"rows": read_one_table(table, "--data", data.split)}
     if options.get("tune"):
-        tables["tune"] = read_one_table(reader, "--tune", options["tune"], "dev", data.languages)
+        tables["tune"] = read_one_table(table.open(options["tune"], data.languages), "--tune", "dev")
 
-    tables = finish_tables(tables, reader, data)
-    _check_leaks(protocol, tables)
-    return TunedInputs(**input_fields(protocol, reader, data, tables))
+    fields = finished_fields(protocol, table, data, tables)
+    _check_leaks(protocol, fields)
+    return TunedInputs(**fields)
 
 
 def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TaskInputs:
     """Reads rows of several tasks: one file each, which its name or `NAME=FILE` assigns."""
-    reader = open_reader(protocol, data)
+    table = open_data(protocol, data)
     data.refuse(protocol.name, "name")
     if protocol.tasks:
         data.refuse(protocol.name, "split")
@@ -137,78 +129,79 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
         if task in tables:
             raise XlsrError(f"--data has two files of task '{task}'; distinguish them by NAME=FILE.")
 
+        table_of_task = table.open((file,), data.languages)
         if protocol.tasks:
-            tables[task] = _read_task(protocol, reader, task, file, data.languages)
+            tables[task] = _read_task(protocol, table_of_task, task)
         else:
-            tables[task] = reader.open((file,), data.languages).split(data.split)
+            tables[task] = table_of_task.split(data.split)
 
-    tables = finish_tables(tables, reader, data)
+    tables = finish_tables(tables, table, data)
     roles = {f"data/{task}": rows for task, rows in tables.items()}
-    return TaskInputs(**input_facts(protocol, reader, data, roles), tasks=tables)
+    return TaskInputs(**input_facts(protocol, table, data, roles), tasks=tables)
 
 
-def _read_task(protocol: Protocol, reader: TableReader, task: str, file: str, languages: Sequence[str]) -> Rows:
+def _read_task(protocol: Protocol, table: Table, task: str) -> Rows:
     """All splits of a task that has columns of its own."""
     kind = task.partition(".")[0]
     if kind not in protocol.tasks:
-        hint = f"{did_you_mean(kind, protocol.tasks)} Name the file after its task, or use TASK=FILE."
-        raise XlsrError(f"protocol {protocol.name} has no task '{task}'; {hint}")
+        hint = did_you_mean(kind, protocol.tasks)
+        raise XlsrError(f"protocol {protocol.name} has no task '{task}'; {hint} Or use TASK=FILE.")
 
     required = protocol.tasks[kind]
-    if not is_table((file,)):  # datasets distinguish splits by name; the rows of a file need a column
+    if not is_table(table.files):  # datasets distinguish splits by name; the rows of a file need a column
         required = tuple(name for name in required if name != "split")
-    return narrowed(reader, required, protocol.optional).open((file,), languages).all_splits()
+    return narrowed(table, required, protocol.optional).all_splits()
 
 
 def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TrainedInputs:
     """Reads rows to test on, and those that a head is trained and chosen on in one language."""
-    reader = open_reader(protocol, data)
+    table = open_data(protocol, data)
     train_language = options.get("train_language") or next(iter(data.languages), None)
     if train_language is None:
         raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
-    languages = (train_language,)
+    in_language = table.open(data.files, (train_language,))
     hold_out = options.get("hold_out")
 
-    tables = {"rows": read_data(reader, data)}
-    candidates = [data.files]
-    train_files = options.get("train") or _files_with_split("train", reader, languages, candidates)
-    tables["train"] = read_one_table(reader, "--train", train_files, "train", languages)
+    tables = {"rows": read_one_table(table, "--data", data.split)}
+    train = _open_split("train", options.get("train"), [in_language])
+    tables["train"] = read_one_table(train, "--train", "train")
     if not hold_out:
-        candidates = [tuple(train_files), data.files]
-        tune_files = options.get("tune") or _files_with_split("dev", reader, languages, candidates)
-        tables["tune"] = read_one_table(reader, "--tune", tune_files, "dev", languages)
+        tune = _open_split("dev", options.get("tune"), [train, in_language])
+        tables["tune"] = read_one_table(tune, "--tune", "dev")
 
-    tables = finish_tables(tables, reader, data)
+    tables = finish_tables(tables, table, data)
     # Before rows are held out: a copy of the test could be divided between the two.
     _check_leaks(protocol, tables)
     if hold_out:
         tables["train"], tables["tune"] = _hold_out(tables["train"], hold_out)
-    fields = input_fields(protocol, reader, data, tables)
+    fields: dict[str, Any] = {**input_facts(protocol, table, data, tables), **tables}
     return TrainedInputs(**fields, train_language=tables["train"][0]["lang"])
 
 
-def _files_with_split(
-    split: str, reader: TableReader, languages: Sequence[str], candidates: Sequence[Sequence[str]]
-) -> Sequence[str]:
-    """The first of the candidates that have a split; the last are those of `--data`."""
-    for files in candidates:
-        if split in reader.open(files, languages).splits:
-            return files
+def _open_split(split: str, files: Sequence[str] | None, tables: Sequence[Table]) -> Table:
+    """The table of the files, or else the first of the tables that have a split; the last is that of `--data`."""
+    data_table = tables[-1]
+    if files:
+        return data_table.open(files, data_table.languages)
+    for table in tables:
+        if split in table.splits:
+            return table
+
     fix = "--train FILE, or --columns split=NAME"
     if split == "dev":
         fix = "--tune FILE, or --hold-out COLUMN for a tenth of the training rows"
-    raise XlsrError(f"{' '.join(candidates[-1])} has no split '{split}'; use {fix}.")
+    raise XlsrError(f"{data_table.source_name} has no split '{split}'; use {fix}.")
 
 
-def open_reader(protocol: Protocol, data: DataOptions) -> TableReader:
-    """How the files of a command are read for a protocol."""
+def open_data(protocol: Protocol, data: DataOptions) -> Table:
+    """The table of `--data`, as a protocol reads it."""
     columns = parse_columns(data.columns)
     for name in columns:
         if name not in protocol.columns:
             hint = did_you_mean(name, protocol.columns)
             raise XlsrError(f"--columns has '{name}', which protocol {protocol.name} does not read; {hint}")
 
-    return TableReader(
+    table = Table(
         protocol=protocol.name,
         required=protocol.required,
         optional=protocol.optional,
@@ -217,60 +210,55 @@ def open_reader(protocol: Protocol, data: DataOptions) -> TableReader:
         where=parse_where(data.where),
         config=data.config,
     )
+    return table.open(data.files, data.languages)
 
 
-def narrowed(reader: TableReader, required: tuple[str, ...], optional: tuple[str, ...]) -> TableReader:
-    """The reader of a table with only some of the protocol's columns."""
-    columns = {name: column for name, column in reader.columns.items() if name in (*required, *optional)}
-    return replace(reader, required=required, optional=optional, columns=columns)
+def narrowed(table: Table, required: tuple[str, ...], optional: tuple[str, ...]) -> Table:
+    """The table with only some of the protocol's columns."""
+    columns = {name: column for name, column in table.columns.items() if name in (*required, *optional)}
+    return replace(table, required=required, optional=optional, columns=columns)
 
 
-def input_fields(
-    protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]
+def finished_fields(
+    protocol: Protocol, table: Table, data: DataOptions, tables: Mapping[str, Rows], *, whole: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The tables by the names of their fields, and what inputs of all kinds have, see `input_facts`."""
-    return {**input_facts(protocol, reader, data, tables), **tables}
+    """The fields of inputs: `finish_tables` by their names, and `input_facts`."""
+    tables = finish_tables(tables, table, data, whole=whole)
+    return {**input_facts(protocol, table, data, tables), **tables}
 
 
-def input_facts(
-    protocol: Protocol, reader: TableReader, data: DataOptions, tables: Mapping[str, Rows]
-) -> dict[str, Any]:
+def input_facts(protocol: Protocol, table: Table, data: DataOptions, tables: Mapping[str, Rows]) -> dict[str, Any]:
     """What inputs of all kinds have: the name of the data, the split, hashes, and the numbers of skipped rows."""
     name = data.name or data_name(data.files)
-    texts: dict[str, list[str]] = {}
-    for table, rows in tables.items():
-        role = f"data/{name}" if table == "rows" else table
+    texts: dict[str, list[str]] = defaultdict(list)
+    for role, rows in tables.items():
+        if role == "rows":
+            role = f"data/{name}"
         for row in rows:
-            languages = "-".join(row[column] for column in LANGUAGE_COLUMNS if column in row)
-            row_texts = [str(row.get(column, "")) for column in protocol.columns]
-            texts.setdefault(f"{role}/{languages}", []).extend(row_texts)
+            languages = "-".join(_languages(row))
+            for column in protocol.columns:
+                texts[f"{role}/{languages}"].append(str(row.get(column, "")))
 
     hashes = {key: data_hash(values) for key, values in texts.items()}
-    return {"name": name, "split": data.split, "hashes": hashes, "skipped": reader.quarantine.counts}
+    return {"name": name, "split": data.split, "hashes": hashes, "skipped": table.quarantine.counts}
 
 
-def read_data(reader: TableReader, data: DataOptions) -> Rows:
-    """The rows of `--data`, one table."""
-    return read_one_table(reader, "--data", data.files, data.split, data.languages)
-
-
-def read_one_table(
-    reader: TableReader, option: str, files: Sequence[str], split: str | None, languages: Sequence[str]
-) -> Rows:
-    if len(files) > (2 if reader.paired else 1):
-        expected = "one table or two line-aligned files" if reader.paired else "one table"
-        raise XlsrError(f"{option} must be {expected}, got {len(files)} files.")
-    return reader.open(files, languages).split(split)
+def read_one_table(table: Table, option: str, split: str | None) -> Rows:
+    """The rows of a split of a source, which must be one table."""
+    count = len(table.files)
+    if count > 2 or (count == 2 and not table.paired):
+        raise XlsrError(f"{option} must be one table, or two line-aligned files of pairs, got {count} files.")
+    return table.split(split)
 
 
 def finish_tables(
-    tables: Mapping[str, Rows], reader: TableReader, data: DataOptions, *, whole: Collection[str] = ()
+    tables: Mapping[str, Rows], table: Table, data: DataOptions, *, whole: Collection[str] = ()
 ) -> dict[str, Rows]:
     """The tables with their languages named alike, limited except for those that stay `whole`; warns of skipped rows."""
     tags: set[str] = set()
     for rows in tables.values():
         for row in rows:
-            tags.update(row[name] for name in LANGUAGE_COLUMNS if name in row)
+            tags.update(_languages(row))
     codes = metric_languages(tags)
 
     finished: dict[str, Rows] = {}
@@ -279,9 +267,13 @@ def finish_tables(
         if name not in whole and data.limit is not None:
             finished[name] = _limited(finished[name], data.limit)
 
-    if reader.quarantine.counts:
-        logger.warning("%s: %s", " ".join(data.files), reader.quarantine.report())
+    if table.quarantine.counts:
+        logger.warning("%s: %s", table.source_name, table.quarantine.report())
     return finished
+
+
+def _languages(row: Row) -> list[str]:
+    return [row[name] for name in LANGUAGE_COLUMNS if name in row]
 
 
 def _with_codes(row: Row, codes: Mapping[str, str]) -> Row:
@@ -293,7 +285,7 @@ def _limited(rows: Rows, limit: int) -> Rows:
     counts: Counter[tuple[str, ...]] = Counter()
     first_rows = []
     for row in rows:
-        group = tuple(str(row.get(name, "")) for name in (*LANGUAGE_COLUMNS, "split"))
+        group = (*_languages(row), str(row.get("split")))
         counts[group] += 1
         if counts[group] <= limit:
             first_rows.append(row)
@@ -310,10 +302,7 @@ def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
         side.append(row)
 
     if not remaining or not held_out:
-        columns = ", ".join(rows[0])
-        raise XlsrError(
-            f"--hold-out {column} leaves all {len(rows)} rows on one side. Use --tune, or one of {columns}."
-        )
+        raise XlsrError(f"--hold-out {column} leaves all {len(rows)} rows on one side. Use another column, or --tune.")
     return remaining, held_out
 
 
@@ -324,19 +313,18 @@ def _check_leaks(protocol: Protocol, tables: Mapping[str, Rows]) -> None:
     """
     columns = [name for name in protocol.required if name != "label"]
 
-    def text_of(row: Row) -> tuple[str, ...]:
-        return tuple(str(row[name]) for name in columns)
+    def texts_of(rows: Rows) -> list[tuple[str, ...]]:
+        return [tuple(str(row[name]) for name in columns) for row in rows]
 
     tested = tables["rows"]
-    tested_texts = {language: set(map(text_of, rows)) for language, rows in by_language(tested).items()}
+    tested_texts = texts_of(tested)
+    tested_languages = [set(texts_of(rows)) for rows in by_language(tested).values()]
     for option in ("train", "tune"):
         for language, rows in by_language(tables.get(option, [])).items():
-            texts = set(map(text_of, rows))
-            for tested_language, texts_of_language in tested_texts.items():
-                if texts == texts_of_language:
-                    tested_rows = f"the tested rows in {tested_language}"
-                    raise XlsrError(f"--{option} has the same texts in {language} as {tested_rows}; use others.")
+            texts = set(texts_of(rows))
+            if texts in tested_languages:
+                raise XlsrError(f"--{option} has the same texts in {language} as the rows to test on; use others.")
 
-            shared = sum(text_of(row) in texts for row in tested)
+            shared = sum(text in texts for text in tested_texts)
             if shared:
                 logger.warning("%d of %d tested rows are also in --%s in %s", shared, len(tested), option, language)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby, islice
+from operator import attrgetter
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hf_xlsr.evaluation.results import Results
+from hf_xlsr.evaluation.results import Result, Results
 
 # Words of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
@@ -87,21 +89,25 @@ def results_table(results: Results, title: str) -> Table:
     if any(record.low is not None for record in results.records.values()):
         table.add_column("95 %", overflow="fold", no_wrap=True, justify="right")
 
-    previous_name = ""
-    for record in results.records.values():
-        if previous_name not in ("", record.name):
-            table.add_section()
-        previous_name = record.name
+    for _, records in groupby(results.records.values(), attrgetter("name")):
+        for record in records:
+            # Text, because rich would take square brackets in a name for markup.
+            cells = map(Text, _cells(record))
+            table.add_row(*islice(cells, len(table.columns)))
+        table.add_section()
+    return table
 
-        metric = record.metric.replace("_", " ")
-        value = metric_value(record.metric, record.value)
-        unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
+
+def _cells(record: Result) -> list[str]:
+    """What stands in the line of a value."""
+    metric = record.metric.replace("_", " ")
+    value = metric_value(record.metric, record.value)
+    if not isinstance(record.value, int):
+        unit = metric_unit(record.metric)
         if unit == "%":
             value += " %"
-        elif unit == "×100":
-            metric += " ×100"
-        interval = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-        cells = [record.name, record.languages, record.split, metric, value, "–".join(interval)]
-        # Text, because rich would take square brackets in a name for markup.
-        table.add_row(*map(Text, cells[: len(table.columns)]))
-    return table
+        elif unit:
+            metric += f" {unit}"
+
+    ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
+    return [record.name, record.languages, record.split, metric, value, "–".join(ends)]

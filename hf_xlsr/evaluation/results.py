@@ -102,7 +102,9 @@ class Results(dict[str, float]):
         super().__init__((key, record.value) for key, record in self.records.items())
 
     def __or__(self, other: Results) -> Results:  # type: ignore[override]  # metrics without records are no results
-        return Results({**self.records, **other.records}.values(), {**self.outcomes, **other.outcomes})
+        merged = Results(self.records.values(), self.outcomes)
+        merged |= other
+        return merged
 
     def __ior__(self, other: Results) -> Results:  # type: ignore[override]
         self.records |= other.records
@@ -119,9 +121,12 @@ def measured(
     values: Mapping[str, float],
     outcomes: Mapping[str, Outcomes | np.ndarray] | None = None,
 ) -> Results:
-    """The results of one protocol on one dataset in a language, a language pair or a mean, in `values` by metric.
+    """The results of one protocol on one dataset in a language, a language pair or a mean.
 
-    Integers are counts. `outcomes` are those of single examples by metric; an array is averaged.
+    Args:
+        values: Value of each metric. An integer is a count.
+        outcomes: Outcomes of single examples by metric; an array is averaged. A metric that is not in `values` has the
+            value of its outcomes, and comes before the others.
     """
     if isinstance(languages, str):
         name = languages
@@ -129,30 +134,24 @@ def measured(
     else:
         name = "-".join(languages)
         source, target = languages
+
+    metrics: dict[str, Any] = {}
+    outcomes_of: dict[str, Outcomes] = {}
+    for metric, examples in (outcomes or {}).items():
+        if isinstance(examples, np.ndarray):
+            examples = Outcomes("mean", (examples,))
+        outcomes_of[metric] = examples
+        if metric not in values:
+            metrics[metric] = examples.value()
+    metrics |= values
+
     n = next((int(values[count]) for count in COUNTS if count in values), None)
     records = {}
-    for metric, value in values.items():
-        records[metric] = Result(dataset, protocol, name, source, target, split, metric, value, n)
-
-    outcomes_by_key = {}
-    for metric, metric_outcomes in (outcomes or {}).items():
-        if isinstance(metric_outcomes, np.ndarray):
-            metric_outcomes = Outcomes("mean", (metric_outcomes,))
-        outcomes_by_key[records[metric].key] = metric_outcomes
+    for metric, value in metrics.items():
+        number = np.asarray(value).item()
+        records[metric] = Result(dataset, protocol, name, source, target, split, metric, number, n)
+    outcomes_by_key = {records[metric].key: examples for metric, examples in outcomes_of.items()}
     return Results(records.values(), outcomes_by_key)
-
-
-def averaged(
-    dataset: str,
-    protocol: str,
-    languages: str | tuple[str, str],
-    split: str,
-    outcomes: Mapping[str, np.ndarray],
-    counts: Mapping[str, int],
-) -> Results:
-    """`measured`, where each value is the mean of its outcomes."""
-    means = {metric: float(values.mean()) for metric, values in outcomes.items()}
-    return measured(dataset, protocol, languages, split, {**means, **counts}, outcomes)
 
 
 def with_intervals(results: Results) -> Results:
@@ -207,7 +206,10 @@ def save_results(
     With `predictions` the outcomes of single examples go to a file of the same name that ends in `.npz` (`a.json` and
     `a.npz`, `a-1.0` and `a-1.0.npz`). A value that is not a finite number is refused.
     """
-    records = [record._replace(value=_plain_number(record)) for record in results.records.values()]
+    for record in results.records.values():
+        if not isinstance(record.value, (int, float)) or not math.isfinite(record.value):
+            raise XlsrError(f"'{record.key}' must be a finite number, got {record.value!r}.")
+
     statistics = {}
     columns = {}
     if predictions:
@@ -221,8 +223,8 @@ def save_results(
         "versions": _versions(),
         "settings": dict(settings),
         "data_sha256": dict(data_hashes or {}),
-        "metrics": {record.key: record.value for record in records},
-        "records": {record.key: record._asdict() for record in records},
+        "metrics": results,
+        "records": {key: record._asdict() for key, record in results.records.items()},
         "statistics": statistics,
     }
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
@@ -267,16 +269,6 @@ def metrics_of(results: Results | Mapping[str, Any]) -> Results:
     if isinstance(results, Results):
         return results
     return cast("Results", results["metrics"])
-
-
-def _plain_number(record: Result) -> int | float:
-    """The value of a record as a finite Python number."""
-    number: Any = record.value
-    if hasattr(number, "item"):
-        number = number.item()
-    if not isinstance(number, (int, float)) or not math.isfinite(number):
-        raise XlsrError(f"'{record.key}' must be a finite number, got {record.value!r}.")
-    return number
 
 
 def _versions() -> dict[str, str]:

@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 class LabelledTexts(NamedTuple):
     """Texts, or first and second sentences of pairs, with label numbers, `(n,)`, int64."""
 
-    sides: tuple[list[str], ...]
+    sides: Sequence[list[str]]
     labels: np.ndarray
 
 
@@ -27,11 +27,11 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
     columns: dict[str, list[Any]] = {column: [] for column in (*texts, *values)}
     for number, row in enumerate(rows):
         for column, column_values in columns.items():
+            value = row.get(column)
             # Tables have NaN where a text is missing.
-            if column not in row or (column in texts and not isinstance(row[column], str)):
-                kind = "string" if column in texts else "value"
-                raise XlsrError(f"Row {number} of {name} must have a {kind} `{column}`, got {row!r:.80}.")
-            column_values.append(row[column])
+            if column in texts and not isinstance(value, str):
+                raise XlsrError(f"Row {number} of {name} must have a string `{column}`, got {row!r:.80}.")
+            column_values.append(value)
     return list(columns.values())
 
 
@@ -49,7 +49,7 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
     """Numbers the distinct labels, strings or numbers, from 0, in sorted order."""
     for row, label in enumerate(labels):
         # Tables have NaN where a label is missing; it is not equal to itself.
-        if label is None or label != label or not isinstance(label, Hashable):
+        if label is None or label != label:
             raise XlsrError(f"Row {row} of {name} has {label!r:.40} as its label; it must be a string or a number.")
     distinct = sorted(set(labels), key=lambda label: (str(type(label)), label))
     if len(distinct) < 2:
@@ -59,11 +59,12 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
 
 def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str) -> np.ndarray:
     """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows."""
+    labels_as_numbers = np.zeros(len(labels), np.int64)
     for row, label in enumerate(labels):
-        if not isinstance(label, Hashable) or label not in numbers:
-            train_labels = ", ".join(map(repr, numbers))
-            raise XlsrError(f"Row {row} of {name} has label {label!r:.40}; training rows have {train_labels}.")
-    return np.array([numbers[label] for label in labels], np.int64)
+        if label not in numbers:
+            raise XlsrError(f"Row {row} of {name} has label {label!r:.40}; training rows have {[*numbers]}.")
+        labels_as_numbers[row] = numbers[label]
+    return labels_as_numbers
 
 
 def read_labelled(
@@ -84,15 +85,14 @@ def read_labelled(
         *sides, labels = read_columns(rows, texts=texts, values=["label"], name=name)
         if clean is not None:
             labels = [clean(label, row, name) for row, label in enumerate(labels)]
-        if not numbers:
+        if name == "train":
             numbers.update(number_labels(labels, name))
-        return LabelledTexts(tuple(sides), as_numbers(labels, numbers, name))
+        return LabelledTexts(sides, as_numbers(labels, numbers, name))
 
-    return (
-        read(train, "train"),
-        read(dev, "dev"),
-        {language: read(rows, f"tests['{language}']") for language, rows in tests.items()},
-    )
+    train_texts = read(train, "train")
+    dev_texts = read(dev, "dev")
+    test_texts = {language: read(rows, f"tests['{language}']") for language, rows in tests.items()}
+    return train_texts, dev_texts, test_texts
 
 
 def by_language(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
@@ -130,8 +130,14 @@ def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
         if pair == languages:
             ordered.append(row)
         elif pair[::-1] == languages:
-            swapped = {"source": row["target"], "target": row["source"]}
-            ordered.append({**row, **swapped, "source_lang": pair[1], "target_lang": pair[0]})
+            swapped = {
+                **row,
+                "source": row["target"],
+                "target": row["source"],
+                "source_lang": row["target_lang"],
+                "target_lang": row["source_lang"],
+            }
+            ordered.append(swapped)
     return ordered
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.data.columns import PLACEHOLDER, MissingColumn, filled, split_name
+from hf_xlsr.data.columns import PLACEHOLDER, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
@@ -22,18 +22,37 @@ MTEB = "mteb:"
 
 
 @dataclass(frozen=True)
-class TableReader:
-    """How the files of one command are read; no file is read twice."""
+class Table:
+    """A source of rows for a protocol, and how it is read; `open` gives another source that is read alike.
 
-    protocol: str  # for errors
-    required: tuple[str, ...]  # with `source` among them rows are pairs of two languages
+    Attributes:
+        protocol: Its name, for errors.
+        required: Columns of every row; with `source` among them rows are pairs of two languages.
+        optional: Columns that a row may have.
+        nullable: Required columns that may be empty.
+        columns: Our column -> column of the file, which may contain `{lang}`.
+        where: Column -> values of the rows that are read.
+        quarantine: Counts invalid rows, of all sources together.
+        cache: Rows that were read, of all sources together: no file is read twice.
+        files: The source: files, or the name of a corpus, a dataset or a task of mteb.
+        languages: In pairs the first is the source's, unless the file says otherwise.
+    """
+
+    protocol: str
+    required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)  # our name -> file column, which may contain `{lang}`
+    columns: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
     config: str | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
     cache: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+
+    def open(self, files: Sequence[str], languages: Sequence[str] = ()) -> Table:
+        """The table of another source."""
+        return replace(self, files=tuple(map(str, files)), languages=tuple(languages))
 
     @property
     def paired(self) -> bool:
@@ -48,28 +67,16 @@ class TableReader:
     def language_columns(self) -> tuple[str, ...]:
         return ("source_lang", "target_lang") if self.paired else ("lang",)
 
-    def open(self, files: Sequence[str], languages: Sequence[str] = ()) -> Table:
-        """The table of one source; in pairs the first language is the source's, unless the file says otherwise."""
-        return Table(self, tuple(map(str, files)), tuple(languages))
-
-
-@dataclass(frozen=True)
-class Table:
-    """One source of rows; `TableReader.open` makes it."""
-
-    reader: TableReader
-    files: tuple[str, ...]
-    languages: tuple[str, ...]
-
     @property
-    def place(self) -> str:
+    def source_name(self) -> str:
         """Name of the source in errors."""
         return " ".join(self.files)
 
     @property
-    def is_task(self) -> bool:
-        """Whether the source is a task of mteb."""
-        return self.files[0].startswith(MTEB)
+    def mteb_task(self) -> str | None:
+        """The name of the source if it is a task of mteb."""
+        name = self.files[0]
+        return name.removeprefix(MTEB) if name.startswith(MTEB) else None
 
     @cached_property
     def splits(self) -> frozenset[str]:
@@ -82,22 +89,15 @@ class Table:
 
         Of a file without a column `split`, all rows count as the split. `select` takes only rows in `languages`.
         """
-        all_rows = self._rows("" if is_table(self.files) else split_name(name or ""))
-        rows = all_rows
+        rows = self._rows("" if is_table(self.files) else split_name(name or ""))
         if name is not None:
             rows = [row for row in rows if split_name(row.get("split", name)) == split_name(name)]
         if select:
             rows = self._select_languages(rows)
-        if rows:
-            return rows
-
-        present: set[str] = set()
-        for column in ("split", *self.reader.language_columns):
-            present.update(f"{column} {row[column]}" for row in all_rows if column in row)
-        raise XlsrError(
-            f"{self.place} has no row for protocol {self.reader.protocol}, only {', '.join(sorted(present)) or 'none'}; "
-            "check the file, --columns, --where, --split and --languages."
-        )
+        if not rows:
+            advice = f"check the file, --columns, --where, --split and --languages. {self.quarantine.report()}"
+            raise XlsrError(f"{self.source_name} has no row for protocol {self.protocol}; {advice.rstrip()}")
+        return rows
 
     def all_splits(self) -> list[Row]:
         """The rows of all splits, with a column `split` where the source distinguishes them."""
@@ -117,10 +117,10 @@ class Table:
         name = self.files[0]
         if name in CORPORA:
             return list(CORPORA[name].splits)
-        if self.is_task:
+        if self.mteb_task is not None:
             from hf_xlsr.evaluation.mteb.tasks import task_splits
 
-            return task_splits(name.removeprefix(MTEB))
+            return task_splits(self.mteb_task)
         if is_table(self.files):
             return []
 
@@ -133,41 +133,39 @@ class Table:
     @cached_property
     def _views(self) -> list[View]:
         """The languages of each reading of the source, and what `{lang}` stands for in it."""
-        reader = self.reader
         languages = self.languages
-        if self.is_task:
-            return [((UNKNOWN,) * len(reader.language_columns), None)]
+        if self.mteb_task is not None:
+            return [((UNKNOWN,) * len(self.language_columns), None)]
 
-        texts = (*self.files, *reader.columns.values(), reader.config or "")
-        has_placeholder = any(PLACEHOLDER in text for text in texts)
+        has_placeholder = any(PLACEHOLDER in text for text in (*self.files, *self.columns.values(), self.config or ""))
         each = has_placeholder or self.files[0] in CORPORA
         if each and not languages:
-            what = PLACEHOLDER if has_placeholder else f"the corpus '{self.files[0]}'"
-            raise XlsrError(f"{what} needs --languages, e.g. en,de: it is read once for each language.")
-        if reader.paired:
-            return pair_views(languages, self._side_names(), each=each, mapped=reader.columns)
+            raise XlsrError(f"{self.source_name} needs --languages, e.g. en,de: it is read once for each language.")
+        if self.paired:
+            return pair_views(languages, self._side_names(), each=each, mapped=self.columns)
         if each:
             return [((language,), language) for language in languages]
-        return [(languages if len(languages) == 1 else (UNKNOWN,), None)]
+        if len(languages) == 1:
+            return [(languages, None)]
+        return [((UNKNOWN,), None)]
 
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
-        columns = self.reader.columns
-        if not columns:
+        if not self.columns:
             _, labels = expand_braces(self.files if len(self.files) > 1 else self.files[0].replace(PLACEHOLDER, ""))
             if len(labels) == 2:
                 return labels[0], labels[1]
-        return columns.get("source", ""), columns.get("target", "")
+        return self.columns.get("source", ""), self.columns.get("target", "")
 
     def _rows(self, split: str) -> list[Row]:
         """All valid rows, with their languages: of all splits where a column names the splits."""
         rows = []
         for view, language in self._views:
-            if self.reader.of_sentences:
+            if self.of_sentences:
                 view = tuple(map(sentence_languages, view))
             for row in self._source(view, language, split):
                 row = dict(row)  # the one in the cache stays as it is
-                for column, default in zip(self.reader.language_columns, view, strict=True):
+                for column, default in zip(self.language_columns, view, strict=True):
                     if row[column] == UNKNOWN:
                         row[column] = self._default_language(column, default)
                 rows.append(row)
@@ -177,114 +175,104 @@ class Table:
         """The language of one side of a row that has no tag of its own."""
         if default != UNKNOWN:
             return default
-        if not self.reader.paired:
+        if not self.paired:
             raise self._unknown_language(column)
         # Results are named by the columns: `source`, `target`.
         return column.removesuffix("_lang")
 
     def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
         """The valid rows of one reading, with the tag that a row or the format gives its languages."""
-        reader = self.reader
-        options = {} if self.is_task else self._options(language)
+        options = {} if self.mteb_task is not None else self._options(language)
         is_tmx = _format(self.files) == "tmx"
         if is_tmx and UNKNOWN in view:
-            raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
+            raise self._unknown_language(self.language_columns[view.index(UNKNOWN)])
 
         # Columns of pairs may be named like the languages.
-        by_name = reader.paired and not options.get("columns") and UNKNOWN not in view
-        languages = view if is_tmx or by_name or "corpus" in options else (UNKNOWN,) * len(view)
+        by_name = self.paired and not options.get("columns") and UNKNOWN not in view
+        languages = view
+        if not (is_tmx or by_name or "corpus" in options):
+            languages = (UNKNOWN,) * len(view)
 
-        key = self.files, str(options), split, languages, reader.required
-        if key not in reader.cache:
-            reader.cache[key] = list(self._read(options, split, languages))
-        return reader.cache[key]
+        key = self.files, str(options), split, languages, self.required
+        if key not in self.cache:
+            self.cache[key] = list(self._read(options, split, languages))
+        return self.cache[key]
 
     def _read(self, options: dict[str, Any], split: str, languages: tuple[str, ...]) -> Iterator[Row]:
-        reader = self.reader
-        if self.is_task:
+        if self.mteb_task is not None:
             from hf_xlsr.evaluation.mteb.tasks import mteb_rows
 
-            rows = mteb_rows(self.files[0].removeprefix(MTEB), split=split)
+            rows = mteb_rows(self.mteb_task, split=split)
         else:
             rows = open_source(
                 Source.parse(options),
                 languages=languages,
                 split=split,
-                required=[name for name in reader.required if name not in reader.nullable],
-                optional=reader.optional,
-                quarantine=reader.quarantine,
+                required=[name for name in self.required if name not in self.nullable],
+                optional=self.optional,
+                quarantine=self.quarantine,
             )
 
-        try:
-            for row in rows:
-                row = self._with_languages(row, languages)
-                empty_column = self._empty_column(row)
-                if empty_column is not None:
-                    reader.quarantine.reject(self.place, 0, f"empty {empty_column}", str(row))
-                    continue
-                if "label" in row:
-                    row["label"] = parse_label(row["label"])
-                yield row
-        except MissingColumn as error:
-            fix = "correct the name."
-            if error.ours in reader.required:
-                needed = ", ".join(reader.required)
-                fix = f"protocol {reader.protocol} needs {needed}: use --columns {error.ours}=NAME."
-            present = ", ".join(error.names)
-            raise XlsrError(f"{error.file} has no column '{error.column}', only {present}; {fix}") from error
+        for row in rows:
+            row = self._with_languages(row, languages)
+            empty_column = self._empty_column(row)
+            if empty_column is not None:
+                self.quarantine.reject(self.source_name, 0, f"empty {empty_column}", str(row))
+                continue
+            if "label" in row:
+                row["label"] = parse_label(row["label"])
+            yield row
 
     def _options(self, language: str | None) -> dict[str, Any]:
         """The source as a recipe would have it, in one language."""
-        reader = self.reader
         options: dict[str, Any] = {"path": self.files[0] if len(self.files) == 1 else self.files}
         if self.files[0] in CORPORA:
             options = {"corpus": self.files[0]}
-        options["columns"] = {**{name: name for name in reader.nullable}, **reader.columns}
-        options["config"] = reader.config
+        options["columns"] = {**{name: name for name in self.nullable}, **self.columns}
+        options["config"] = self.config
         options = filled(options, language or PLACEHOLDER)
-        options["where"] = reader.where
+        options["where"] = self.where
         return {name: value for name, value in options.items() if value}
 
     def _with_languages(self, row: Row, languages: Sequence[str]) -> Row:
         """A row with its languages, which are those of the source where it has no column of them."""
         row = dict(row)
-        for column, language in zip(self.reader.language_columns, languages, strict=True):
+        for column, language in zip(self.language_columns, languages, strict=True):
             tag = row.setdefault(column, language)
-            if tag and self.reader.of_sentences:
+            if tag and self.of_sentences:
                 row[column] = sentence_languages(str(tag))
         return row
 
     def _empty_column(self, row: Row) -> str | None:
         """The first column without a value that a row must have."""
-        reader = self.reader
-        columns = [*reader.language_columns, *reader.required]
+        required = [name for name in (*self.language_columns, *self.required) if name not in self.nullable]
         if "split" in row:
-            columns.append("split")
-        for column in columns:
-            if column not in row:
-                raise XlsrError(f"{self.place} has no column '{column}', which protocol {reader.protocol} needs.")
-            is_empty = row[column] is None or not str(row[column]).strip()
-            if is_empty and column not in reader.nullable:
+            required.append("split")
+        for column in required:
+            value = row.get(column)
+            if value is None or not str(value).strip():
                 return column
         return None
 
     def _select_languages(self, rows: list[Row]) -> list[Row]:
         """Rows in `languages`; a single name for pairs only says what the fixed side is."""
         languages = list(self.languages)
-        if len(languages) < len(self.reader.language_columns):
+        if len(languages) < len(self.language_columns):
             return rows
-        if self.reader.of_sentences:
-            languages = [sentence_languages(language) for language in languages]
-        for name in self.reader.language_columns:
-            present = {row[name] for row in rows}
-            selected = set().union(*(matching_languages(language, present) for language in languages))
-            rows = [row for row in rows if row[name] in selected]
+        if self.of_sentences:
+            languages = list(map(sentence_languages, languages))
+
+        for column in self.language_columns:
+            present = {row[column] for row in rows}
+            selected: set[str] = set()
+            for language in languages:
+                selected |= matching_languages(language, present)
+            rows = [row for row in rows if row[column] in selected]
         return rows
 
     def _unknown_language(self, column: str) -> XlsrError:
-        example = "en,fr" if self.reader.paired else "en"
         return XlsrError(
-            f"the language of {self.place} is unknown; use --languages, e.g. {example}, "
+            f"the language of {self.source_name} is unknown; use --languages, e.g. en or en,fr, "
             f"or --columns {column}=NAME if a column has it."
         )
 

@@ -77,7 +77,7 @@ def topic_rows(*splits: str) -> list[str]:
 
 # Protocol, files, options, and what the message must name.
 DATA: list[tuple[str, str, dict[str, Any], str]] = [
-    ("tatoeba", "numbers.parquet", {"columns": "source=en,target=it"}, "target=NAME"),
+    ("tatoeba", "numbers.parquet", {"columns": "source=en,target=it"}, "'it'"),
     ("tatoeba", "numbers.parquet numbers.parquet numbers.parquet", DE, "--data"),
     ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
     ("tatoeba", "memory.tmx", {}, "--languages"),

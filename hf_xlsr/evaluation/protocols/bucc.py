@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,17 +27,36 @@ from hf_xlsr.utils.hashing import data_hash
 if TYPE_CHECKING:
     from hf_xlsr.mining.search.neighbours import BothWays
 
-logger = logging.getLogger(__name__)
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
 NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 
 
 def bucc(
-    encoder: Encoder, tune: BuccData, test: BuccData, *, k: int = 4, margin: str = "ratio", **options: Any
+    encoder: Encoder,
+    tune: BuccData,
+    test: BuccData,
+    *,
+    languages: tuple[str, str],
+    name: str,
+    k: int = 4,
+    margin: str = "ratio",
+    split: str = "test",
+    tune_split: str = "train",
+    **encoding: Unpack[EncodingOptions],
 ) -> Results:
-    """`bucc_settings` with one setting; `options` are its other arguments."""
-    return bucc_settings(encoder, tune, test, settings=[(k, margin)], **options)
+    """`bucc_settings` with one setting."""
+    return bucc_settings(
+        encoder,
+        tune,
+        test,
+        settings=[(k, margin)],
+        languages=languages,
+        name=name,
+        split=split,
+        tune_split=tune_split,
+        **encoding,
+    )
 
 
 def bucc_settings(
@@ -75,19 +93,21 @@ def bucc_settings(
     same_targets = set(tune.targets) == set(test.targets)
     if tune_split == split or (same_sources and same_targets):
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
-    full_names = {(k, margin): f"{protocol}-{margin_setting(k, margin)}" for k, margin in settings}
-    widest = max(k for k, _ in full_names)
+    name_of_setting = {(k, margin): f"{protocol}-{margin_setting(k, margin)}" for k, margin in settings}
+    widest = max(k for k, _ in name_of_setting)
     tuned = _search(encoder, tune, languages, widest, **encoding)
     tested = _search(encoder, test, languages, widest, **encoding)
 
     results = Results()
-    for (k, margin), full_name in full_names.items():
+    for (k, margin), full_name in name_of_setting.items():
         tune_scores, tune_codes = _candidates(tuned, k, margin)
         is_gold = np.isin(tune_codes, tuned.gold)
         threshold, tune_f1 = tune_threshold(tune_scores, is_gold, len(tuned.gold))
 
         scores, codes = _candidates(tested, k, margin)
-        values, outcomes = _extraction_metrics(tested, codes[scores >= threshold], threshold)
+        extracted = codes[scores >= threshold]
+        values = {"threshold": threshold, "pairs": len(extracted), "gold": len(tested.gold)}
+        outcomes = _outcomes(tested, extracted)
         results |= measured(name, full_name, languages, split, values, outcomes)
         results |= measured(name, full_name, languages, tune_split, {"f1": tune_f1})
 
@@ -188,16 +208,16 @@ def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int
 
     source_row_of_id = {source_id: row for row, source_id in enumerate(data.source_ids)}
     target_row_of_id = {target_id: row for row, target_id in enumerate(data.target_ids)}
-    gold = []
+    gold_codes = []
     for source_id, target_id in sorted(data.gold):
-        gold.append(source_row_of_id[source_id] * len(data.targets) + target_row_of_id[target_id])
+        gold_codes.append(source_row_of_id[source_id] * len(data.targets) + target_row_of_id[target_id])
 
     return _Searched(
-        neighbours_both_ways(*vectors, k, method="exact"),
-        np.array(list(source_row_of.values())),
-        np.array(list(target_row_of.values())),
-        (len(data.sources), len(data.targets)),
-        np.array(gold),
+        neighbours=neighbours_both_ways(*vectors, k, method="exact"),
+        source_rows=np.array(list(source_row_of.values())),
+        target_rows=np.array(list(target_row_of.values())),
+        shape=(len(data.sources), len(data.targets)),
+        gold=np.array(gold_codes),
     )
 
 
@@ -224,30 +244,24 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
     return mined.score[is_single], codes
 
 
-def _extraction_metrics(
-    searched: _Searched, extracted: np.ndarray, threshold: float
-) -> tuple[dict[str, float], dict[str, Outcomes | np.ndarray]]:
-    """Values and outcomes of extracted pairs, from their codes."""
-    gold = searched.gold
-    right = extracted[np.isin(extracted, gold)]
-    values: dict[str, float] = {
-        "precision": len(right) / max(len(extracted), 1),
-        "recall": len(right) / len(gold),
-        "f1": 2 * len(right) / (len(extracted) + len(gold)),
-        "threshold": threshold,
-        "pairs": len(extracted),
-        "gold": len(gold),
-    }
+def _outcomes(searched: _Searched, extracted: np.ndarray) -> dict[str, Outcomes | np.ndarray]:
+    """Precision, recall and F1 of extracted pairs, from their codes.
 
-    # Examples that all encoders share: gold pairs, and sources with their counts of right, extracted and gold pairs.
+    Their examples are the same for all encoders: gold pairs, or sources, each with its numbers of pairs.
+    """
     source_count, target_count = searched.shape
-    counts = [np.bincount(codes // target_count, minlength=source_count) for codes in (right, extracted, gold)]
-    outcomes: dict[str, Outcomes | np.ndarray] = {
-        "precision": Outcomes("share", (counts[0], counts[1])),
-        "recall": np.isin(gold, extracted),
-        "f1": Outcomes("micro_f1", tuple(counts)),
+
+    def count_by_source(codes: np.ndarray) -> np.ndarray:
+        return np.bincount(codes // target_count, minlength=source_count)
+
+    right_counts = count_by_source(extracted[np.isin(extracted, searched.gold)])
+    extracted_counts = count_by_source(extracted)
+    gold_counts = count_by_source(searched.gold)
+    return {
+        "precision": Outcomes("share", (right_counts, extracted_counts)),
+        "recall": np.isin(searched.gold, extracted),
+        "f1": Outcomes("micro_f1", (right_counts, extracted_counts, gold_counts)),
     }
-    return values, outcomes
 
 
 @dataclass(kw_only=True)
@@ -281,14 +295,10 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     data.refuse("bucc", "columns", "where", "config", "limit")
     test = _read_bitext("data", data.files, "gold", options)
     tune = _read_bitext("tune", options.get("tune", ()), "tune_gold", options)
-    shared_sources = set(test.sources) & set(tune.sources)
-    shared_targets = set(test.targets) & set(tune.targets)
-    if shared_sources or shared_targets:
-        counts = len(shared_sources), len(shared_targets)
-        logger.warning("%d sources and %d targets of --data are also in --tune", *counts)
 
     source_end, target_end = (format_suffix(Path(file)).lstrip(".") for file in data.files)
-    source_tag, target_tag = pair_views(data.languages, (source_end, target_end), each=False, mapped=())[0][0]
+    views = pair_views(data.languages, (source_end, target_end), each=False, mapped=())
+    (source_tag, target_tag), _ = views[0]
     if UNKNOWN in (source_tag, target_tag) or len(data.languages) == 1:
         raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
     codes = metric_languages([source_tag, target_tag])
@@ -305,8 +315,8 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
 def _read_bitext(option_name: str, files: Sequence[str], gold_option: str, options: Mapping[str, Any]) -> BuccData:
     gold_file = options.get(gold_option)
     if len(files) != 2 or not gold_file:
-        needed = f"--{option_name} SOURCES TARGETS and --{gold_option.replace('_', '-')} GOLD"
-        raise XlsrError(f"protocol bucc needs {needed}: it tests and tunes the threshold on different data.")
+        gold_name = gold_option.replace("_", "-")
+        raise XlsrError(f"protocol bucc needs two files as --{option_name}, and --{gold_name} FILE.")
     return read_bucc(files[0], files[1], gold_file)
 
 

@@ -73,9 +73,9 @@ def language_bias(
     count = len(next(iter(texts.values()), ()))
     most = len(languages) * (count - 1)
     protocol = "language-bias"
-    if k is None or k == len(languages):
+    if k is None:
         k = len(languages)
-    else:
+    if k != len(languages):
         protocol += f"-k{k}"
     if languages and not 1 <= k <= most:
         raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {k}.")
@@ -107,16 +107,17 @@ def _bias_metrics(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol
     results = Results()
     for number, language in enumerate(vectors):
         is_query = language_of == number
-        in_language = neighbours[is_query] == number
+        retrieved = neighbours[is_query]
+        in_language = retrieved == number
         in_language_with_translations = with_translations[is_query] == number
-        shares = np.bincount(neighbours[is_query].ravel(), minlength=len(vectors)) / (count * k)
+        shares = np.bincount(retrieved.ravel(), minlength=len(vectors)) / (count * k)
 
         values = {
-            "bias": float(shares[number] * len(vectors)),
-            "with_translations_bias": float(in_language_with_translations.mean() / unbiased),
+            "bias": shares[number] * len(vectors),
+            "with_translations_bias": in_language_with_translations.mean() / unbiased,
         }
-        for found_language, share in zip(vectors, shares, strict=True):
-            values[f"{SHARE}{found_language}"] = float(share)
+        for retrieved_language, share in zip(vectors, shares, strict=True):
+            values[f"{SHARE}{retrieved_language}"] = share
         values["queries"] = count
         outcomes = {
             "bias": in_language.mean(axis=1) * len(vectors),

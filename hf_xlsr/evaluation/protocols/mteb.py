@@ -22,28 +22,27 @@ class MtebOptions(Options):
 class MtebInputs(Inputs):
     """Tasks of mteb, which reads their data itself."""
 
-    tasks: dict[str, Any]
+    tasks: list[Any]
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> MtebInputs:
     from hf_xlsr.evaluation.mteb.tasks import mteb_task
 
     data.refuse("mteb", "columns", "where", "config", "limit", "split")
-    tasks = {}
+    tasks = []
+    revisions = {}
     for file in data.files:
         name = file.removeprefix(MTEB)
-        tasks[name] = mteb_task(name, data.languages, hf_subsets=options.get("hf_subsets") or ())
-    revisions = {name: task.metadata.dataset["revision"] for name, task in tasks.items()}
+        task = mteb_task(name, data.languages, hf_subsets=options.get("hf_subsets", ()))
+        tasks.append(task)
+        revisions[name] = task.metadata.dataset["revision"]
     return MtebInputs(name=data.name or "", split=data.split, hashes=revisions, tasks=tasks)
 
 
 def _run(encoder: Encoder, inputs: MtebInputs, options: MtebOptions) -> Results:
-    from hf_xlsr.evaluation.mteb import evaluate_mteb
+    from hf_xlsr.evaluation.mteb.encoder import evaluate_mteb
 
-    encoding: dict[str, Any] = {name: value for name, value in inputs.encoding.items() if value is not None}
-    if inputs.name:
-        encoding["name"] = inputs.name
-    return evaluate_mteb(encoder, list(inputs.tasks.values()), cache=options.cache, **encoding)
+    return evaluate_mteb(encoder, inputs.tasks, cache=options.cache, name=inputs.name or None, **inputs.encoding)
 
 
 PROTOCOLS = (

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, Thresholds, average_precision
-from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
+from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, row_products
 from hf_xlsr.evaluation.protocol import Options, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import TaskInputs, TunedInputs, read_tasks, read_tuned
@@ -70,20 +71,20 @@ def sts(
     scored = {name: _read_scored(rows, name) for name, rows in tasks.items()}
 
     results = Results()
-    by_task: list[dict[str, float]] = []
+    values_by_metric: dict[str, list[float]] = defaultdict(list)
     for name, task in scored.items():
         cosines = pair_cosines(*embed_pairs(encoder, task.sides, language, **encoding))
         correlations = _correlations(cosines, task, name)
-        counts = {"pairs": len(cosines), "dropped": task.dropped}
-        outcomes = {f"{kind}_all": Outcomes(kind, (cosines, task.scores)) for kind in COEFFICIENTS}
-        results |= measured(name, "sts", languages, split, {**correlations, **counts}, outcomes)
-        by_task.append(correlations)
+        for metric, value in correlations.items():
+            values_by_metric[metric].append(value)
 
-    if len(by_task) > 1:
-        means = {}
-        for metric in by_task[0]:
-            means[metric] = float(np.mean([correlations[metric] for correlations in by_task]))
-        results |= measured(f"average-of-{len(by_task)}", "sts", languages, split, means)
+        values = {**correlations, "pairs": len(cosines), "dropped": task.dropped}
+        outcomes = {f"{kind}_all": Outcomes(kind, (cosines, task.scores)) for kind in COEFFICIENTS}
+        results |= measured(name, "sts", languages, split, values, outcomes)
+
+    if len(scored) > 1:
+        means = {metric: float(np.mean(by_task)) for metric, by_task in values_by_metric.items()}
+        results |= measured(f"average-of-{len(scored)}", "sts", languages, split, means)
     return results
 
 
@@ -101,7 +102,7 @@ def _read_scored(rows: Iterable[Row], name: str) -> _Task:
     table = f"tasks['{name}']"
     first, second, gold = read_columns(rows, texts=["sentence1", "sentence2"], values=["score"], name=table)
     scores = np.array([read_score(score, f"row {row} of {table}", np.nan) for row, score in enumerate(gold)])
-    subsets = np.array([str(row.get("subset", "")) for row in rows])
+    subsets = np.array([str(row.get("subset")) for row in rows])
 
     scored_rows = np.flatnonzero(~np.isnan(scores))
     sides = [[" ".join(side[row].split()) for row in scored_rows] for side in (first, second)]
@@ -111,20 +112,20 @@ def _read_scored(rows: Iterable[Row], name: str) -> _Task:
 def _correlations(cosines: np.ndarray, task: _Task, name: str) -> dict[str, float]:
     """Both coefficients of all pairs together, and their means over the subsets."""
     subsets = []
-    undefined = 0
+    sizes = []
     for subset in dict.fromkeys(task.subsets.tolist()):
         in_subset = task.subsets == subset
-        pair_of_columns = cosines[in_subset], task.scores[in_subset]
-        subsets.append(pair_of_columns)
-        undefined += sum(not np.ptp(column) > 0 for column in pair_of_columns)
-    if undefined:
-        logger.warning("%s: scores or cosines of a subset are all equal %d time(s); counted as 0", name, undefined)
+        subset_cosines = cosines[in_subset]
+        subset_scores = task.scores[in_subset]
+        if not (np.ptp(subset_cosines) > 0 and np.ptp(subset_scores) > 0):
+            logger.warning("%s: scores or cosines of a subset are all equal; its correlation counts as 0", name)
+        subsets.append((subset_cosines, subset_scores))
+        sizes.append(len(subset_scores))
 
-    sizes = [len(subset_cosines) for subset_cosines, _ in subsets]
     correlations = {}
     for kind in COEFFICIENTS:
         correlation = STATISTICS[kind]
-        by_subset = [correlation(*pair_of_columns) for pair_of_columns in subsets]
+        by_subset = [correlation(*columns) for columns in subsets]
         correlations[f"{kind}_all"] = float(correlation(cosines, task.scores))
         correlations[f"{kind}_mean"] = float(np.mean(by_subset))
         correlations[f"{kind}_wmean"] = float(np.average(by_subset, weights=sizes))
@@ -171,28 +172,33 @@ def pair_classification(
     for measure, similarity in similarities.items():
         values[f"{measure}_ap"] = float(average_precision(similarity, tested.labels))
     values["max_ap"] = max(values.values())
-    outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], tested.labels))}
+    cosines = similarities["cosine"]
+    outcomes = {"cosine_ap": Outcomes("average_precision", (cosines, tested.labels))}
 
     if tuned is not None:
         tune_cosines = pair_cosines(*embed_pairs(encoder, tuned.sides, tune_language or language, **encoding))
         accuracy_threshold, f1_threshold = _tuned_thresholds(tune_cosines, tuned.labels)
-        is_right = (similarities["cosine"] >= accuracy_threshold) == positive
-        outcomes["cosine_accuracy"] = Outcomes("mean", (is_right,))
-        outcomes["cosine_f1"] = Outcomes("f1", (similarities["cosine"] >= f1_threshold, positive))
-        values |= {"cosine_accuracy_threshold": accuracy_threshold, "cosine_f1_threshold": f1_threshold}
-        values |= {metric: outcomes[metric].value() for metric in ("cosine_accuracy", "cosine_f1")}
+        values["cosine_accuracy_threshold"] = accuracy_threshold
+        values["cosine_f1_threshold"] = f1_threshold
 
-    values |= {"pairs": len(positive), "positives": int(positive.sum())}
+        is_right = (cosines >= accuracy_threshold) == positive
+        outcomes["cosine_accuracy"] = Outcomes("mean", (is_right,))
+        outcomes["cosine_f1"] = Outcomes("f1", (cosines >= f1_threshold, positive))
+        for metric in ("cosine_accuracy", "cosine_f1"):
+            values[metric] = outcomes[metric].value()
+
+    values["pairs"] = len(positive)
+    values["positives"] = int(positive.sum())
     return measured(name, "pair-classification", distinct_languages(language), split, values, outcomes)
 
 
 def _read_labelled(rows: Iterable[Row], name: str) -> LabelledTexts:
     *sides, labels = read_columns(rows, texts=["sentence1", "sentence2"], values=["label"], name=name)
-    names = [str(label).strip() for label in labels]
-    if {LABELS.get(label) for label in names} != {0, 1}:
-        distinct = ", ".join(sorted(set(names)))
-        raise XlsrError(f"{name} must have pairs with label 1 and pairs with label 0 only, got {distinct:.80}.")
-    return LabelledTexts(tuple(sides), np.array([LABELS[label] for label in names]))
+    numbers = [LABELS.get(str(label).strip()) for label in labels]
+    if set(numbers) != {0, 1}:
+        distinct = sorted(set(map(str, labels)))
+        raise XlsrError(f"{name} must have pairs with label 1 and pairs with label 0 only, got {distinct!r:.80}.")
+    return LabelledTexts(sides, np.array(numbers))
 
 
 def _similarities(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
@@ -200,7 +206,7 @@ def _similarities(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray
     v = second.astype(np.float64)
     return {
         "cosine": pair_cosines(u, v),
-        "dot": np.einsum("nd,nd->n", u, v),
+        "dot": row_products(u, v),
         "euclidean": -np.linalg.norm(u - v, axis=1),
         "manhattan": -np.abs(u - v).sum(axis=1),
     }
@@ -210,12 +216,12 @@ def _tuned_thresholds(scores: np.ndarray, labels: np.ndarray) -> tuple[float, fl
     """The highest of the best thresholds for accuracy and F1; they may leave all pairs on one side."""
     thresholds = Thresholds.of(scores, labels)
     positives = int(labels.sum())
-    f1_threshold = thresholds.values[thresholds.f1(positives).argmax()]
+    best_f1 = thresholds.f1(positives).argmax()
+    f1_threshold = thresholds.values[best_f1]
 
     accuracies = thresholds.accuracy(positives)
-    best = accuracies.argmax()
-    accuracy_threshold = thresholds.values[best]
-    if accuracies[best] <= 1 - positives / len(labels):  # as good as label 0 for all pairs
+    accuracy_threshold = thresholds.values[accuracies.argmax()]
+    if accuracies.max() <= 1 - positives / len(labels):  # as good as label 0 for all pairs
         accuracy_threshold = np.nextafter(scores.max(), np.inf)
     return float(accuracy_threshold), float(f1_threshold)
 
@@ -237,13 +243,19 @@ def _run_classification(encoder: Encoder, inputs: TunedInputs, options: PairClas
     tune = by_language(inputs.tune)
     results = Results()
     for language, rows in by_language(inputs.rows).items():
-        tuning: dict[str, Any] = {}
-        if tune:
-            tune_language = next(iter(tune)) if len(tune) == 1 else language
-            if tune_language not in tune:
-                raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
-            tuning = {"tune": tune[tune_language], "tune_language": tune_language}
-        results |= pair_classification(encoder, rows, language=language, **tuning, **inputs.common)
+        tune_language = language
+        if len(tune) == 1:
+            (tune_language,) = tune
+        if tune and tune_language not in tune:
+            raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
+        results |= pair_classification(
+            encoder,
+            rows,
+            tune=tune.get(tune_language),
+            language=language,
+            tune_language=tune_language,
+            **inputs.common,
+        )
     return results
 
 

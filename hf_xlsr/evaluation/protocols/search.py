@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,15 +15,8 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_leng
 from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
 from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, Rows, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import (
-    RowInputs,
-    finish_tables,
-    input_fields,
-    narrowed,
-    open_reader,
-    read_rows,
-)
-from hf_xlsr.evaluation.results import Results, averaged, mean_over_languages
+from hf_xlsr.evaluation.reading import RowInputs, finished_fields, narrowed, open_data, read_rows
+from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.rows import by_language, read_score
 from hf_xlsr.utils.errors import XlsrError
 
@@ -106,8 +100,9 @@ def _search_metrics(
             for k in RANKS:
                 outcomes[f"recall@{k}"] = rank <= k
             outcomes["own_language_error"] = is_error
-            counts = {"queries": len(rank)}
-            results |= averaged(name, protocol, (language, document_language), split, outcomes, counts)
+
+            languages = (language, document_language)
+            results |= measured(name, protocol, languages, split, {"queries": len(rank)}, outcomes)
 
     return results
 
@@ -124,13 +119,15 @@ def _ranked(queries: np.ndarray, pool: np.ndarray, number: int) -> tuple[np.ndar
     for start in range(0, count, QUERIES):
         rows = np.arange(start, min(start + QUERIES, count))
         block_rows = np.arange(len(rows))
-        scores = (queries[rows] @ pool.reshape(-1, width).T).reshape(len(rows), languages, count)
+        products = queries[rows] @ pool.reshape(-1, width).T
+        scores = products.reshape(len(rows), languages, count)
 
         limits = scores[block_rows, :, rows] - TIE
         scores[block_rows, :, rows] = -np.inf
         ranks = [1 + (scores > limit[:, None, None]).sum(axis=(1, 2)) for limit in limits.T]
         rank_blocks.append(np.stack(ranks, axis=1))
-        error_blocks.append(scores[:, number].max(axis=1)[:, None] > limits)
+        best_errors = scores[:, number].max(axis=1)
+        error_blocks.append(best_errors[:, None] > limits)
 
     return np.concatenate(rank_blocks), np.concatenate(error_blocks)
 
@@ -162,59 +159,66 @@ def search_documents(
     Returns:
         `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
     """
-    relevant: dict[str, dict[str, float]] = {}
-    for query in queries:
-        gains = {document: gain for document, gain in relevance.get(query, {}).items() if gain > 0}
-        if gains:
-            relevant[query] = gains
-    missing = sorted(set().union(*relevant.values()) - documents.keys())
-    if not relevant or missing:
-        problem = f"document '{missing[0]}' is missing" if missing else "no query has a relevant document"
-        raise XlsrError(f"{name}: {problem}; check the columns `query_id` and `document_id`.")
-
-    query_ids = list(relevant)
     document_ids = sorted(documents, reverse=True)
     column_of = {document: column for column, document in enumerate(document_ids)}
+    gains_of: dict[str, dict[int, float]] = {}
+    for query in queries:
+        gains: dict[int, float] = {}
+        for document, gain in relevance.get(query, {}).items():
+            if gain > 0 and document not in column_of:
+                raise XlsrError(f"{name} has no document '{document}', which is relevant for query '{query}'.")
+            if gain > 0:
+                gains[column_of[document]] = gain
+        if gains:
+            gains_of[query] = gains
+    if not gains_of:
+        raise XlsrError(
+            f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`."
+        )
+
+    query_ids = list(gains_of)
     pool = _encode(encoder, document_ids, documents, document_languages or {}, "document", encoding)
     vectors = _encode(encoder, query_ids, queries, query_languages or {}, "query", encoding)
 
-    values: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = defaultdict(list)
     for start in range(0, len(query_ids), QUERIES):
         block = slice(start, start + QUERIES)
         for query, scores in zip(query_ids[block], vectors[block] @ pool.T, strict=True):
-            gains_by_column = {column_of[document]: gain for document, gain in relevant[query].items()}
-            for metric, value in _query_metrics(scores, gains_by_column).items():
-                values.setdefault(metric, []).append(value)
+            for metric, value in _query_metrics(scores, gains_of[query]).items():
+                values[metric].append(value)
 
     outcomes = {metric: np.array(of_queries) for metric, of_queries in values.items()}
     counts = {"queries": len(query_ids), "documents": len(documents)}
-    return averaged(name, "search", languages, split, outcomes, counts)
+    return measured(name, "search", languages, split, counts, outcomes)
 
 
 def _query_metrics(scores: np.ndarray, gains: Mapping[int, float]) -> dict[str, float]:
-    """Metrics of one query, from the similarity of each document and the gain of each relevant one, by its number."""
-    relevant = sorted(gains)
-    ranks = np.array([_rank(scores, document) for document in relevant])
-
+    """Metrics of one query, from the similarity of each document and the gain of each relevant one, by its column."""
+    ranks = []
     gained = 0.0
-    for document, rank in zip(relevant, ranks, strict=True):
+    for column in sorted(gains):
+        rank = _rank(scores, column)
+        ranks.append(rank)
         if rank <= DEPTH:
-            gained += gains[document] / np.log2(1 + rank)
-    best = 0.0
-    for number, gain in enumerate(sorted(gains.values(), reverse=True)[:DEPTH]):
-        best += gain / np.log2(2 + number)
+            gained += gains[column] / np.log2(1 + rank)
 
-    metrics = {"mrr": 1 / ranks.min(), f"ndcg@{DEPTH}": gained / best}
+    best = 0.0
+    best_gains = sorted(gains.values(), reverse=True)
+    for rank, gain in enumerate(best_gains[:DEPTH], start=1):
+        best += gain / np.log2(1 + rank)
+
+    metrics = {"mrr": 1 / min(ranks), f"ndcg@{DEPTH}": gained / best}
     for k in RANKS:
-        metrics[f"recall@{k}"] = float((ranks <= k).mean())
+        metrics[f"recall@{k}"] = float(np.less_equal(ranks, k).mean())
     return metrics
 
 
-def _rank(scores: np.ndarray, document: int) -> int:
+def _rank(scores: np.ndarray, column: int) -> int:
     """The rank of a document; those of equal similarity before it rank higher."""
-    above = (scores > scores[document]).sum()
-    ties = (scores[:document] == scores[document]).sum()
-    return 1 + above + ties
+    score = scores[column]
+    above = np.count_nonzero(scores > score)
+    ties = np.count_nonzero(scores[:column] == score)
+    return int(1 + above + ties)
 
 
 def _encode(
@@ -226,9 +230,9 @@ def _encode(
     encoding: EncodingOptions,
 ) -> np.ndarray:
     """Unit vectors of texts, encoded language by language."""
-    ids_by_language: dict[str | None, list[str]] = {}
+    ids_by_language: dict[str | None, list[str]] = defaultdict(list)
     for text_id in ids:
-        ids_by_language.setdefault(languages.get(text_id), []).append(text_id)
+        ids_by_language[languages.get(text_id)].append(text_id)
 
     vector_of: dict[str, np.ndarray] = {}
     for language, group in ids_by_language.items():
@@ -247,19 +251,20 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     if not documents or not relevance:
         raise XlsrError("--documents and --relevance belong together.")
 
-    reader = open_reader(protocol, data)
+    table = open_data(protocol, data)
     tags = ("lang", "split")
-    query_table = narrowed(reader, ("query_id", "text"), tags).open(data.files, data.languages[:1])
-    document_table = narrowed(reader, ("document_id", "text"), tags).open(documents, data.languages[-1:])
-    tables = {"rows": query_table.split(data.split)}
-    # One language is that of the queries; documents that have languages of their own stay whole.
-    tables["pool"] = document_table.split(None, select=len(data.languages) > 1)
-    query_language = tables["rows"][0]["lang"]
-    judged = narrowed(reader, ("query_id", "document_id"), ("score", "split")).open((relevance,), (query_language,))
-    tables["relevance"] = judged.split(data.split)
+    query_table = narrowed(table, ("query_id", "text"), tags)
+    document_table = narrowed(table, ("document_id", "text"), tags)
+    relevance_table = narrowed(table, ("query_id", "document_id"), ("score", "split"))
 
-    tables = finish_tables(tables, reader, data, whole=["pool", "relevance"])
-    return SearchInputs(**input_fields(protocol, reader, data, tables))
+    queries = query_table.open(data.files, data.languages[:1]).split(data.split)
+    # One language is that of the queries; documents that have languages of their own stay whole.
+    has_document_language = len(data.languages) > 1
+    pool = document_table.open(documents, data.languages[-1:]).split(None, select=has_document_language)
+    judgements = relevance_table.open((relevance,), (queries[0]["lang"],)).split(data.split)
+
+    tables = {"rows": queries, "pool": pool, "relevance": judgements}
+    return SearchInputs(**finished_fields(protocol, table, data, tables, whole=["pool", "relevance"]))
 
 
 def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results:
@@ -270,26 +275,32 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
     if inputs.debias is not None:
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
 
-    relevance: dict[str, dict[str, float]] = {}
+    relevance: dict[str, dict[str, float]] = defaultdict(dict)
     for row in inputs.relevance:
         query = str(row["query_id"])
+        gain = read_score(row.get("score"), f"a document of query {query} in --relevance", 1)
+        relevance[query][str(row["document_id"])] = gain
+
+    documents = {}
+    document_languages = {}
+    for row in inputs.pool:
         document = str(row["document_id"])
-        gain = read_score(row.get("score"), f"query {query} and document {document} in --relevance", 1)
-        relevance.setdefault(query, {})[document] = gain
-    documents = {str(row["document_id"]): row["text"] for row in inputs.pool}
-    document_languages = {str(row["document_id"]): row["lang"] for row in inputs.pool}
+        documents[document] = row["text"]
+        document_languages[document] = row["lang"]
     distinct_languages = set(document_languages.values())
 
     results = Results()
     for language, rows in by_language(inputs.rows).items():
         queries = {str(row["query_id"]): row["text"] for row in rows}
-        is_pair = distinct_languages != {language} and len(distinct_languages) == 1
+        languages: str | tuple[str, str] = language
+        if len(distinct_languages) == 1 and language not in distinct_languages:
+            languages = (language, *distinct_languages)
         results |= search_documents(
             encoder,
             queries,
             documents,
             relevance,
-            languages=(language, *distinct_languages) if is_pair else language,
+            languages=languages,
             query_languages=dict.fromkeys(queries, language),
             document_languages=document_languages,
             **inputs.common,

@@ -27,7 +27,8 @@ MAX_SCORE = 5
 SPLITS: dict[str, tuple[str, ...]] = {
     "nested": ("test",),
     "train_folds": ("train", "test"),
-    **dict.fromkeys(("fixed_dev", "relatedness"), ("train", "dev", "test")),
+    "fixed_dev": ("train", "dev", "test"),
+    "relatedness": ("train", "dev", "test"),
 }
 
 
@@ -46,8 +47,9 @@ class TaskSpec:
     @property
     def columns(self) -> tuple[str, ...]:
         answer = "score" if self.test == "relatedness" else "label"
-        columns = (*self.texts, answer)
-        return columns if self.test == "nested" else (*columns, "split")
+        if self.test == "nested":
+            return (*self.texts, answer)
+        return (*self.texts, answer, "split")
 
 
 TASKS: dict[str, TaskSpec] = {
@@ -99,8 +101,11 @@ def senteval(
     from hf_xlsr.evaluation.senteval import FOLDS, SCHEDULE, Classification, relatedness
     from hf_xlsr.utils.devices import resolve_device
 
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    torch_device = resolve_device(device) if device else accelerator or torch.device("cpu")
+    torch_device = torch.device("cpu")
+    if device:
+        torch_device = resolve_device(device)
+    elif torch.accelerator.is_available():
+        torch_device = torch.accelerator.current_accelerator() or torch_device
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
     loaded_tasks = {name: _read_task(rows, name) for name, rows in tasks.items()}
 
@@ -110,6 +115,7 @@ def senteval(
         spec = task.spec
         features = _features(encoder, task, language, encoding)
         splits = task.splits.values()
+        test_rows = task.splits["test"]
         if spec.test == "relatedness":
             dev_pearson, tested = relatedness(features, task.gold, *splits, seed=seed, device=torch_device)
             dev = {"pearson": dev_pearson}
@@ -117,16 +123,16 @@ def senteval(
             classification = Classification(
                 features, task.gold, schedule=SCHEDULE, folds=FOLDS, seed=seed, device=torch_device
             )
-            outcome = getattr(classification, spec.test)(*splits)
+            test = getattr(classification, spec.test)
+            outcome = test(*splits)
             accuracies.append(outcome.test)
             dev = {"accuracy": outcome.dev}
             tested = {"accuracy": outcome.test}
             if spec.f1:
-                is_positive = task.gold[task.splits["test"]] == 1
-                tested["f1"] = float(f1(outcome.predicted == 1, is_positive))
+                tested["f1"] = float(f1(outcome.predicted == 1, task.gold[test_rows] == 1))
 
         logger.info("%s: %s", name, tested)
-        tested["pairs" if spec.pairs else "sentences"] = len(task.splits["test"])
+        tested["pairs" if spec.pairs else "sentences"] = len(test_rows)
         results |= measured(name, "senteval", language, "test", tested)
         results |= measured(name, "senteval", language, "dev", dev)
 
@@ -149,19 +155,21 @@ def _read_task(rows: Iterable[Row], name: str) -> _Task:
     """Reads and checks the rows of a task."""
     spec = TASKS[name.partition(".")[0]]
     table = f"tasks['{name}']"
-    count = len(spec.texts)
-    columns = read_columns(rows, texts=spec.texts, values=spec.columns[count:], name=table)
-    words = [list(map(str.split, column)) for column in columns[:count]]
-    answers = columns[count]
-
+    text_count = len(spec.texts)
+    columns = read_columns(rows, texts=spec.texts, values=spec.columns[text_count:], name=table)
+    answers = columns[text_count]
     splits = _splits(spec, columns[-1], table)
-    gold = _scores(answers, table) if spec.test == "relatedness" else _labels(spec, answers, splits, table)
-    counts = [[len(text_words) for text_words in side] for side in words]
-    keys = np.array([gold, *reversed(counts)])  # the last key of lexsort comes first
-    for split, members in splits.items():
-        splits[split] = members[np.lexsort(keys[:, members])]
+    gold = _scores(answers, table) if spec.test == "relatedness" else _labels(answers, splits, table)
 
-    sides = [list(map(" ".join, side)) for side in words]
+    sides = []
+    keys = [gold]
+    for texts in columns[:text_count]:
+        words = list(map(str.split, texts))
+        sides.append(list(map(" ".join, words)))
+        keys.insert(1, np.array(list(map(len, words))))
+    for split, members in splits.items():
+        order = np.lexsort([key[members] for key in keys])  # by the last key first
+        splits[split] = members[order]
     return _Task(spec, sides, gold, splits)
 
 
@@ -171,28 +179,26 @@ def _splits(spec: TaskSpec, names: Sequence[Any], table: str) -> dict[str, np.nd
         return {"test": np.arange(len(names))}
 
     expected = SPLITS[spec.test]
-    splits = [split_name(name) for name in names]
+    splits = np.array(list(map(split_name, names)), object)
     if spec.test == "train_folds":
-        splits = ["train" if split == "dev" else split for split in splits]
+        splits[splits == "dev"] = "train"
     if set(splits) != set(expected):
-        listed = ", ".join(sorted(set(splits)))
-        raise XlsrError(f"{table} must have rows of the splits {', '.join(expected)}, got {listed}.")
-    return {split: np.flatnonzero(np.array(splits) == split) for split in expected}
+        raise XlsrError(f"{table} must have rows of the splits {', '.join(expected)}, got {sorted(set(splits))}.")
+    return {split: np.flatnonzero(splits == split) for split in expected}
 
 
-def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray], table: str) -> np.ndarray:
+def _labels(answers: Sequence[Any], splits: dict[str, np.ndarray], table: str) -> np.ndarray:
     """The numbers of the labels, of which all must be in the training rows."""
     train_labels = [answers[row] for row in splits.get("train", splits["test"])]
-    numbers = number_labels(train_labels, table if spec.test == "nested" else f"the train rows of {table}")
+    numbers = number_labels(train_labels, f"the training rows of {table}")
     return as_numbers(answers, numbers, table)
 
 
 def _scores(answers: Sequence[Any], table: str) -> np.ndarray:
     scores = np.array(answers, np.float64)
-    wrong = np.flatnonzero(~((scores >= 0) & (scores <= MAX_SCORE)))
-    if wrong.size:
-        row = wrong[0]
-        raise XlsrError(f"Row {row} of {table} must have a score from 0 to {MAX_SCORE}, got {answers[row]!r:.40}.")
+    for row, score in enumerate(scores):
+        if not 0 <= score <= MAX_SCORE:
+            raise XlsrError(f"Row {row} of {table} must have a score from 0 to {MAX_SCORE}, got {score}.")
     return scores
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
@@ -23,7 +22,7 @@ from hf_xlsr.evaluation.pairs import (
 from hf_xlsr.evaluation.protocol import DebiasOptions, Options, option
 from hf_xlsr.evaluation.protocol_kinds import pair_protocol
 from hf_xlsr.evaluation.reading import PairInputs
-from hf_xlsr.evaluation.results import Results, averaged, measured
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
@@ -112,10 +111,10 @@ def tatoeba_mteb(
     is_right = nearest == rows
     precision, recall, f1, _ = precision_recall_fscore_support(rows, nearest, average="weighted", zero_division=0)
     values = {
-        "precision": float(precision),
-        "recall": float(recall),
-        "f1": float(f1),
-        "accuracy": float(is_right.mean()),
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "accuracy": is_right.mean(),
         "pairs": len(is_right),
     }
     return measured(name, "tatoeba-mteb", languages, split, values, {"recall": is_right, "accuracy": is_right})
@@ -141,7 +140,7 @@ def tatoeba_xtreme(
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
     is_right = nearest == np.arange(len(nearest))
-    return averaged(name, "tatoeba-xtreme", languages, split, {"accuracy": is_right}, {"pairs": len(is_right)})
+    return measured(name, "tatoeba-xtreme", languages, split, {"pairs": len(is_right)}, {"accuracy": is_right})
 
 
 def xsr(
@@ -174,7 +173,7 @@ def xsr(
     is_gold = nearest == gold_rows[:, None]
     outcomes = {f"precision@{k}": is_gold[:, :k].any(axis=1) for k in RANKS}
     counts = {"pool_size": len(candidates), "queries": len(queries)}
-    return averaged(name, "xsr", languages, split, outcomes, counts)
+    return measured(name, "xsr", languages, split, counts, outcomes)
 
 
 def xsr_both_directions(
@@ -190,10 +189,19 @@ def xsr_both_directions(
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
-    common: dict[str, Any] = {"name": name, "split": split, **encoding}
-    forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
-    common |= {"languages": languages[::-1], "roles": PAIR_ROLES[::-1]}
-    return forward | xsr(encoder, targets, sources, source_pool, **common)
+    forward = xsr(encoder, sources, targets, target_pool, name=name, languages=languages, split=split, **encoding)
+    backward = xsr(
+        encoder,
+        targets,
+        sources,
+        source_pool,
+        name=name,
+        languages=languages[::-1],
+        split=split,
+        roles=PAIR_ROLES[::-1],
+        **encoding,
+    )
+    return forward | backward
 
 
 def _run_xtreme(encoder: Encoder, inputs: PairInputs, options: Options) -> Results:

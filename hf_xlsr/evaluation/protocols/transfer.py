@@ -14,7 +14,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocol import Options, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import TrainedInputs, read_trained
-from hf_xlsr.evaluation.results import Results, averaged, measured
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, by_language, read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -150,7 +150,7 @@ def _transfer(
         features = features_of(classifier.encoder, texts.sides, test_language, **encoding)
         is_right = classifier.predict(features) == texts.labels
         languages = (language, test_language)
-        results |= averaged(name, protocol, languages, split, {"accuracy": is_right}, {count: len(is_right)})
+        results |= measured(name, protocol, languages, split, {count: len(is_right)}, {"accuracy": is_right})
 
     return results
 

@@ -15,7 +15,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.pairs import PAIR_ROLES, embed_sides, encode_pairs
 from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import pair_protocol
-from hf_xlsr.evaluation.results import Results, averaged
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 EACH = 3  # distractors of a kind for a sentence
@@ -84,7 +84,7 @@ def xsim(
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     nearest = best_targets(*vectors, k=k, margin=margin)
     is_wrong = nearest != np.arange(len(nearest))
-    return averaged(name, protocol, languages, split, {"error": is_wrong}, {"pairs": len(is_wrong)})
+    return measured(name, protocol, languages, split, {"pairs": len(is_wrong)}, {"error": is_wrong})
 
 
 def xsim_pp(
@@ -109,7 +109,7 @@ def xsim_pp(
     """
     source_is_english, target_is_english = (code.partition("-")[0] == "en" for code in languages)
     if source_is_english == target_is_english:
-        raise XlsrError(f"protocol xsim-pp needs pairs with English, got {' and '.join(languages)}.")
+        raise XlsrError(f"protocol xsim-pp needs pairs with English, got {languages}.")
     roles = PAIR_ROLES
     if source_is_english:
         sources, targets = targets, sources
@@ -119,16 +119,20 @@ def xsim_pp(
 
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(targets, seed=seed)
-    candidates = [*targets, *(distractor.text for distractor in changed)]
-    kinds = np.array([""] * len(targets) + [distractor.kind for distractor in changed])
+    candidates = list(targets)
+    kinds = [""] * len(targets)
+    for _, kind, text in changed:
+        candidates.append(text)
+        kinds.append(kind)
     vectors = embed_sides(encoder, (sources, candidates), languages, roles=roles, **encoding)
     nearest = best_targets(*vectors, k=k, margin=margin)
+    nearest_kinds = np.array(kinds)[nearest]
 
     outcomes = {"error": nearest != np.arange(len(targets))}
     for kind in KINDS:
-        outcomes[f"{kind}_error"] = kinds[nearest] == kind
+        outcomes[f"{kind}_error"] = nearest_kinds == kind
     counts = {"pairs": len(targets), "distractors": len(changed)}
-    return averaged(name, protocol, languages, split, outcomes, counts)
+    return measured(name, protocol, languages, split, counts, outcomes)
 
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
@@ -146,7 +150,9 @@ def variant_name(protocol: str, k: int, margin: str) -> str:
     setting = margin_setting(k, margin)
     if setting == "k4-ratio":
         return protocol
-    return f"{protocol}-absolute" if margin == "absolute" else f"{protocol}-{setting}"
+    if margin == "absolute":
+        setting = margin
+    return f"{protocol}-{setting}"
 
 
 def margin_setting(k: int, margin: str) -> str:
@@ -194,7 +200,8 @@ def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
     for row, sentence in enumerate(sentences):
         for kind, changes in kinds.items():
             texts = [text for text in dict.fromkeys(changes(sentence)) if text not in used]
-            for number in sorted(rng.permutation(len(texts))[:EACH].tolist()):
+            drawn_texts = rng.permutation(len(texts))[:EACH]
+            for number in np.sort(drawn_texts):
                 changed.append(Distractor(row, kind, texts[number]))
                 used.add(texts[number])
     return changed
@@ -210,11 +217,12 @@ def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
         yield _replaced(text, match, digits)
 
     for match in WORD.finditer(text):
+        number_word = match[0].lower()
         for words in NUMBER_WORDS:
-            if match[0].lower() in words:
-                other_words = [word for word in words if word != match[0].lower()]
-                word = other_words[rng.integers(len(other_words))]
-                yield _replaced(text, match, _like(match[0], word))
+            if number_word in words:
+                other_words = [word for word in words if word != number_word]
+                other_word = other_words[rng.integers(len(other_words))]
+                yield _replaced(text, match, _like(match[0], other_word))
 
 
 def _entity_matches(text: str) -> list[re.Match[str]]:
