@@ -41,8 +41,10 @@ def plot_tsne(
     loosely those between the vectors: the picture shows whether translations meet, not how well. Points that would
     overlap are moved apart. Compare figure 3 of the dual-momentum paper (Wang et al., 2021).
     """
-    vectors = [as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")]
-    points = _spread(on_plane(np.concatenate(vectors), seed), GAP)
+    vectors = np.concatenate(
+        [as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")]
+    )
+    points = _spread(on_plane(vectors, seed), GAP)
     source_points, target_points = np.split(points, 2)
 
     list_columns = math.ceil(len(sources) / PAIRS_PER_COLUMN)
@@ -92,20 +94,26 @@ def plot_spaces(
         ...     plot_spaces(f"{folder}/spaces.png", {"apart": {("en", "fr"): (english + 9, french - 9)}}).name
         'spaces.png'
     """
-    pairs = list(dict.fromkeys(pair for vectors_by_pair in spaces.values() for pair in vectors_by_pair))
-    figure = Figure(figsize=(SIDE * len(pairs) + 0.6, (SIDE + 0.25) * len(spaces) + 0.9), layout="constrained")
+    pairs: dict[tuple[str, str], None] = {}
+    for vectors_by_pair in spaces.values():
+        pairs |= dict.fromkeys(vectors_by_pair)
+
+    width = SIDE * len(pairs) + 0.6
+    height = (SIDE + 0.25) * len(spaces) + 0.9
+    figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(len(spaces), len(pairs), squeeze=False)
     for panels, (label, vectors_by_pair) in zip(grid, spaces.items(), strict=True):
         panels[0].set_ylabel(shorten(label, NAME_WIDTH), fontsize=9)
         for axes, pair in zip(panels, pairs, strict=True):
-            name = f"{label}, {'-'.join(pair)}"
-            first, second = (unit_length(as_vectors(side, name)) for side in vectors_by_pair[pair])
+            first, second = (unit_length(as_vectors(side, label)) for side in vectors_by_pair[pair])
             _draw_space(axes, first, second, seed)
-    for axes, (source, target) in zip(grid[0], pairs, strict=True):
-        axes.set_title(f"{source} and {target}", fontsize=10)
+    for axes, pair in zip(grid[0], pairs, strict=True):
+        axes.set_title(" and ".join(pair), fontsize=10)
 
-    languages_of_sides = [", ".join(dict.fromkeys(languages)) for languages in zip(*pairs, strict=True)]
-    side_names = [shorten(languages, 2 * NAME_WIDTH) for languages in languages_of_sides]
+    side_names = []
+    for languages in zip(*pairs, strict=True):
+        distinct_languages = ", ".join(dict.fromkeys(languages))
+        side_names.append(shorten(distinct_languages, 2 * NAME_WIDTH))
     handles = grid[0, 0].collections
     figure.legend(handles, side_names, loc="outside upper center", ncols=2, frameon=False, markerscale=2.5)
     return save_figure(figure, path)
@@ -113,22 +121,19 @@ def plot_spaces(
 
 def _draw_space(axes: Axes, first: np.ndarray, second: np.ndarray, seed: int) -> None:
     """Draws the unit vectors of two languages on a plane, and writes the share of mixed neighbours below."""
-    plane = on_plane(np.concatenate([first, second]), seed)
-    for points, colour, marker in zip(np.split(plane, [len(first)]), COLOURS, "o^", strict=False):
-        x_values, y_values = points.T
-        axes.scatter(x_values, y_values, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0)
-    axes.set(xticks=[], yticks=[])
-    axes.set_xlabel(f"nearest in the other language: {100 * _mixed(first, second):.0f} %", fontsize=8)
-
-
-def _mixed(first: np.ndarray, second: np.ndarray) -> float:
-    """Share of sentences of both sides whose nearest other sentence is of the other side."""
     vectors = np.concatenate([first, second])
     is_second = np.arange(len(vectors)) >= len(first)
+    points = on_plane(vectors, seed)
+    for points_of_side, colour, marker in zip((points[~is_second], points[is_second]), COLOURS, "o^", strict=False):
+        x_values, y_values = points_of_side.T
+        axes.scatter(x_values, y_values, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0)
+    axes.set(xticks=[], yticks=[])
+
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     nearest = cosines.argmax(axis=1)
-    return float((is_second[nearest] != is_second).mean())
+    mixed_share = (is_second[nearest] != is_second).mean()
+    axes.set_xlabel(f"nearest in the other language: {100 * mixed_share:.0f} %", fontsize=8)
 
 
 def _spread(points: np.ndarray, gap: float) -> np.ndarray:
@@ -145,8 +150,9 @@ def _spread(points: np.ndarray, gap: float) -> np.ndarray:
         if not close.any():
             break
         # Slightly more than needed, so that rounding does not cost another round.
-        pushes = np.where(close, 0.505 * gap - 0.5 * distances + 1e-9, 0) / np.where(close, distances, 1)
-        points += (pushes[:, :, None] * differences).sum(axis=1)
+        pushes = 0.505 * gap - 0.5 * distances + 1e-9
+        relative_pushes = np.where(close, pushes, 0) / np.where(close, distances, 1)
+        points += (relative_pushes[:, :, None] * differences).sum(axis=1)
     return points
 
 
@@ -162,5 +168,6 @@ def _list_pairs(axes: Axes, pairs: Sequence[tuple[str, str]], columns: int) -> N
         # Letters differ in width: a line of capitals ends where its column does.
         column_area = Rectangle((column, -rows), 0.99, rows, transform=axes.transData)
         for text, colour, drop in zip(pair, COLOURS, (0.18, 0.58), strict=False):
-            line = axes.text(column + 0.085, -row - drop, shorten(text, LIST_WIDTH), color=colour, fontsize=8.5)
-            line.set(va="center", clip_on=True, clip_path=column_area)
+            shown = shorten(text, LIST_WIDTH)
+            line = axes.text(column + 0.085, -row - drop, shown, color=colour, fontsize=8.5, va="center")
+            line.set(clip_on=True, clip_path=column_area)

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -30,24 +31,33 @@ OTHER_LANGUAGES_COLOUR = COLOURS[0]
 QUERY_LANGUAGE_COLOUR = COLOURS[1]
 PANELS_PER_ROW = 3
 UNIT_WORDS = {"%": "per cent", "×100": "times 100", "": ""}
+# Decorator of functions that draw panels without a line above and at the right.
+open_frames = rc_context({"axes.spines.top": False, "axes.spines.right": False})
+
 Shares = dict[str, dict[str, float]]  # language of queries -> language retrieved -> share
 Series = dict[str, list[tuple[float, float]]]  # key of a log -> steps and values
 
 
 def plot_comparisons(folder: str | os.PathLike[str], tables: Iterable[ComparisonTable]) -> list[Path]:
     """Draws each comparison table in a file of its name, `PROTOCOL-SPLIT-METRIC.png`; see `plot_comparison`."""
-    tables_by_name = {re.sub(r"[^-.@+\w]+", "-", f"{table.name} {table.metric}"): table for table in tables}
-    return [plot_comparison(Path(folder) / f"{name}.png", table) for name, table in tables_by_name.items()]
+    table_of_file = {}
+    for table in tables:
+        name = re.sub(r"[^-.@+\w]+", "-", f"{table.name} {table.metric}")
+        table_of_file[Path(folder) / f"{name}.png"] = table
+    return [plot_comparison(file, table) for file, table in table_of_file.items()]
 
 
 @styled
+@open_frames
 def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> Path:
     """Draws comparison tables below each other.
 
     A table has a row for each of its columns, with a point and its 95 % interval for each encoder. The last row is the
     unweighted mean over the columns that all encoders have.
     """
-    labels = dict.fromkeys(label for table in tables for label in table.rows)
+    labels: dict[str, None] = {}
+    for table in tables:
+        labels |= dict.fromkeys(table.rows)
     colours = dict(zip(labels, cycle(COLOURS), strict=False))  # after eight they repeat
     row_height = 0.12 * len(colours) + 0.16
     heights = [0.8 + len(table.shown) * row_height for table in tables]
@@ -57,23 +67,27 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
     for axes, table in zip(grid.flat, tables, strict=True):
         _draw_table(axes, table, colours)
 
-    handles = [Line2D([], [], color=colour, marker="o", label=shorten(label, 40)) for label, colour in colours.items()]
+    handles = []
+    for label, colour in colours.items():
+        handles.append(Line2D([], [], color=colour, marker="o", label=shorten(label, 40)))
     figure.legend(handles=handles, loc="outside lower left", ncols=min(len(colours), 3), frameon=False)
     return save_figure(figure, path)
 
 
 def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) -> None:
     factor = 100 if metric_unit(table.metric) else 1
+    middle = (len(colours) - 1) / 2
     for encoder_number, (label, colour) in enumerate(colours.items()):
-        offset = (encoder_number - (len(colours) - 1) / 2) * 0.7 / len(colours)
+        offset = (encoder_number - middle) * 0.7 / len(colours)
         points = []
         for row, column in enumerate(table.shown):
             numbers = [factor * number for number in table.numbers(label, column)]
-            if numbers:
-                value = numbers[0]
-                low, high = numbers[1:] or (value, value)
-                # A value may lie outside its percentiles.
-                points.append([value, row + offset, max(value - low, 0.0), max(high - value, 0.0)])
+            if not numbers:
+                continue
+            value, *ends = numbers
+            low, high = ends or (value, value)
+            # A value may lie outside its percentiles.
+            points.append([value, row + offset, max(value - low, 0.0), max(high - value, 0.0)])
 
         values, heights, below, above = np.array(points).reshape(-1, 4).T
         axes.errorbar(values, heights, xerr=[below, above], fmt="o", markersize=4, linewidth=1.2, color=colour)
@@ -82,11 +96,11 @@ def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) 
     axes.set_ylim(len(table.shown) - 0.4, -0.6)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(table_title(table), loc="left", fontsize=10, weight="bold")
 
 
 @styled
+@open_frames
 def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[str, Any]]) -> Path:
     """Draws what `language_bias` measured: a row for each language of queries, a column before and after a removal.
 
@@ -94,14 +108,17 @@ def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[s
     dashed line stands where all bars would end without language bias. `results` are those of `compare_encoders`.
     """
     columns = _shares_by_title(results)
-    query_languages = list(dict.fromkeys(language for shares in columns.values() for language in shares))
-    most_bars = max(len(retrieved) for shares in columns.values() for retrieved in shares.values())
+    rows: dict[str, None] = {}  # the languages of queries
+    most_bars = 0
+    for shares in columns.values():
+        rows |= dict.fromkeys(shares)
+        most_bars = max(most_bars, *map(len, shares.values()))
+
     column_width = max(2.4, 0.24 * most_bars + 0.5)
     width = max(7.0, len(columns) * column_width) + 0.4
-
-    figure = Figure(figsize=(width, 0.85 * len(query_languages) + 1.3), layout="constrained")
-    grid = figure.subplots(len(query_languages), len(columns), sharey=True, squeeze=False)
-    for panels, language in zip(grid, query_languages, strict=True):
+    figure = Figure(figsize=(width, 0.85 * len(rows) + 1.3), layout="constrained")
+    grid = figure.subplots(len(rows), len(columns), sharey=True, squeeze=False)
+    for panels, language in zip(grid, rows, strict=True):
         for axes, shares in zip(panels, columns.values(), strict=True):
             _draw_shares(axes, shares.get(language, {}), language, with_names=panels is grid[-1])
         panels[0].set_ylabel(language, rotation=0, ha="right", va="center", fontsize=10, weight="bold")
@@ -148,20 +165,23 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float], language: str, *, with
         axes.set_axis_off()
         return
 
-    positions = range(len(shares))
+    count = len(shares)
     heights = [100 * share for share in shares.values()]
-    colours = [QUERY_LANGUAGE_COLOUR if name == language else OTHER_LANGUAGES_COLOUR for name in shares]
-    axes.bar(positions, heights, width=0.8, color=colours)
-    axes.axhline(100 / len(shares), color="0.25", linestyle="--", linewidth=0.9)
+    bars = axes.bar(range(count), heights, width=0.8, color=OTHER_LANGUAGES_COLOUR)
+    for name, bar in zip(shares, bars, strict=True):
+        if name == language:
+            bar.set_facecolor(QUERY_LANGUAGE_COLOUR)
+    axes.axhline(100 / count, color="0.25", linestyle="--", linewidth=0.9)
 
-    axes.set(ylim=(0, 100), yticks=[0, 50, 100], xlim=(-0.7, len(shares) - 0.3))
-    axes.set_xticks(positions, list(shares) if with_names else [""] * len(shares), fontsize=8)
+    axes.set(ylim=(0, 100), yticks=[0, 50, 100], xlim=(-0.7, count - 0.3))
+    names = list(shares) if with_names else [""] * count
+    axes.set_xticks(range(count), names, fontsize=8)
     axes.tick_params(axis="y", labelsize=7)
     axes.tick_params(axis="x", length=0)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 @styled
+@open_frames
 def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str, Any]]) -> Path:
     """Draws a run, from `trainer.state.log_history`.
 
@@ -176,8 +196,10 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
     panel_count = len(losses) + len(metrics)
     columns = min(panel_count, PANELS_PER_ROW)
     rows = math.ceil(panel_count / columns)
-    figure = Figure(figsize=(max(4.3 * columns, 6.5), 3 * rows + 0.5), layout="constrained")
-    panels = iter(figure.subplots(rows, columns, squeeze=False).flat)
+    width = max(4.3 * columns, 6.5)
+    figure = Figure(figsize=(width, 3 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    panels = iter(grid.flat)
     for key, axes in zip(losses, panels, strict=False):
         _draw_loss(axes, key, series)
     for key, axes in zip(metrics, panels, strict=False):
@@ -186,8 +208,9 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
         axes.remove()
 
     if "eval_loss" in series and losses:
-        handles = [Line2D([], [], color=COLOURS[0], linestyle=style) for style in ("-", "--")]
-        figure.legend(handles, ["training", "evaluation"], loc="outside upper left", ncols=2, frameon=False)
+        training = Line2D([], [], color=COLOURS[0], linestyle="-", label="training")
+        evaluation = Line2D([], [], color=COLOURS[0], linestyle="--", label="evaluation")
+        figure.legend(handles=[training, evaluation], loc="outside upper left", ncols=2, frameon=False)
     return save_figure(figure, path)
 
 
@@ -195,15 +218,18 @@ def _series(log_history: Iterable[Mapping[str, Any]]) -> Series:
     """Steps and finite values by key."""
     series: Series = defaultdict(list)
     for entry in log_history:
+        if "step" not in entry:
+            continue
         for key, value in entry.items():
-            if "step" in entry and isinstance(value, (int, float)) and math.isfinite(value):
+            if isinstance(value, (int, float)) and math.isfinite(value):
                 series[key].append((entry["step"], value))
     return series
 
 
 def _draw_loss(axes: Axes, key: str, series: Series) -> None:
     _draw_lines(axes, key, series, with_markers=False)
-    axes.set_title("total loss" if key == "loss" else f"{key.removeprefix('loss/')} loss", fontsize=10)
+    name = "total" if key == "loss" else key.removeprefix("loss/")
+    axes.set_title(f"{name} loss", fontsize=10)
 
     values = np.concatenate([line.get_ydata() for line in axes.lines])
     if values.min() > 0 and values.max() > 20 * values.min():
@@ -216,21 +242,25 @@ def _draw_metric(axes: Axes, key: str, series: Series) -> None:
     unit = metric_unit(metric)
     _draw_lines(axes, key, series, factor=100 if unit else 1, with_markers=True)
     # A key is as wide as two panels: its protocol stands above its metric.
-    axes.set_title("\n".join(key.removeprefix("eval_").rsplit("/", 1)), fontsize=10)
-    axes.set_ylabel(UNIT_WORDS[unit] + (" (lower is better)" if lower_is_better(metric) else ""))
+    names = key.removeprefix("eval_").rsplit("/", 1)
+    axes.set_title("\n".join(names), fontsize=10)
+    label = UNIT_WORDS[unit]
+    if lower_is_better(metric):
+        label += " (lower is better)"
+    axes.set_ylabel(label)
 
 
 def _draw_lines(axes: Axes, key: str, series: Series, *, factor: int = 1, with_markers: bool) -> None:
     """Draws the values of training as a line and those of evaluations as a dashed one, over the steps."""
     for name, style in ((key, "-"), (f"eval_{key}", "--")):
         points = sorted(series.get(name, []))
-        if points:
-            steps, values = np.array(points).T
-            marker = "o" if with_markers or len(points) == 1 else ""  # a single point makes no line
-            axes.plot(steps, factor * values, style, color=COLOURS[0], marker=marker, markersize=4)
+        if not points:
+            continue
+        steps, values = np.array(points).T
+        marker = "o" if with_markers or len(points) == 1 else ""  # a single point makes no line
+        axes.plot(steps, factor * values, style, color=COLOURS[0], marker=marker, markersize=4)
 
     axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("optimiser step")
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
 
