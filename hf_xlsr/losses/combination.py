@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -40,7 +40,9 @@ def encode_in_chunks(encode: Callable[..., Any], cache_batch_size: int | None) -
 
     def encode_chunks(*inputs: torch.Tensor | None) -> Any:
         leaf = torch.empty(0, requires_grad=True)  # without it nothing has a gradient if reentrant
-        splits: list[Any] = [repeat(None) if rows is None else rows.split(cache_batch_size) for rows in inputs]
+        splits: list[Iterable[torch.Tensor | None]] = []
+        for rows in inputs:
+            splits.append(repeat(None) if rows is None else torch.split(rows, cache_batch_size))
         chunks = zip(*splits, strict=False)  # None repeats without end
         outputs = [checkpoint(encode_chunk, leaf, *chunk, use_reentrant=reentrant) for chunk in chunks]
         if isinstance(outputs[0], tuple):
@@ -93,7 +95,7 @@ def matryoshka_mean(
     if not dims:
         return loss(*embeddings)
     width = max(rows.shape[1] for rows in embeddings if rows is not None)
-    if not all(0 < dim <= width for dim in dims):
+    if min(dims) < 1 or max(dims) > width:
         raise XlsrError(f"`matryoshka_dims` must be from 1 to {width}, got {list(dims)}.")
 
     losses = []

@@ -131,6 +131,9 @@ def _within(ids: torch.Tensor, columns: slice) -> tuple[torch.Tensor, torch.Tens
     return torch.where(inside, ids - columns.start, 0), inside
 
 
+_sparse_target_cross_entropy: Callable[..., torch.Tensor] = _SparseTargetCrossEntropy.apply
+
+
 def sparse_target_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -169,7 +172,7 @@ def sparse_target_cross_entropy(
         >>> sparse_target_cross_entropy(hidden, weight, bias, ids, mass, torch.full((2,), 0.5))  # log 10
         tensor(2.3026)
     """
-    return _SparseTargetCrossEntropy.apply(
+    return _sparse_target_cross_entropy(
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, even_mass, chunk_size
     )
 

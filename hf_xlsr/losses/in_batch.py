@@ -21,7 +21,7 @@ SIMILARITIES = 2**17
 
 def row_lengths(vectors: torch.Tensor) -> torch.Tensor:
     """The length of each row, 1 for a row of zeros, for safe division."""
-    lengths = torch.linalg.vector_norm(vectors, dim=1)
+    lengths: torch.Tensor = torch.linalg.vector_norm(vectors, dim=1)
     return lengths.masked_fill(lengths == 0, 1.0)
 
 
@@ -65,7 +65,7 @@ def sum_over_blocks(loss: Callable[..., torch.Tensor], *rows: torch.Tensor, colu
     if len(rows[0]) <= block_size:
         return loss(*rows)
 
-    blocks = zip(*(tensor.split(block_size) for tensor in rows), strict=True)
+    blocks = zip(*(torch.split(tensor, block_size) for tensor in rows), strict=True)
     losses = [checkpoint(loss, *block, use_reentrant=False) for block in blocks]
     return torch.stack(losses).sum()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +81,7 @@ def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows
     dtype = accumulation_dtype(values)
 
     # A common factor of a row, such as its scale, has no effect.
-    blocks = values.split(8192)
+    blocks = torch.split(values, 8192)
     lengths = torch.cat([torch.linalg.vector_norm(block.to(dtype), dim=1) for block in blocks])
     return QuantizedRows(values, 1 / lengths.masked_fill(lengths == 0, 1.0))
 
@@ -226,6 +226,9 @@ class _QueueInfoNCE(torch.autograd.Function):
         return (*gradients, None, None, None, None, None)
 
 
+_queue_info_nce: Callable[..., torch.Tensor] = _QueueInfoNCE.apply
+
+
 def queue_info_nce(
     queries: torch.Tensor,
     positive_keys: torch.Tensor,
@@ -290,7 +293,7 @@ def queue_info_nce(
     keys_learn = torch.is_grad_enabled() and positive_keys.requires_grad
     with torch.autocast(device, enabled=False), products:
         negatives = _Negatives(banks, masked, chunk_size)
-        return _QueueInfoNCE.apply(queries, positive_keys, negatives, temperature, bfloat16, queries_learn, keys_learn)
+        return _queue_info_nce(queries, positive_keys, negatives, temperature, bfloat16, queries_learn, keys_learn)
 
 
 def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:

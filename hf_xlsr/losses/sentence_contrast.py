@@ -91,4 +91,5 @@ def _interpolated_cosines(
     along_candidate = shares * torch.linalg.vector_norm(candidates, dim=1)
     squares = along_row**2 + 2 * along_row * along_candidate * cosines + along_candidate**2
     lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
-    return (along_row + along_candidate * cosines) / lengths
+    products: torch.Tensor = along_row + along_candidate * cosines
+    return products.div(lengths)

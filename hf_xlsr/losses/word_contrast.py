@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -16,6 +16,10 @@ from hf_xlsr.utils.errors import XlsrError
 
 Bags = tuple[torch.Tensor, torch.Tensor]
 Ids = torch.Tensor | Sequence[int]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# torch.compile would unroll the loops over chunks, and take minutes for it.
+_not_compiled: Callable[[_Function], _Function] = torch.compiler.disable
 
 
 def _as_ids(ids: Ids, device: torch.device) -> torch.Tensor:
@@ -50,7 +54,7 @@ def _gumbel_noise(like: torch.Tensor, generator: torch.Generator | None) -> torc
     return waits.log_().neg_()
 
 
-@torch.compiler.disable  # it would unroll the loop over the chunks, and compile for minutes
+@_not_compiled
 @torch.no_grad()
 def draw_negative_words(
     queries: torch.Tensor,
@@ -97,7 +101,7 @@ def draw_negative_words(
         generator = own_generator(device)
 
     # The pairs of a row and a token that must not be sampled, sorted by token.
-    special = _as_ids(special_ids, device).unique()
+    special: torch.Tensor = torch.unique(_as_ids(special_ids, device))
     every_row = torch.arange(len(queries), device=device)
     rows = torch.cat([bags[0], every_row.repeat_interleave(len(special))])
     allowed = len(embeddings) - max(rows.bincount().tolist(), default=0)
@@ -144,9 +148,11 @@ def hard_word_share(
     with torch.autocast(queries.device.type, enabled=False):
         directions = unit_rows(queries).to(sampled_words.dtype)
         thresholds = (directions @ sampled_words.T).quantile(1 - top, dim=1, keepdim=True)
-        drawn_words = unit_rows(embeddings[drawn].flatten(0, 1)).unflatten(0, drawn.shape)
+        drawn_words = unit_rows(embeddings[drawn].flatten(0, 1))
+        drawn_words = torch.unflatten(drawn_words, 0, drawn.shape)
         cosines = (drawn_words @ directions.unsqueeze(2)).squeeze(2)
-        return (cosines >= thresholds).float().mean()
+        is_hard: torch.Tensor = cosines >= thresholds
+        return is_hard.float().mean()
 
 
 class _WordCosines(torch.autograd.Function):
@@ -162,7 +168,8 @@ class _WordCosines(torch.autograd.Function):
         chunk_size: int,
     ) -> torch.Tensor:
         chunks = []
-        for chunk_rows, chunk_tokens in zip(rows.split(chunk_size), tokens.split(chunk_size), strict=True):
+        pairs = zip(torch.split(rows, chunk_size), torch.split(tokens, chunk_size), strict=True)
+        for chunk_rows, chunk_tokens in pairs:
             words = embeddings[chunk_tokens].to(queries.dtype)
             lengths = row_lengths(words)
             chunks.append(words.mul_(queries[chunk_rows]).sum(1) / lengths)
@@ -193,7 +200,7 @@ class _WordCosines(torch.autograd.Function):
         return grad_queries, grad_embeddings, None, None, None
 
 
-_word_cosines = torch.compiler.disable(_WordCosines.apply)  # as for drawing
+_word_cosines: Callable[..., torch.Tensor] = _not_compiled(_WordCosines.apply)
 
 
 def word_contrast_loss(
@@ -241,7 +248,7 @@ def word_contrast_loss(
     all_tokens = torch.cat([tokens, negatives.flatten()])
     cosines = _word_cosines(unit_rows(queries), embeddings, all_rows, all_tokens, chunk_size)
 
-    word_logits, negative_logits = (cosines / temperature).split([len(rows), len(negative_rows)])
+    word_logits, negative_logits = torch.split(cosines / temperature, [len(rows), len(negative_rows)])
     negative_sums = negative_logits.view(batch_size, count).logsumexp(1)
     lead = negative_sums[rows] - word_logits  # of all negatives together over the word
     losses = torch.logaddexp(lead, torch.zeros_like(lead))
