@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import get_linear_schedule_with_warmup
+from transformers import get_scheduler
 from typing_extensions import Unpack
 
 from hf_xlsr.data.prompts import PromptTable
@@ -94,13 +94,11 @@ def learn_classifier(
     dev_rows = features_of(encoder, dev.sides, language, **encoding), dev.labels
     if head == "linear":
         return Classifier(encoder, *fit_linear(train_rows, dev_rows))
+
+    settings = replace(mlp, **changes)
+    show_progress_bar = encoding.get("show_progress_bar", False)
     predict, accuracy = fit_mlp(
-        train_rows,
-        dev_rows,
-        classes=classes,
-        settings=replace(mlp, **changes),
-        seed=seed,
-        show_progress_bar=encoding.get("show_progress_bar", False),
+        train_rows, dev_rows, classes=classes, settings=settings, seed=seed, show_progress_bar=show_progress_bar
     )
     return Classifier(encoder, predict, accuracy)
 
@@ -142,23 +140,27 @@ def fit_mlp(
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
     keep_share = 1 - settings.dropout
     scale = train[0].dtype.type(1 / keep_share)
-    block = max(1, MASK_NUMBERS // (max(widths) * settings.batch_size)) * settings.batch_size
+    batches_per_block = max(1, MASK_NUMBERS // (max(widths) * settings.batch_size))
     best_accuracy = -1.0
     best_state = network.state_dict()
 
     for _ in tqdm(range(settings.epochs), desc="mlp head", disable=not show_progress_bar):
-        for rows in torch.from_numpy(random.permutation(len(features))).split(block):
+        order = torch.from_numpy(random.permutation(len(features)))
+        for rows in torch.split(order, batches_per_block * settings.batch_size):
             tensors = [features[rows], labels[rows]]
             for width in widths[:-1]:
                 is_kept = random.random((len(rows), width), dtype=scale.dtype) < keep_share
                 tensors.append(torch.from_numpy(is_kept * scale))
-            batches = [tensor.split(settings.batch_size) for tensor in tensors]
+
+            batches = [torch.split(tensor, settings.batch_size) for tensor in tensors]
             for inputs, targets, *masks in zip(*batches, strict=True):
                 optimizer.zero_grad()
-                F.cross_entropy(network(inputs, masks), targets).backward()
+                loss = F.cross_entropy(network(inputs, masks), targets)
+                torch.autograd.backward(loss)
                 optimizer.step()
 
-        accuracy = float((network.predict(dev[0]) == dev[1]).mean())
+        dev_features, dev_labels = dev
+        accuracy = float((network.predict(dev_features) == dev_labels).mean())
         if accuracy >= best_accuracy:
             best_accuracy = accuracy
             best_state = copy.deepcopy(network.state_dict())
@@ -174,11 +176,13 @@ class _TanhNetwork(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         for width, outputs in pairwise(widths):
-            layer = nn.utils.skip_init(nn.Linear, width, outputs, dtype=dtype)
+            layer = nn.Linear(width, outputs, device="meta", dtype=dtype).to_empty(device="cpu")
             bound = width**-0.5
+            weight = random.uniform(-bound, bound, (width, outputs))
+            bias = random.uniform(-bound, bound, outputs)
             with torch.no_grad():
-                layer.weight.copy_(torch.from_numpy(random.uniform(-bound, bound, (width, outputs))).T)
-                layer.bias.copy_(torch.from_numpy(random.uniform(-bound, bound, outputs)))
+                layer.weight.copy_(torch.from_numpy(weight).T)
+                layer.bias.copy_(torch.from_numpy(bias))
             self.layers.append(layer)
 
     def forward(self, hidden: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
@@ -194,7 +198,8 @@ class _TanhNetwork(nn.Module):
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Label numbers `(n,)` of features `(n, width)`."""
-        return self(torch.from_numpy(features)).argmax(1).numpy()
+        logits: Tensor = self(torch.from_numpy(features))
+        return logits.argmax(1).numpy()
 
 
 def fine_tune(
@@ -225,15 +230,16 @@ def fine_tune(
         groups: list[dict[str, Any]] = [{"params": weights}, {"params": head_weights, "lr": HEAD_LEARNING_RATE}]
         optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         steps = epochs * -(-len(train.labels) // train_batch_size)
-        schedule = get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
+        schedule = get_scheduler("linear", optimizer, int(WARMUP * steps), steps)
 
         best_accuracy = -1.0
         best_state = student.state_dict()
         with tqdm(total=steps, desc="fine-tuning", disable=not encoding.get("show_progress_bar", False)) as bar:
             for _ in range(epochs):
                 student.train()
-                for rows in torch.randperm(len(train.labels)).split(train_batch_size):
-                    student.loss(train, rows.tolist()).backward()
+                for rows in torch.split(torch.randperm(len(train.labels)), train_batch_size):
+                    loss = student.loss(train, rows.tolist())
+                    torch.autograd.backward(loss)
                     nn.utils.clip_grad_norm_([*weights, *head_weights], GRADIENT_NORM)
                     optimizer.step()
                     optimizer.zero_grad()
@@ -266,10 +272,12 @@ class _Student(nn.Module):
         task = route_of(network, language, encoding.get("routes"))
         self.route = {} if task is None else {"task": task}
 
-        width = embed(self, ["x"], language=language, **encoding).shape[1]
+        width = network.get_embedding_dimension()
         # A unit vector's numbers are about 1 / sqrt(width) in size, those of a product of two the square of that.
         scale = torch.full((width,), width**0.5)
-        self.register_buffer("scale", scale if sides == 1 else torch.cat([scale, scale, scale, scale**2]))
+        if sides == 2:
+            scale = torch.cat([scale, scale, scale, scale**2])
+        self.register_buffer("scale", scale)
         self.layer = nn.Linear(len(self.scale), classes)
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
@@ -284,11 +292,9 @@ class _Student(nn.Module):
 
     def loss(self, data: LabelledTexts, rows: Sequence[int]) -> Tensor:
         """Cross-entropy of the classes of some rows."""
-        vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
-        features = vectors[0]
-        if len(vectors) == 2:
-            first, second = vectors
-            features = torch.cat([first, second, (first - second).abs(), first * second], dim=1)
+        features, *second_vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
+        for second in second_vectors:
+            features = torch.cat([features, second, (features - second).abs(), features * second], dim=1)
         labels = torch.from_numpy(data.labels[rows]).to(features.device)
         return F.cross_entropy(self.layer(features * self.scale), labels)
 
@@ -296,12 +302,13 @@ class _Student(nn.Module):
         from sentence_transformers.util import batch_to_device  # slow to load; here the model has loaded it
 
         batch = self.network.preprocess(list(texts), prompt=self.prompt, **self.route)
+        batch = batch_to_device(batch, self.network.device)
         with self.autocast():
-            vectors = self.network(batch_to_device(batch, self.network.device), **self.route)["sentence_embedding"]
+            vectors = self.network(batch, **self.route)["sentence_embedding"]
         return F.normalize(vectors[:, : self.network.truncate_dim].float(), dim=1)
 
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Label numbers `(n,)` of features `(n, width)`."""
-        logits = self.layer(torch.from_numpy(features).to(self.scale) * self.scale)
+        logits: Tensor = self.layer(torch.from_numpy(features).to(self.scale) * self.scale)
         return logits.argmax(1).cpu().numpy()

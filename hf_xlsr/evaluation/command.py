@@ -84,9 +84,11 @@ def evaluate_files(
     inputs = task.inputs_for(model, encoder)
 
     loaded = load_encoder(model, encoder.device, encoder.dtype)
-    store = VectorStore(vectors, encoder_facts(loaded, model)) if vectors and task.takes_vectors else None
-    is_shared = store or len(task.protocols) > 1 or task.wrapped(inputs)
-    shared = CachedEncoder(loaded, store) if is_shared else loaded
+    shared = loaded
+    if vectors and task.takes_vectors:
+        shared = CachedEncoder(loaded, VectorStore(vectors, encoder_facts(loaded, model)))
+    elif len(task.protocols) > 1 or task.wrapped(inputs):
+        shared = CachedEncoder(loaded)
     results, settings = measure(task, inputs, shared, model, encoder)
 
     if output:
@@ -112,8 +114,10 @@ class Task:
 
         inputs = replace(self.inputs, encoding={**encoder.encoding, "show_progress_bar": sys.stderr.isatty()})
         folder = self.options.get("debias")
-        if folder and isinstance(inputs, RowInputs):
-            inputs.debias = SELF if folder == SELF else _load_debias(folder, model, encoder.prompt, inputs)
+        if folder == SELF:
+            inputs.debias = SELF
+        elif folder and isinstance(inputs, RowInputs):
+            inputs.debias = _load_debias(folder, model, encoder.prompt, inputs)
         return inputs
 
     @property
@@ -134,14 +138,15 @@ def read_task(
     seed: int | None = None,
 ) -> Task:
     """Reads the data of some protocols, and refuses options that none of them has."""
-    found_protocols = find_protocols(protocols)
+    run_together = find_protocols(protocols)
     values = {name: value for name, value in (options or {}).items() if _is_set(value)}
-    check_options(values, found_protocols)
+    check_options(values, run_together)
     if seed is not None:
         values["seed"] = seed
 
-    first = found_protocols[0]
-    return Task(found_protocols, data, values, seed, first.read(first, data, values))
+    first = run_together[0]
+    inputs = first.read(first, data, values)
+    return Task(run_together, data, values, seed, inputs)
 
 
 def measure(
@@ -162,8 +167,7 @@ def measure(
         arguments[protocol.name] = protocol_options.arguments()
 
     settings: dict[str, Any] = {"model": model, "protocol": ",".join(arguments), "data": task.data.files}
-    settings |= {**asdict(task.data), **options, **encoder.model_dump(exclude={"model"})}
-    del settings["files"]
+    settings |= {**asdict(task.data), **options, **encoder.model_dump(exclude={"model"}), "files": None}
     settings = {name: value for name, value in settings.items() if _is_set(value)}
     settings |= {
         "name": inputs.name,
@@ -192,14 +196,14 @@ def _load_debias(folder: str, model: str, prompt: Prompts, inputs: RowInputs) ->
 
 def _debiased(encoder: Any, inputs: RowInputs) -> tuple[RowInputs, DebiasedEncoder]:
     """The encoder with language bias removed; the data's name in metric keys gets the variant."""
-    if isinstance(inputs.debias, Debias):
-        debias = inputs.debias
-        name = f"{inputs.name}-{debias.variant}"
-    else:
+    debias = inputs.debias
+    suffix = ""
+    if not isinstance(debias, Debias):
         debias = fit_debias(encoder, inputs.texts, **inputs.encoding)
-        name = f"{inputs.name}-{debias.variant}-self"
+        suffix = "-self"
 
     debiased_encoder = DebiasedEncoder(encoder, debias, inputs.encoding["routes"])
+    name = f"{inputs.name}-{debias.variant}{suffix}"
     return replace(inputs, name=name, encoding={**inputs.encoding, "routes": None}), debiased_encoder
 
 

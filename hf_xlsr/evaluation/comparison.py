@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -14,7 +15,7 @@ import pandas as pd
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import Result, Results, metrics_of
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import require_choice
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 ENDINGS = (".md", ".csv", ".tex", ".json")
@@ -68,7 +69,7 @@ class ComparisonTable:
     name: str
     metric: str
     columns: list[str] = field(default_factory=list)
-    rows: dict[str, dict[str, Cell]] = field(default_factory=dict)  # encoder -> column -> value
+    rows: dict[str, dict[str, Cell]] = field(default_factory=lambda: defaultdict(dict))  # encoder -> column -> value
     p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)  # two encoders and a column, corrected
 
     @property
@@ -121,22 +122,23 @@ def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) ->
         (True, True)
     """
     encoders = {label: metrics_of(content) for label, content in results.items()}
-    records = [record for encoder in encoders.values() for record in encoder.records.values()]
-    known_metrics = {record.metric for record in records}
+    records: list[Result] = []
+    for encoder in encoders.values():
+        records += encoder.records.values()
     for metric in metrics:
-        if metric not in known_metrics:
-            raise XlsrError(f"No result has the metric '{metric}'; {did_you_mean(metric, known_metrics)}")
+        require_choice("metric", metric, {record.metric for record in records})
 
     addresses = _addresses(_compared_records(records))
     tables: dict[tuple[str, str], ComparisonTable] = {}
     for label, encoder in encoders.items():
         for record in encoder.records.values():
-            if record.key in addresses and _is_shown(record, metrics, encoder):
-                name, column = addresses[record.key]
-                table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
-                if column not in table.columns:
-                    table.columns.append(column)
-                table.rows.setdefault(label, {})[column] = Cell(record, encoder.outcomes.get(record.key))
+            if record.key not in addresses or not _is_shown(record, metrics, encoder):
+                continue
+            name, column = addresses[record.key]
+            table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
+            if column not in table.columns:
+                table.columns.append(column)
+            table.rows[label][column] = Cell(record, encoder.outcomes.get(record.key))
 
     hashes: dict[str, Mapping[str, str]] = {}
     for label, content in results.items():
@@ -149,10 +151,10 @@ def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) ->
 
 def _compared_records(records: Sequence[Result]) -> list[Result]:
     """Records of single languages and datasets; those of a split that serves to choose only where nothing was tested."""
-    tested = {(record.dataset, record.protocol) for record in records if record.split not in CHOOSING}
+    tested = {record.name for record in records if record.split not in CHOOSING}
     compared = []
     for record in records:
-        is_final = record.split not in CHOOSING or (record.dataset, record.protocol) not in tested
+        is_final = record.split not in CHOOSING or record.name not in tested
         if is_final and not record.is_mean and not record.is_average:
             compared.append(record)
     return compared
@@ -163,21 +165,23 @@ def _addresses(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
 
     Tasks, several datasets of a protocol in one language each (STS), share a table with a column for each.
     """
-    languages_of_datasets: dict[tuple[str, str], dict[str, set[str]]] = {}
+    languages_of_datasets: dict[tuple[str, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for record in records:
-        datasets = languages_of_datasets.setdefault((record.protocol, record.split), {})
-        datasets.setdefault(record.dataset, set()).add(record.languages)
+        datasets = languages_of_datasets[record.protocol, record.split]
+        datasets[record.dataset].add(record.languages)
 
     addresses = {}
     for record in records:
         languages = list(languages_of_datasets[record.protocol, record.split].values())
-        if len(languages) == 1 or max(map(len, languages)) > 1:
-            addresses[record.key] = f"{record.name}, {record.split}", record.languages
-            continue
-        column = record.dataset
-        if len(set().union(*languages)) > 1:
-            column += f" {record.languages}"
-        addresses[record.key] = f"{record.protocol}, {record.split}", column
+        has_tasks = len(languages) > 1 and max(map(len, languages)) == 1
+        name = record.name
+        column = record.languages
+        if has_tasks:
+            name = record.protocol
+            column = record.dataset
+            if len(set().union(*languages)) > 1:
+                column += f" {record.languages}"
+        addresses[record.key] = f"{name}, {record.split}", column
     return addresses
 
 
@@ -188,11 +192,11 @@ def _is_shown(record: Result, metrics: Sequence[str], results: Mapping[str, floa
     if metrics:
         return record.metric in metrics
 
-    front = record.key.removesuffix(record.metric)
-    headline = next((name for name in HEADLINES if front + name in results), "")
+    prefix = record.key.removesuffix(record.metric)
+    headline = next((name for name in HEADLINES if prefix + name in results), "")
     directed = [direction + headline for direction in DIRECTIONS]
     if record.metric == headline:
-        return front + directed[0] not in results  # both directions instead of their mean
+        return prefix + directed[0] not in results  # both directions instead of their mean
     return record.metric in directed
 
 
@@ -203,34 +207,41 @@ def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]
     """
     names: dict[str, set[str]] = {}
     for column in table.columns:
-        record = next(iter(table.cells(column).values())).record
+        first_cell, *_ = table.cells(column).values()
+        record = first_cell.record
         names[column] = {record.dataset, f"{record.source}-{record.target}", f"{record.target}-{record.source}"}
 
     for column in table.columns:
         names_of_others = set().union(*names.values()) - names[column]
         cells = table.cells(column)
-        first_label, first_cell = next(iter(cells.items()))
+        first_label, *_ = cells
+        first_count = cells[first_label].record.n
         for label, cell in cells.items():
             same_data = _same_data(hashes[first_label], hashes[label], names_of_others)
-            cell.unequal = not same_data or first_cell.record.n != cell.record.n
+            cell.unequal = not same_data or cell.record.n != first_count
 
 
 def _same_data(first: Mapping[str, str], second: Mapping[str, str], ignored_names: set[str]) -> bool:
-    keys = first.keys() & second.keys()
-    if first and second:
-        keys |= {key for key in first.keys() ^ second.keys() if key.startswith("pool/")}
-    return all(first.get(key) == second.get(key) for key in keys if ignored_names.isdisjoint(key.split("/")))
+    """Whether two encoders were measured on the same data; where hashes of either are unknown, it counts as the same."""
+    if not first or not second:
+        return True
+    for key in first.keys() | second.keys():
+        is_compared = key.startswith("pool/") or (key in first and key in second)
+        if is_compared and ignored_names.isdisjoint(key.split("/")) and first.get(key) != second.get(key):
+            return False
+    return True
 
 
 def _test_differences(table: ComparisonTable) -> None:
     """Adds the tests of a table, corrected together, and marks the values that are significantly best."""
     p_values: dict[tuple[str, str, str], float] = {}
     for column in table.columns:
-        for (first_label, first), (second_label, second) in combinations(table.equal_cells(column).items(), 2):
-            if first.outcomes and second.outcomes:
-                shape = first.outcomes.columns[0].shape
-                if shape == second.outcomes.columns[0].shape != (1,):
-                    p_values[first_label, second_label, column] = p_value(first.outcomes, second.outcomes)
+        outcomes_of = {label: cell.outcomes for label, cell in table.equal_cells(column).items() if cell.outcomes}
+        for first_label, second_label in combinations(outcomes_of, 2):
+            first = outcomes_of[first_label]
+            second = outcomes_of[second_label]
+            if first.columns[0].shape == second.columns[0].shape != (1,):
+                p_values[first_label, second_label, column] = p_value(first, second)
     table.p_values = dict(zip(p_values, holm(list(p_values.values())), strict=True))
 
     sign = -1 if lower_is_better(table.metric) or table.metric.endswith("bias") else 1
@@ -251,15 +262,13 @@ def render_tables(tables: Sequence[ComparisonTable], ending: str = ".md") -> str
     if ending == ".csv":
         return _csv(tables)
 
-    lines = []
-    if ending == ".md":
-        lines += [LEGEND, ""]
-        for table in tables:
-            lines += _markdown(table)
-    else:
-        lines.append("% " + LEGEND.replace("%", r"\%"))
-        for table in tables:
-            lines += _latex(table)
+    lines = [LEGEND, ""]
+    render = _markdown
+    if ending == ".tex":
+        lines = ["% " + LEGEND.replace("%", r"\%")]
+        render = _latex
+    for table in tables:
+        lines += render(table)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -289,7 +298,10 @@ def _plain(table: ComparisonTable) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     for label, cells in table.rows.items():
         rows[label] = {column: _plain_cell(cell) for column, cell in cells.items()}
-    tests = [{"encoders": labels, "column": column, "p": p} for (*labels, column), p in table.p_values.items()]
+
+    tests = []
+    for (*labels, column), p in table.p_values.items():
+        tests.append({"encoders": labels, "column": column, "p": p})
     return {"table": table.name, "metric": table.metric, "encoders": rows, "tests": tests}
 
 
@@ -299,7 +311,8 @@ def _text_rows(table: ComparisonTable, bold: str, dagger: str, dash: str) -> lis
     for label, cells in table.rows.items():
         row = [label]
         for column in table.shown:
-            text, *ends = [metric_value(table.metric, number) for number in table.numbers(label, column)] or [""]
+            numbers = [metric_value(table.metric, number) for number in table.numbers(label, column)]
+            text, *ends = numbers or [""]
             cell = cells.get(column)
             if cell and cell.best:
                 text = bold.format(text)
@@ -327,7 +340,8 @@ def terminal_table(table: ComparisonTable) -> Any:
 
 
 def table_title(table: ComparisonTable) -> str:
-    title = f"{table.name}: {table.metric.replace('_', ' ')} {metric_unit(table.metric)}".rstrip()
+    metric = table.metric.replace("_", " ")
+    title = f"{table.name}: {metric} {metric_unit(table.metric)}".rstrip()
     if lower_is_better(table.metric):
         title += " (lower is better)"
     return title
@@ -335,22 +349,31 @@ def table_title(table: ComparisonTable) -> str:
 
 def _markdown(table: ComparisonTable) -> list[str]:
     header = ["encoder", *map(escape_markdown, table.shown)]
-    rows = [[escape_markdown(label), *texts] for label, *texts in _text_rows(table, "**{}**", "†", "–")]
-    return [f"### {escape_markdown(table_title(table))}", "", *markdown_table(header, rows), ""]
+    rows = _text_rows(table, "**{}**", "†", "–")
+    for row in rows:
+        row[0] = escape_markdown(row[0])
+    title = escape_markdown(table_title(table))
+    return [f"### {title}", "", *markdown_table(header, rows), ""]
 
 
 def _latex(table: ComparisonTable) -> list[str]:
     header = ["encoder", *map(_escape_tex, table.shown)]
-    rows = [[_escape_tex(label), *texts] for label, *texts in _text_rows(table, r"\textbf{{{}}}", r"$^\dagger$", "--")]
+    rows = _text_rows(table, r"\textbf{{{}}}", r"$^\dagger$", "--")
+    for row in rows:
+        row[0] = _escape_tex(row[0])
+
+    header_line, *lines = [" & ".join(row) + r" \\" for row in (header, *rows)]
+    title = _escape_tex(table_title(table))
+    alignment = "r" * len(table.shown)
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_escape_tex(table_title(table))}}}",
-        rf"\begin{{tabular}}{{l{'r' * len(table.shown)}}}",
+        rf"\caption{{{title}}}",
+        rf"\begin{{tabular}}{{l{alignment}}}",
         r"\toprule",
-        " & ".join(header) + r" \\",
+        header_line,
         r"\midrule",
-        *(" & ".join(row) + r" \\" for row in rows),
+        *lines,
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",

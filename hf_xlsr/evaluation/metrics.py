@@ -43,7 +43,7 @@ def _metric_classes() -> dict[str, Any]:
     import evaluate
     from datasets import Features, Sequence, Value
 
-    class PairMetric(evaluate.Metric):
+    class PairMetric(evaluate.Metric):  # type: ignore[misc]  # the library has no types
         about: str
         feature: Any
 

@@ -97,7 +97,8 @@ def with_constant(vectors: np.ndarray, device: torch.device | str) -> Tensor:
 
 def logits_of(weights: Tensor, features: Tensor) -> Tensor:
     """Logits `(rows, classifiers, outputs)` of features under the classifiers of a group, by their weights."""
-    return (features @ weights.flatten(0, 1).T).unflatten(1, weights.shape[:2])
+    logits = features @ weights.flatten(0, 1).T
+    return torch.unflatten(logits, 1, weights.shape[:2])
 
 
 def train_classifiers(
@@ -188,7 +189,7 @@ class _Stack:
         """Trains until every classifier has missed an improvement too often, and returns the best check of each."""
         shape = len(self.groups), self.classifiers
         best_scores = np.full(shape, -1.0)
-        best_weights = self.weights.unflatten(1, (self.classifiers, self.outputs)).clone()
+        best_weights = torch.unflatten(self.weights, 1, (self.classifiers, self.outputs)).clone()
         misses = np.zeros(shape, np.int64)
         running = np.ones(shape, bool)
         numbers = np.arange(len(self.groups))  # of the groups that are still in the stack
@@ -199,7 +200,7 @@ class _Stack:
                 self._pass()
             passes += self.schedule.passes_per_check
 
-            weights = self.weights.unflatten(1, (self.classifiers, self.outputs))
+            weights = torch.unflatten(self.weights, 1, (self.classifiers, self.outputs))
             for number, group, group_weights in zip(numbers, self.groups, weights, strict=True):
                 scores = score(logits_of(group_weights, self.features[group.dev]), group.dev)
                 better = running[number] & (scores > best_scores[number])
@@ -379,7 +380,9 @@ def score_bins(scores: np.ndarray) -> np.ndarray:
                [0.  , 0.75, 0.25, 0.  , 0.  ],
                [0.5 , 0.  , 0.  , 0.  , 0.  ]])
     """
-    return np.clip(1 - np.abs(scores[:, None] - SCORES), 0, None)
+    distances = np.abs(scores[:, None] - SCORES)
+    shares: np.ndarray = np.clip(1 - distances, 0, None)
+    return shares
 
 
 def squared_error_slope(logits: Tensor, targets: Tensor) -> Tensor:

@@ -23,8 +23,10 @@ from mteb.models.model_meta import ScoringFunction
 from mteb.results import TaskResult
 from mteb.types import Licenses, PromptType
 from transformers import PreTrainedModel
+from typing_extensions import TypedDict, Unpack
 
 from hf_xlsr.data.prompts import Prompts, PromptTable
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.encoding import BATCH_SIZE, call_encode, route_of, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import finite_length, load_encoder
@@ -72,23 +74,18 @@ class MtebEncoder(AbsEncoder):
         """Embeds one column of texts, `(number of texts, width)`, float32; a text that occurs twice is encoded once.
 
         `hf_subset` is the subset, or the language of the column. A prompt of the task, as mteb names it, comes before
-        that of `prompt_type`, and this before that of the language. `encode_kwargs` are options of the model's `encode`.
+        that of `prompt_type`, and this before that of the language. `encode_kwargs` are options of the model's `encode`
+        other than those that choose its prompt and route.
         """
-        for name in ("prompt", "prompt_name", "task"):
-            if name in encode_kwargs:
-                raise XlsrError(
-                    f"`{name}` must not be in `encode_kwargs`; give `prompt` and `routes` to `as_mteb_encoder`."
-                )
+        if "prompt_name" in encode_kwargs:
+            raise XlsrError("`prompt_name` must not be in `encode_kwargs`; give `prompt` to `as_mteb_encoder`.")
 
         texts = list(chain.from_iterable(batch["text"] for batch in inputs))
         role = None if prompt_type is None else PromptType(prompt_type).value
         routes = routes_of(self.model)
         by_language = self._routes_by_language()
         if routes and role is None and not by_language:
-            raise XlsrError(
-                f"The model has the routes {', '.join(routes)}, and mteb's task {task_metadata.name} does not choose "
-                "one. Give `routes`, such as de=source."
-            )
+            raise XlsrError(f"mteb's task {task_metadata.name} chooses none of the routes {routes}. Give `routes`.")
 
         prompt_name = get_prompt_name(dict(self.prompts.texts), task_metadata, prompt_type) or role
         language = self._language(texts, task_metadata, hf_subset, prompt_name)
@@ -99,7 +96,8 @@ class MtebEncoder(AbsEncoder):
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         prompt = self.prompts.text(role=prompt_name, language=language)
         encoded = call_encode(self.model, list(row_of), prompt=prompt, task=route, **encode_kwargs)
-        return as_vectors(encoded, "the model's output")[[row_of[text] for text in texts]]
+        vectors = as_vectors(encoded, "the model's output")
+        return vectors[[row_of[text] for text in texts]]
 
     def _routes_by_language(self) -> bool:
         """Whether the model needs the language of texts to choose a route."""
@@ -126,9 +124,19 @@ class MtebEncoder(AbsEncoder):
 
         column = f"A column of mteb's task {metadata.name}, subset '{subset}',"
         if len(candidates) != 2:
-            languages = ", ".join(candidates) or "any language"
-            raise XlsrError(f"{column} may be in {languages}. Choose subsets of one or two languages.")
+            raise XlsrError(
+                f"{column} may be in {candidates or 'any language'}. Choose subsets of one or two languages."
+            )
         return column_language(texts, (candidates[0], candidates[1]), place=column)
+
+
+class MtebEncoderOptions(TypedDict, total=False):
+    """Options of `as_mteb_encoder`, for functions that pass them on."""
+
+    name: str | None
+    prompt: Prompts
+    routes: Mapping[str, str] | None
+    languages: Sequence[str] | None
 
 
 def as_mteb_encoder(
@@ -160,16 +168,15 @@ def as_mteb_encoder(
         if readme.is_file():
             card = front_matter(readme.read_text("utf-8", errors="replace"))
 
-    languages = languages or card.get("language") or routes_of(loaded)
-    if isinstance(languages, str):
-        languages = [languages]
-    embedding_sizes = {}
+    languages = as_list(languages or card.get("language") or routes_of(loaded))
+    parameters = list(loaded.parameters())
+    embedding_tables = set()
     for module in loaded.modules():
         if isinstance(module, PreTrainedModel):
             embeddings: Any = module.get_input_embeddings()
-            table = embeddings.weight
-            embedding_sizes[id(table)] = table.numel()
-    parameters = list(loaded.parameters())
+            embedding_tables.add(embeddings.weight)
+    license = card.get("license")
+    num_embeddings = sum(table.numel() for table in embedding_tables)
 
     meta = ModelMeta.create_empty(
         overwrites={
@@ -177,11 +184,11 @@ def as_mteb_encoder(
             "revision": content_hash(model),
             "languages": list(filter(None, map(langscript, languages))) or None,
             "n_parameters": sum(parameter.numel() for parameter in parameters),
-            "n_embedding_parameters": sum(embedding_sizes.values()) if embedding_sizes else None,
+            "n_embedding_parameters": num_embeddings or None,
             "memory_usage_mb": sum(parameter.numel() * parameter.element_size() for parameter in parameters) / 2**20,
             "max_tokens": finite_length(loaded),
             "embed_dim": loaded.get_embedding_dimension(),
-            "license": card.get("license") if card.get("license") in get_args(Licenses) else None,
+            "license": license if license in get_args(Licenses) else None,
             "open_weights": True,
             "framework": ["Sentence Transformers", "PyTorch"],
             "similarity_fn_name": ScoringFunction(loaded.similarity_fn_name or "cosine"),
@@ -215,7 +222,7 @@ def _name(model: Any, name: str | None) -> str:
     return name if "/" in name else f"local/{name}"
 
 
-def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
+def register_model(model: str | os.PathLike[str], **options: Unpack[MtebEncoderOptions]) -> ModelMeta:
     """Makes an export known to mteb in this process: `mteb.get_model(name)` loads it as `as_mteb_encoder` does.
 
     mteb does not search other packages for models, so each process registers its own. `options` are those of
@@ -242,7 +249,7 @@ def evaluate_mteb(
     cache: str | os.PathLike[str] | None = None,
     batch_size: int = BATCH_SIZE,
     show_progress_bar: bool = False,
-    **options: Any,
+    **options: Unpack[MtebEncoderOptions],
 ) -> Results:
     """Runs mteb's tasks and gives their main scores under our keys.
 
@@ -257,13 +264,13 @@ def evaluate_mteb(
         `Tatoeba-mteb/de-en/test/f1`. Languages are named by their codes. A subset with more than three languages, or
         with the same languages as another one of its task, is named as mteb names it.
     """
-    if isinstance(model, MtebEncoder) and options:
-        raise XlsrError(
-            f"`{next(iter(options))}` has no effect on an encoder that is already made. Give it to `as_mteb_encoder`."
-        )
+    if not isinstance(model, MtebEncoder):
+        model = as_mteb_encoder(model, **options)
+    elif options:
+        raise XlsrError(f"An encoder of mteb takes no {', '.join(options)}. Give them to `as_mteb_encoder`.")
     if isinstance(tasks, (str, AbsTask)):
         tasks = [tasks]
-    encoder = model if isinstance(model, MtebEncoder) else as_mteb_encoder(model, **options)
+
     encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
     measurements = Results()
     with tempfile.TemporaryDirectory() as folder:
@@ -271,7 +278,7 @@ def evaluate_mteb(
         for task in tasks:
             if isinstance(task, str):
                 task = mteb_task(task)
-            measurements |= _task_results(task, _run(encoder, task, results, encode_kwargs))
+            measurements |= _task_results(task, _run(model, task, results, encode_kwargs))
     return measurements
 
 
@@ -319,5 +326,7 @@ def _subset_languages(task: AbsTask) -> dict[str, str | tuple[str, str]]:
     for subset, languages in codes_of.items():
         if len(languages) > 3 or counts[languages] > 1:
             continue
-        names[subset] = (languages[0], languages[1]) if len(languages) == 2 else "-".join(languages)
+        names[subset] = "-".join(languages)
+        if len(languages) == 2:
+            names[subset] = (languages[0], languages[1])
     return names

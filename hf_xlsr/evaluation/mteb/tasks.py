@@ -34,16 +34,18 @@ COLUMNS = {
 
 def their_columns(task: Any) -> dict[str, str]:
     """Our column -> the column of a task's data."""
-    names = {"source": "sentence1", "target": "sentence2", "score": "score"}
-    names["label"] = getattr(task, "label_column_name", "label")
+    if task.metadata.type == "BitextMining":
+        return {"source": "sentence1", "target": "sentence2"}
     if task.metadata.type == "STS":
-        names["sentence1"], names["sentence2"] = task.column_names
-    elif task.metadata.type == "PairClassification":
-        names["sentence1"] = task.input1_column_name
-        names["sentence2"] = task.input2_column_name
-    elif task.metadata.type == "Classification":
-        names["text"] = task.input_column_name
-    return names
+        first, second = task.column_names
+        return {"sentence1": first, "sentence2": second, "score": "score"}
+    if task.metadata.type == "PairClassification":
+        return {
+            "sentence1": task.input1_column_name,
+            "sentence2": task.input2_column_name,
+            "label": task.label_column_name,
+        }
+    return {"text": task.input_column_name, "label": task.label_column_name}
 
 
 def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
@@ -85,11 +87,11 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
     first; of classification all of them and the one it trains on.
     """
     task = mteb_task(task_name)
-    unknown = set(subsets or ()) - set(task.hf_subsets)
     if task.metadata.type not in COLUMNS:
         raise XlsrError(f"Cannot read rows of mteb's task {task_name}: type {task.metadata.type} is unsupported.")
+    unknown = set(subsets or ()) - set(task.hf_subsets)
     if unknown:
-        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: no subset {', '.join(unknown)}.")
+        raise XlsrError(f"mteb's task {task_name} has no subset {', '.join(unknown)}.")
 
     # Only these are downloaded, where the Hub keeps them apart.
     task.hf_subsets = list(subsets or task.hf_subsets)
@@ -111,10 +113,8 @@ def _wanted_tables(task: Any, split: str | None) -> Iterator[tuple[str, str, Any
         else:
             names = [name for name in tables if split_name(name) == split_name(split)]
         if not names:
-            raise XlsrError(
-                f"Subset '{subset}' of mteb's task {task.metadata.name} has no split "
-                f"'{split or _usual_splits(task)[0]}', only {', '.join(tables) or 'none'}."
-            )
+            wanted = split or _usual_splits(task)
+            raise XlsrError(f"{task.metadata.name}, subset '{subset}', has no split {wanted}, only {list(tables)}.")
 
         for name in names:
             yield subset, name, tables[name]
@@ -145,24 +145,24 @@ def _read_table(task: Any, subset: str, split: str, table: Any, languages: dict[
     columns = COLUMNS[task.metadata.type]
     names = their_columns(task)
     codes = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
-    constants = {}
+    constants = {"lang": "+".join(dict.fromkeys(codes))}  # no language tag has a plus sign
     if task.metadata.type == "BitextMining":
         constants = {"source_lang": codes[0], "target_lang": codes[:2][-1]}
         if task.parallel_subsets:
             names["source"], names["target"] = subset.split("-")
-    else:
-        constants["lang"] = "+".join(dict.fromkeys(codes))  # no language tag has a plus sign
     if task.metadata.type == "Classification":
         constants["split"] = split
 
-    if not isinstance(table, dict) and len(table) == 1 and isinstance(table[0][names[columns[0]]], list):
+    first_column = names[columns[0]]
+    if not isinstance(table, dict) and len(table) == 1 and isinstance(table[0][first_column], list):
         table = table[0]  # older tasks keep each column as one list
-    values = [table[names[column]] for column in columns]
+    values = {column: table[names[column]] for column in columns}
     if isinstance(table, dict) and "gold" in table:
         # The first BUCC also has targets without a source.
-        values[1] = [values[1][target] for _, target in table["gold"]]
+        targets = values["target"]
+        values["target"] = [targets[target] for _, target in table["gold"]]
 
-    for row in zip(*values, strict=True):
+    for row in zip(*values.values(), strict=True):
         yield {**dict(zip(columns, row, strict=True)), **constants}
 
 
@@ -193,15 +193,12 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
     advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
     share = share_of_first(candidates, place=place, advice=advice)
 
-    sampled_texts = texts[:: max(1, len(texts) // SAMPLE)]
-    votes = [vote for vote in map(share, sampled_texts) if vote is not None]
+    step = max(1, len(texts) // SAMPLE)
+    votes = [vote for vote in map(share, texts[::step]) if vote is not None]
     points = sum((vote > 0.5) + (vote >= 0.5) for vote in votes)  # a tie gives each language one
     share_of_votes = points / 2 / max(len(votes), 1)
     if votes and share_of_votes >= CLEAR:
         return first
     if votes and share_of_votes <= 1 - CLEAR:
         return second
-    raise XlsrError(
-        f"{place} may be in {first} or {second}: {share_of_votes:.0%} of its {len(votes)} texts with letters look like "
-        f"{first}; {advice}."
-    )
+    raise XlsrError(f"{place} may be in {first} or {second}: {share_of_votes:.0%} look like {first}; {advice}.")

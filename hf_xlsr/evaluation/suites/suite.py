@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -64,9 +64,7 @@ class SuiteTask(BaseModel, extra="forbid"):
     @field_validator("protocol", "data", "languages", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = list(map(str.strip, value.split(",")))
-        return value
+        return list(map(str.strip, value.split(","))) if isinstance(value, str) else value
 
     @field_validator("columns", "where", mode="before")
     @classmethod
@@ -88,9 +86,10 @@ class SuiteTask(BaseModel, extra="forbid"):
         options: dict[str, Any] = {}
         for name, value in self.options.items():
             values = [expand(each) if isinstance(each, str) else each for each in as_list(value)]
-            if values:
-                takes_several = name in specs and specs[name].several
-                options[name] = tuple(values) if takes_several else values[0]
+            if name in specs and specs[name].several:
+                options[name] = tuple(values)
+            elif values:
+                options[name] = values[0]
 
         return read_task(self.protocol, data, options, seed=self.seed)
 
@@ -113,7 +112,7 @@ class Suite(BaseModel, extra="forbid"):
 
 def shipped_suites() -> dict[str, Path]:
     """The files of the suites that come with this package, by name."""
-    return {file.stem: file for file in Path(__file__).parent.glob("*.yaml")}
+    return {file.stem: file for file in sorted(Path(__file__).parent.glob("*.yaml"))}
 
 
 def load_suite(*suites: str | os.PathLike[str]) -> Suite:
@@ -125,10 +124,8 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
         try:
             content = Suite.model_validate(yaml.safe_load(file.read_text("utf-8")))
         except (OSError, ValidationError, yaml.YAMLError) as error:
-            names = ", ".join(sorted(shipped))
-            raise XlsrError(
-                f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
-            ) from error
+            message = f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {', '.join(shipped)}."
+            raise XlsrError(message) from error
         whole.encoders |= content.encoders
         whole.tasks |= content.tasks
     return whole
@@ -151,7 +148,7 @@ def evaluate_suite(
     models = {label: expand(encoder.model) for label, encoder in suite.encoders.items()}
     tasks = _read_tasks(suite, models)
 
-    failures: dict[str, str] = {}
+    failures = []
     merged: dict[str, dict[str, Any]] = {}
     for label, encoder in suite.encoders.items():
         runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
@@ -161,18 +158,16 @@ def evaluate_suite(
             try:
                 contents[name] = runner.run(task, file)
             except Exception as error:  # the others should run
-                failure = error_line(error) or type(error).__name__
-                failures[f"{label}/{name}"] = failure
-                logger.error("%s failed: %s", f"{label}/{name}", failure, exc_info=error)
+                reason = error_line(error) or type(error).__name__
+                failures.append(f"{label}/{name}: {reason}")
+                logger.exception("%s/%s failed", label, name)
         print(f"{label}: {runner.account()}", file=sys.stderr)
         merged[label] = _merged(contents)
 
     tables = compare_encoders(merged)
     _write_tables(home, tables)
     if failures:
-        count = len(models) * len(tasks)
-        messages = "; ".join(map(": ".join, failures.items()))
-        raise XlsrError(f"{len(failures)} of {count} tasks failed: {messages}")
+        raise XlsrError(f"{len(failures)} tasks failed: {'; '.join(failures)}")
     return tables
 
 
@@ -202,24 +197,21 @@ def file_name(label: str) -> str:
     return re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-"
 
 
+@dataclass
 class _Runner:
     """Runs tasks on one encoder, which is loaded when the first needs it."""
 
-    def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
-        self.model = model
-        self.options = options
-        self.vectors = vectors
-        self._start = perf_counter()
+    model: str
+    options: EncoderOptions
+    vectors: Path
+    start: float = field(default_factory=perf_counter)
 
     def account(self) -> str:
         """How many texts were encoded so far, and how long it took."""
-        texts = 0
-        seconds = 0.0
-        if "cached" in vars(self):
-            texts = self.cached.encoded
-            seconds = self.cached.seconds
-        total = perf_counter() - self._start
-        return f"{texts:,} texts encoded in {seconds:,.1f} of {total:,.1f} seconds"
+        total = perf_counter() - self.start
+        if "cached" not in vars(self):
+            return f"0 texts encoded in 0.0 of {total:,.1f} seconds"
+        return f"{self.cached.encoded:,} texts encoded in {self.cached.seconds:,.1f} of {total:,.1f} seconds"
 
     @cached_property
     def loaded(self) -> Any:
@@ -271,9 +263,8 @@ def _merged(contents: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     metrics = Results()
     hashes: dict[str, str] = {}
     for name, content in contents.items():
-        for key in sorted(content["metrics"].keys() & metrics.keys()):
-            record = metrics.records[key]
-            if not (record.is_mean or record.is_average):
+        for key, record in content["metrics"].records.items():
+            if key in metrics and not (record.is_mean or record.is_average):
                 raise XlsrError(f"task '{name}' measures '{key}' a second time; give its data another `name`.")
 
         metrics |= content["metrics"]
