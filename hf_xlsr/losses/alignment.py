@@ -51,10 +51,11 @@ def alignment_loss(
         if identities is None:
             return similarities
 
-        equal = (identities[:, translations, None] == identities[:, None, :]).any(0)
+        is_equal = identities[:, translations, None] == identities[:, None, :]
+        is_no_negative = is_equal.any(0)
         rows = torch.arange(len(translations), device=translations.device)
-        equal[rows, translations] = False
-        negatives_too = F.pad(equal, (0, similarities.shape[1] - equal.shape[1]))
-        return similarities.masked_fill(negatives_too, -math.inf)
+        is_no_negative[rows, translations] = False
+        num_hard_negatives = similarities.shape[1] - is_no_negative.shape[1]
+        return similarities.masked_fill(F.pad(is_no_negative, (0, num_hard_negatives)), -math.inf)
 
     return contrast_both_ways(source, target, negatives, normalize, logits)

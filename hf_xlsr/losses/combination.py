@@ -66,7 +66,8 @@ def weighted_sum(losses: Mapping[str, torch.Tensor], weights: Mapping[str, float
     """
     if not losses:
         raise XlsrError("No loss to train: at least one weight must be above 0.")
-    return torch.stack([weights[name] * loss for name, loss in losses.items()]).sum()
+    weighted = [weights[name] * loss for name, loss in losses.items()]
+    return torch.stack(weighted).sum()
 
 
 def matryoshka_mean(

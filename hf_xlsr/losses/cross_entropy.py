@@ -56,7 +56,9 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
                 expected += even_mass / len(weight) * logits.sum(1)
 
             raised = torch.maximum(highest, logits.amax(1))
-            mass.mul_((highest - raised).exp_()).add_(logits.sub_(raised.unsqueeze(1)).exp_().sum(1))
+            weights = logits.sub_(raised.unsqueeze(1)).exp_()
+            decay = (highest - raised).exp_()
+            mass.mul_(decay).add_(weights.sum(1))
             highest = raised
 
         normaliser = highest + mass.log()
@@ -72,7 +74,7 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         accumulate = normaliser.dtype
         # A row's share of one token underflows in float16; the rows' factors sum to 2 at most, so this cannot overflow.
         boost = 1024.0 if ctx.dtype == torch.float16 else 1.0
-        after = grad_output.to(accumulate) / boost
+        unboost = grad_output.to(accumulate) / boost
         scale = boost * row_weights.to(accumulate).unsqueeze(1)
         probs = target_probs.to(accumulate) * scale
         mass = probs.sum(1, keepdim=True) + ctx.even_mass * scale  # "set" labels sum to less than 1
@@ -91,14 +93,18 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
                 logits.sub_(ctx.even_mass / len(weight) * scale)
 
             if grad_bias is not None and sentences is None:
-                grad_bias[columns] = (logits.sum(0) * after).to(bias.dtype)
+                grad_bias[columns] = (logits.sum(0) * unboost).to(bias.dtype)
             elif grad_bias is not None:
-                grad_bias[:, columns] = grad_bias[:, columns].index_add(0, sentences, (logits * after).to(bias.dtype))
+                bias_slopes = (logits * unboost).to(bias.dtype)
+                grad_bias[:, columns] = grad_bias[:, columns].index_add(0, sentences, bias_slopes)
+
             slopes = logits.to(ctx.dtype)
             if grad_weight is not None:
-                grad_weight[columns] = ((slopes.T @ states).to(accumulate) * after).to(weight.dtype)
+                products = slopes.T @ states
+                grad_weight[columns] = (products.to(accumulate) * unboost).to(weight.dtype)
             if needs_hidden:
-                grad_hidden += (slopes @ weight[columns].to(ctx.dtype)).to(accumulate) * after
+                products = slopes @ weight[columns].to(ctx.dtype)
+                grad_hidden += products.to(accumulate) * unboost
 
         grads = (grad_hidden.to(hidden.dtype), grad_weight, grad_bias)
         return (*grads, None, None, None, None, None, None)
@@ -120,7 +126,8 @@ def _chunks(
     width = max(1, chunk_size // len(hidden))
     for start in range(0, len(weight), width):
         columns = slice(start, min(start + width, len(weight)))
-        logits = (states @ weight[columns].to(dtype).T).to(accumulation_dtype(hidden))
+        products = states @ weight[columns].to(dtype).T
+        logits = products.to(accumulation_dtype(hidden))
         logits += bias[columns] if sentences is None else bias[:, columns][sentences]
         yield columns, logits
 
@@ -216,8 +223,8 @@ def masked_lm_loss(
 
     count = len(states)
     dtype = accumulation_dtype(states)
-    label_mass = torch.full((count, 1), 1 - label_smoothing, device=states.device, dtype=dtype)
-    row_weights = torch.full((count,), 1 / max(count, 1), device=states.device, dtype=dtype)
+    label_mass = states.new_full((count, 1), 1 - label_smoothing, dtype=dtype)
+    row_weights = states.new_full((count,), 1 / max(count, 1), dtype=dtype)
     return sparse_target_cross_entropy(
         states,
         weight,

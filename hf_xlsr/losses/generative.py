@@ -39,7 +39,7 @@ def generative_loss(
     """
     pairs = max(len(hidden) // 2, 1)
     target_probs = target_probs.to(accumulation_dtype(hidden))
-    row_weights = torch.full((len(hidden),), 1 / pairs, device=hidden.device, dtype=target_probs.dtype)
+    row_weights = hidden.new_full((len(hidden),), 1 / pairs, dtype=target_probs.dtype)
 
     cross_entropy = sparse_target_cross_entropy(
         hidden, weight, bias, target_ids, target_probs, row_weights, chunk_size=chunk_size

@@ -45,10 +45,9 @@ def precise(*embeddings: torch.Tensor, normalize: bool = False) -> list[torch.Te
 
 def check_shapes(**tensors: torch.Tensor) -> None:
     """Checks that tensors have one shape, which broadcasting would hide."""
-    shapes = {tuple(tensor.shape) for tensor in tensors.values()}
-    if len(shapes) > 1:
-        listed = ", ".join(f"`{name}` {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise XlsrError(f"Shapes must be equal, got {listed}.")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if len(set(shapes.values())) > 1:
+        raise XlsrError(f"Shapes must be equal, got {shapes}.")
 
 
 def check_temperature(temperature: float) -> None:
@@ -95,8 +94,10 @@ def contrast_both_ways(
     with torch.autocast(source.device.type, enabled=False):
         if count * len(candidates) <= SIMILARITIES:  # one matrix for both directions
             matrix = logits(source @ candidates.T, translations)
-            return F.cross_entropy(matrix, translations) + F.cross_entropy(matrix[:, :count].T, translations)
+            forward = F.cross_entropy(matrix, translations)
+            backward = F.cross_entropy(matrix[:, :count].T, translations)
+            return forward + backward
 
-        onward = one_way(source, candidates)
-        back = one_way(candidates[:count], source)
-        return (onward + back) / count
+        forward = one_way(source, candidates)
+        backward = one_way(candidates[:count], source)
+        return (forward + backward) / count

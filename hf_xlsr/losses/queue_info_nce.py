@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hf_xlsr.losses.cross_entropy import accumulation_dtype
-from hf_xlsr.losses.in_batch import check_shapes, check_temperature
+from hf_xlsr.losses.in_batch import check_shapes, check_temperature, row_lengths
 from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import require_positive
 
@@ -64,7 +64,8 @@ def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
     rows = rows.detach().float()
     scales = rows.abs().amax(1) / LARGEST
     # A scale of 0 comes of a row of zeros; a subnormal one is so coarse that its row's largest entry passes 127.
-    values = (rows / torch.where(scales == 0, 1, scales).unsqueeze(1)).round_().clamp_(-LARGEST, LARGEST)
+    divisors = torch.where(scales == 0, 1, scales)
+    values = (rows / divisors.unsqueeze(1)).round_().clamp_(-LARGEST, LARGEST)
     return QuantizedRows(values.to(torch.int8), scales)
 
 
@@ -81,9 +82,8 @@ def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows
     dtype = accumulation_dtype(values)
 
     # A common factor of a row, such as its scale, has no effect.
-    blocks = torch.split(values, 8192)
-    lengths = torch.cat([torch.linalg.vector_norm(block.to(dtype), dim=1) for block in blocks])
-    return QuantizedRows(values, 1 / lengths.masked_fill(lengths == 0, 1.0))
+    lengths = torch.cat([row_lengths(block.to(dtype)) for block in torch.split(values, 8192)])
+    return QuantizedRows(values, 1 / lengths)
 
 
 Rows = torch.Tensor | QuantizedRows
@@ -105,7 +105,8 @@ class _Negatives:
         first_column = 0
         for bank in banks:
             for start in range(0, len(bank), chunk_size):
-                self.stored.append((first_column + start, bank[start : start + chunk_size]))
+                rows = bank[start : start + chunk_size]
+                self.stored.append((first_column + start, rows))
             first_column += len(bank)
 
         self.largest = max((len(rows) for _, rows in self.stored), default=0)
@@ -123,7 +124,8 @@ class _Negatives:
 
         for start, first, last in zip(starts, firsts, lasts, strict=True):
             if last > first:
-                self.masked[start] = (rows[first:last], columns[first:last] - start)
+                columns_of_chunk = columns[first:last] - start
+                self.masked[start] = (rows[first:last], columns_of_chunk)
 
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[int, torch.Tensor]]:
         """The first column of each chunk, and its rows in `dtype`; converted rows are valid until the next chunk."""
@@ -199,7 +201,8 @@ class _QueueInfoNCE(torch.autograd.Function):
             decay = (maximum - raised).exp_()
             total = torch.addcmul(weights.sum(1, keepdim=True, dtype=dtype), total, decay)
             if queries_learn:
-                torch.addcmul(_multiply(weights, chunk, product), centre, decay, out=centre)
+                _multiply(weights, chunk, product)
+                torch.addcmul(product, centre, decay, out=centre)
             maximum = raised
 
         total_with_positive = total + (positive_logits - maximum).exp()
@@ -280,7 +283,8 @@ def queue_info_nce(
     device = queries.device.type
     if chunk_size is None:
         most_rows, most_bytes = CPU_CHUNK if device == "cpu" else ACCELERATOR_CHUNK
-        chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
+        bytes_per_row = 4 * max(1, len(queries))
+        chunk_size = max(256, min(most_rows, most_bytes // bytes_per_row))
     banks = [queue] if other_keys is None else [queue, other_keys]
 
     fast = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)

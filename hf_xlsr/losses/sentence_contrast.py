@@ -67,7 +67,8 @@ def sentence_contrast_loss(
         if hardness:
             logits = _interpolated_cosines(logits, rows, vectors, translations, hardness)
         logits = logits / temperature
-        logits[torch.arange(len(selves), device=selves.device), selves] = -math.inf
+        every_row = torch.arange(len(selves), device=selves.device)
+        logits[every_row, selves] = -math.inf
         return F.cross_entropy(logits, translations, reduction="sum")
 
     with torch.autocast(sentences.device.type, enabled=False):
@@ -90,6 +91,7 @@ def _interpolated_cosines(
     along_row = (1 - shares) * torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     along_candidate = shares * torch.linalg.vector_norm(candidates, dim=1)
     squares = along_row**2 + 2 * along_row * along_candidate * cosines + along_candidate**2
-    lengths = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+    smallest = torch.finfo(squares.dtype).tiny
+    lengths = squares.clamp_min(smallest).sqrt()
     products: torch.Tensor = along_row + along_candidate * cosines
     return products.div(lengths)

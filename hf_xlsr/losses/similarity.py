@@ -54,7 +54,8 @@ def similarity_loss(
         source_shares = F.softmax(rows @ source.T / temperature, 1)
         target_shares = F.softmax(translations @ target.T / temperature, 1)
         difference = (source_shares - target_shares).clamp(-1 + epsilon, 1 - epsilon)
-        return -torch.log(torch.cos(math.pi / 2 * difference)).sum()
+        cosines = torch.cos(math.pi / 2 * difference)
+        return -torch.log(cosines).sum()
 
     with torch.autocast(source.device.type, enabled=False):
         total = sum_over_blocks(loss, source, target, columns=len(source)) + 0.0  # 0 for -0

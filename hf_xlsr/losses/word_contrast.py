@@ -42,15 +42,16 @@ def bags_of_words(input_ids: torch.Tensor, attention_mask: torch.Tensor, special
     tokens = input_ids.long().masked_fill(ignored, -1).sort(1).values
 
     is_first = tokens >= 0
-    is_first[:, 1:] &= tokens[:, 1:] != tokens[:, :-1]
+    is_first[:, 1:] &= tokens.diff(dim=1) != 0
     rows, columns = is_first.nonzero(as_tuple=True)
     return rows, tokens[rows, columns]
 
 
 def _gumbel_noise(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """`-log(-log(1 - u))`; on a CPU uniform numbers take a fifth of the time of `exponential_`."""
+    smallest = torch.finfo(like.dtype).eps / 4
     uniform = torch.empty_like(like).uniform_(generator=generator)  # multiples of eps / 2, 0 among them
-    waits = uniform.neg_().log1p_().neg_().clamp_(min=torch.finfo(like.dtype).eps / 4)
+    waits = uniform.neg_().log1p_().neg_().clamp_(min=smallest)
     return waits.log_().neg_()
 
 
@@ -107,21 +108,23 @@ def draw_negative_words(
     allowed = len(embeddings) - max(rows.bincount().tolist(), default=0)
     if allowed < count:
         raise XlsrError(f"`count` must be at most the {allowed} words that are left for a row, got {count}.")
-    tokens, order = torch.cat([bags[1], special.repeat(len(queries))]).sort()
+    tokens = torch.cat([bags[1], special.repeat(len(queries))])
+    tokens, order = tokens.sort()
     rows = rows[order]
 
     starts = range(0, len(embeddings), chunk_size)
     borders = torch.tensor([*starts, len(embeddings)], device=device)
-    borders_in_pairs = torch.searchsorted(tokens, borders).tolist()
+    pairs_of_chunks = pairwise(torch.searchsorted(tokens, borders).tolist())
     best = directions.new_full((len(queries), count), -math.inf)
     drawn = torch.zeros(len(queries), count, dtype=torch.long, device=device)
-    for start, (first, last) in zip(starts, pairwise(borders_in_pairs), strict=True):
+    for start, (first, last) in zip(starts, pairs_of_chunks, strict=True):
         chunk = embeddings[start : start + chunk_size].to(directions.dtype)
         with torch.autocast(device.type, enabled=False):
             scores = directions @ chunk.T  # (batch, chunk)
         scores /= row_lengths(chunk)
         scores += _gumbel_noise(scores, generator)
-        scores[rows[first:last], tokens[first:last] - start] = -math.inf
+        forbidden_columns = tokens[first:last] - start
+        scores[rows[first:last], forbidden_columns] = -math.inf
 
         # Columns of the best scores: first those drawn before, then this chunk.
         best, columns = torch.cat([best, scores], 1).topk(count, sorted=False)
@@ -248,8 +251,10 @@ def word_contrast_loss(
     all_tokens = torch.cat([tokens, negatives.flatten()])
     cosines = _word_cosines(unit_rows(queries), embeddings, all_rows, all_tokens, chunk_size)
 
-    word_logits, negative_logits = torch.split(cosines / temperature, [len(rows), len(negative_rows)])
-    negative_sums = negative_logits.view(batch_size, count).logsumexp(1)
+    logits = cosines / temperature
+    word_logits = logits[: len(rows)]
+    negative_logits = logits[len(rows) :].view(batch_size, count)
+    negative_sums = negative_logits.logsumexp(1)
     lead = negative_sums[rows] - word_logits  # of all negatives together over the word
     losses = torch.logaddexp(lead, torch.zeros_like(lead))
     bag_sizes = rows.bincount(minlength=batch_size)
