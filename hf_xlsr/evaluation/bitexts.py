@@ -121,8 +121,10 @@ def hidden_bitext(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> 
     middle = hidden_count + (len(pairs) - hidden_count) // 2
     hidden_rows = order[:hidden_count]
 
-    source_id_of = _ids("source", rng.permutation(order[:middle]))
-    target_id_of = _ids("target", rng.permutation(np.concatenate([hidden_rows, order[middle:]])))
+    source_rows = order[:middle]
+    target_rows = np.concatenate([hidden_rows, order[middle:]])
+    source_id_of = _ids("source", rng.permutation(source_rows))
+    target_id_of = _ids("target", rng.permutation(target_rows))
     return BuccData(
         source_ids=list(source_id_of.values()),
         sources=[pairs[row][0] for row in source_id_of],
@@ -150,7 +152,8 @@ def independent_pairs(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]
         target_numbers.append(number_of.setdefault(("target", target), len(number_of)))
 
     size = len(number_of)
-    links = coo_array((np.ones(len(pairs)), (source_numbers, target_numbers)), shape=(size, size))
+    ones = np.ones(len(pairs))
+    links = coo_array((ones, (source_numbers, target_numbers)), shape=(size, size))
     _, group_of = connected_components(links, directed=False)
     _, first_rows = np.unique(group_of[source_numbers], return_index=True)
     return [pairs[row] for row in np.sort(first_rows)]

@@ -124,7 +124,15 @@ def bleu_rows(
     texts: list[str] = []
     for languages, pair_rows in by_pair(rows).items():
         sides = both_sides(pair_rows)
-        scored = bleu(translator, *sides, languages=languages, name=name, split=split, tokenize=tokenize, **options)
+        scored = bleu(
+            translator,
+            *sides,
+            languages=languages,
+            name=name,
+            split=split,
+            tokenize=tokenize,
+            **options,
+        )
         results |= scored.results
         signatures |= scored.signatures
         texts += scored.texts

@@ -88,7 +88,16 @@ def learn_classifier(
         changes["learning_rate"] = learning_rate
     classes = int(train.labels.max()) + 1
     if head == "trained":
-        return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
+        return fine_tune(
+            encoder,
+            train,
+            dev,
+            language=language,
+            classes=classes,
+            seed=seed,
+            **changes,
+            **encoding,
+        )
 
     train_rows = features_of(encoder, train.sides, language, **encoding), train.labels
     dev_rows = features_of(encoder, dev.sides, language, **encoding), dev.labels
@@ -268,7 +277,8 @@ class _Student(nn.Module):
         self.prompts = network.prompts
         self.default_prompt_name = network.default_prompt_name
         self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
-        self.prompt = PromptTable.of(network).given(encoding.get("prompt")).text(language=language)
+        prompts = PromptTable.of(network).given(encoding.get("prompt"))
+        self.prompt = prompts.text(language=language)
         task = route_of(network, language, encoding.get("routes"))
         self.route = {} if task is None else {"task": task}
 
@@ -294,7 +304,9 @@ class _Student(nn.Module):
         """Cross-entropy of the classes of some rows."""
         features, *second_vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
         for second in second_vectors:
-            features = torch.cat([features, second, (features - second).abs(), features * second], dim=1)
+            distances = (features - second).abs()
+            products = features * second
+            features = torch.cat([features, second, distances, products], dim=1)
         labels = torch.from_numpy(data.labels[rows]).to(features.device)
         return F.cross_entropy(self.layer(features * self.scale), labels)
 
@@ -310,5 +322,6 @@ class _Student(nn.Module):
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Label numbers `(n,)` of features `(n, width)`."""
-        logits: Tensor = self.layer(torch.from_numpy(features).to(self.scale) * self.scale)
+        scaled_features = torch.from_numpy(features).to(self.scale) * self.scale
+        logits: Tensor = self.layer(scaled_features)
         return logits.argmax(1).cpu().numpy()

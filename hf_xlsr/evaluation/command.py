@@ -93,7 +93,13 @@ def evaluate_files(
 
     if output:
         settings["encoder"] = encoder_facts(loaded, model)
-        save_results(output, results, settings=settings, data_hashes=task.inputs.hashes, predictions=predictions)
+        save_results(
+            output,
+            results,
+            settings=settings,
+            data_hashes=task.inputs.hashes,
+            predictions=predictions,
+        )
     return results
 
 
@@ -167,7 +173,12 @@ def measure(
         arguments[protocol.name] = protocol_options.arguments()
 
     settings: dict[str, Any] = {"model": model, "protocol": ",".join(arguments), "data": task.data.files}
-    settings |= {**asdict(task.data), **options, **encoder.model_dump(exclude={"model"}), "files": None}
+    settings |= {
+        **asdict(task.data),
+        **options,
+        **encoder.model_dump(exclude={"model"}),
+        "files": None,
+    }
     settings = {name: value for name, value in settings.items() if _is_set(value)}
     settings |= {
         "name": inputs.name,

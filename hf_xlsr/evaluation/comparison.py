@@ -138,7 +138,8 @@ def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) ->
             table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
             if column not in table.columns:
                 table.columns.append(column)
-            table.rows[label][column] = Cell(record, encoder.outcomes.get(record.key))
+            outcomes = encoder.outcomes.get(record.key)
+            table.rows[label][column] = Cell(record, outcomes)
 
     hashes: dict[str, Mapping[str, str]] = {}
     for label, content in results.items():
@@ -209,7 +210,11 @@ def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]
     for column in table.columns:
         first_cell, *_ = table.cells(column).values()
         record = first_cell.record
-        names[column] = {record.dataset, f"{record.source}-{record.target}", f"{record.target}-{record.source}"}
+        names[column] = {
+            record.dataset,
+            f"{record.source}-{record.target}",
+            f"{record.target}-{record.source}",
+        }
 
     for column in table.columns:
         names_of_others = set().union(*names.values()) - names[column]
@@ -226,8 +231,11 @@ def _same_data(first: Mapping[str, str], second: Mapping[str, str], ignored_name
     if not first or not second:
         return True
     for key in first.keys() | second.keys():
-        is_compared = key.startswith("pool/") or (key in first and key in second)
-        if is_compared and ignored_names.isdisjoint(key.split("/")) and first.get(key) != second.get(key):
+        is_in_both = key in first and key in second
+        is_ignored = not ignored_names.isdisjoint(key.split("/"))
+        if is_ignored or not (is_in_both or key.startswith("pool/")):
+            continue
+        if first.get(key) != second.get(key):
             return False
     return True
 
@@ -236,15 +244,18 @@ def _test_differences(table: ComparisonTable) -> None:
     """Adds the tests of a table, corrected together, and marks the values that are significantly best."""
     p_values: dict[tuple[str, str, str], float] = {}
     for column in table.columns:
-        outcomes_of = {label: cell.outcomes for label, cell in table.equal_cells(column).items() if cell.outcomes}
-        for first_label, second_label in combinations(outcomes_of, 2):
-            first = outcomes_of[first_label]
-            second = outcomes_of[second_label]
-            if first.columns[0].shape == second.columns[0].shape != (1,):
+        for (first_label, first_cell), (second_label, second_cell) in combinations(
+            table.equal_cells(column).items(), 2
+        ):
+            first = first_cell.outcomes
+            second = second_cell.outcomes
+            if first and second and first.columns[0].shape == second.columns[0].shape != (1,):
                 p_values[first_label, second_label, column] = p_value(first, second)
-    table.p_values = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    corrected = holm(list(p_values.values()))
+    table.p_values = dict(zip(p_values, corrected, strict=True))
 
-    sign = -1 if lower_is_better(table.metric) or table.metric.endswith("bias") else 1
+    is_reversed = lower_is_better(table.metric) or table.metric.endswith("bias")
+    sign = -1 if is_reversed else 1
     for column in table.columns:
         cells = table.equal_cells(column)
         best = max(cells, key=lambda label: sign * cells[label].record.value)
@@ -277,7 +288,12 @@ def _csv(tables: Sequence[ComparisonTable]) -> str:
     for table in tables:
         for label, cells in table.rows.items():
             for column, cell in cells.items():
-                names = {"table": table.name, "metric": table.metric, "encoder": label, "column": column}
+                names = {
+                    "table": table.name,
+                    "metric": table.metric,
+                    "encoder": label,
+                    "column": column,
+                }
                 lines.append({**names, **_plain_cell(cell)})
     return str(pd.DataFrame(lines).to_csv(index=False))
 
@@ -302,7 +318,12 @@ def _plain(table: ComparisonTable) -> dict[str, Any]:
     tests = []
     for (*labels, column), p in table.p_values.items():
         tests.append({"encoders": labels, "column": column, "p": p})
-    return {"table": table.name, "metric": table.metric, "encoders": rows, "tests": tests}
+    return {
+        "table": table.name,
+        "metric": table.metric,
+        "encoders": rows,
+        "tests": tests,
+    }
 
 
 def _text_rows(table: ComparisonTable, bold: str, dagger: str, dash: str) -> list[list[str]]:
@@ -331,7 +352,8 @@ def terminal_table(table: ComparisonTable) -> Any:
     from rich.table import Table
 
     labels, *columns = zip(*_text_rows(table, "[bold]{}[/bold]", "†", "–"), strict=True)
-    printed = Table("", *map(escape, labels), title=escape(table_title(table)), title_justify="left")
+    title = escape(table_title(table))
+    printed = Table("", *map(escape, labels), title=title, title_justify="left")
     for column in printed.columns:
         column.overflow = "fold"
     for name, texts in zip(table.shown, columns, strict=True):
@@ -341,7 +363,8 @@ def terminal_table(table: ComparisonTable) -> Any:
 
 def table_title(table: ComparisonTable) -> str:
     metric = table.metric.replace("_", " ")
-    title = f"{table.name}: {metric} {metric_unit(table.metric)}".rstrip()
+    unit = metric_unit(table.metric)
+    title = f"{table.name}: {metric} {unit}".rstrip()
     if lower_is_better(table.metric):
         title += " (lower is better)"
     return title
@@ -362,7 +385,7 @@ def _latex(table: ComparisonTable) -> list[str]:
     for row in rows:
         row[0] = _escape_tex(row[0])
 
-    header_line, *lines = [" & ".join(row) + r" \\" for row in (header, *rows)]
+    header_line, *row_lines = [" & ".join(row) + r" \\" for row in (header, *rows)]
     title = _escape_tex(table_title(table))
     alignment = "r" * len(table.shown)
     return [
@@ -373,7 +396,7 @@ def _latex(table: ComparisonTable) -> list[str]:
         r"\toprule",
         header_line,
         r"\midrule",
-        *lines,
+        *row_lines,
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",

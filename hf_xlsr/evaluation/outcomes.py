@@ -48,12 +48,14 @@ def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's correlation; 0 where it is not defined."""
-    defined = (np.ptp(x, axis=-1) > 0) & (np.ptp(y, axis=-1) > 0)
+    x_varies = np.ptp(x, axis=-1) > 0
+    y_varies = np.ptp(y, axis=-1) > 0
     x = x - x.mean(axis=-1, keepdims=True)
     y = y - y.mean(axis=-1, keepdims=True)
     squares = (x * x).sum(axis=-1) * (y * y).sum(axis=-1)
-    norms = np.where(defined, np.sqrt(squares), np.inf)
-    correlations: np.ndarray = np.clip((x * y).sum(axis=-1) / norms, -1, 1)
+    norms = np.where(x_varies & y_varies, np.sqrt(squares), np.inf)
+    products = (x * y).sum(axis=-1)
+    correlations: np.ndarray = np.clip(products / norms, -1, 1)
     return correlations
 
 
@@ -111,7 +113,8 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     columns = (*first.columns, *second.columns)
     differences = _bootstrap(columns, difference, seed, resamples).bootstrap_distribution
     tail = min((differences <= 0).sum(), (differences >= 0).sum())
-    return float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
+    two_sided = 2 * (tail + 1) / (resamples + 1)
+    return float(min(1.0, two_sided))
 
 
 def _p_value_of_means(first: np.ndarray, second: np.ndarray) -> float:
@@ -178,7 +181,8 @@ class Thresholds(NamedTuple):
 
         # Of each run of equal scores the last, and the score that follows.
         final = len(ranked) - 1
-        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), final)
+        is_followed_by_lower = ranked[1:] != ranked[:-1]
+        last = np.append(np.flatnonzero(is_followed_by_lower), final)
         lowest = ranked[last]
         below = ranked[np.minimum(last + 1, final)]
 

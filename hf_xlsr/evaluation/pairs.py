@@ -61,11 +61,29 @@ def embed_pairs(
     options: dict[str, Any] = {"normalize": normalize, **encoding}
     if first_language == second_language and first_prompt == second_prompt:
         texts = [*first_texts, *second_texts]
-        vectors = embed(encoder, texts, language=first_language, role=first_role, **options)
+        vectors = embed(
+            encoder,
+            texts,
+            language=first_language,
+            role=first_role,
+            **options,
+        )
         return vectors[: len(first_texts)], vectors[len(first_texts) :]
 
-    first_vectors = embed(encoder, first_texts, language=first_language, role=first_role, **options)
-    second_vectors = embed(encoder, second_texts, language=second_language, role=second_role, **options)
+    first_vectors = embed(
+        encoder,
+        first_texts,
+        language=first_language,
+        role=first_role,
+        **options,
+    )
+    second_vectors = embed(
+        encoder,
+        second_texts,
+        language=second_language,
+        role=second_role,
+        **options,
+    )
     return first_vectors, second_vectors
 
 
@@ -89,24 +107,28 @@ def row_products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: the input of classifiers of sentence pairs."""
-    return np.concatenate([first, second, np.abs(first - second), first * second], axis=1)
+    distances = np.abs(first - second)
+    products = first * second
+    return np.concatenate([first, second, distances, products], axis=1)
 
 
 def both_ways(
     metric: str, forward: np.ndarray, backward: np.ndarray
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Values and outcomes of a share that is measured in both directions, from whether each pair counts, bool `(n,)`."""
+    forward_name = f"source_to_target_{metric}"
+    backward_name = f"target_to_source_{metric}"
     forward_share = float(forward.mean())
     backward_share = float(backward.mean())
     values = {
-        f"source_to_target_{metric}": forward_share,
-        f"target_to_source_{metric}": backward_share,
+        forward_name: forward_share,
+        backward_name: backward_share,
         metric: (forward_share + backward_share) / 2,
         "pairs": len(forward),
     }
     outcomes = {
-        f"source_to_target_{metric}": forward,
-        f"target_to_source_{metric}": backward,
+        forward_name: forward,
+        backward_name: backward,
         metric: (forward.astype(np.float64) + backward) / 2,
     }
     return values, outcomes

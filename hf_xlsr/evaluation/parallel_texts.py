@@ -34,7 +34,14 @@ def encode_parallel(
 
     vectors = {}
     for language, rows in texts.items():
-        vectors[language] = embed(encoder, rows, language=language, role=role, normalize=False, **encoding)
+        vectors[language] = embed(
+            encoder,
+            rows,
+            language=language,
+            role=role,
+            normalize=False,
+            **encoding,
+        )
     variants = {"": vectors}
 
     if debias == SELF:

@@ -25,7 +25,13 @@ def pair_protocol(
         results = Results()
         for languages, rows in by_pair(inputs.rows).items():
             sides = both_sides(rows)
-            results |= function(encoder, *sides, languages=languages, **inputs.common, **options.arguments())
+            results |= function(
+                encoder,
+                *sides,
+                languages=languages,
+                **inputs.common,
+                **options.arguments(),
+            )
         return results
 
     return Protocol(

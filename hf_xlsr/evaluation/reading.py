@@ -88,7 +88,8 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     pool = options.get("pool")
     if pool:
         split = None if is_table(pool) else data.split
-        tables["pool"] = read_one_table(table.open(pool, data.languages), "--pool", split)
+        pool_table = table.open(pool, data.languages)
+        tables["pool"] = read_one_table(pool_table, "--pool", split)
 
     # The pool stays whole: with fewer candidates retrieval is another, easier test.
     return PairInputs(**finished_fields(protocol, table, data, tables, whole=["pool"]))
@@ -106,7 +107,8 @@ def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     table = open_data(protocol, data)
     tables = {"rows": read_one_table(table, "--data", data.split)}
     if options.get("tune"):
-        tables["tune"] = read_one_table(table.open(options["tune"], data.languages), "--tune", "dev")
+        tune_table = table.open(options["tune"], data.languages)
+        tables["tune"] = read_one_table(tune_table, "--tune", "dev")
 
     fields = finished_fields(protocol, table, data, tables)
     _check_leaks(protocol, fields)
@@ -215,7 +217,8 @@ def open_data(protocol: Protocol, data: DataOptions) -> Table:
 
 def narrowed(table: Table, required: tuple[str, ...], optional: tuple[str, ...]) -> Table:
     """The table with only some of the protocol's columns."""
-    columns = {name: column for name, column in table.columns.items() if name in (*required, *optional)}
+    names = {*required, *optional}
+    columns = {name: column for name, column in table.columns.items() if name in names}
     return replace(table, required=required, optional=optional, columns=columns)
 
 
@@ -236,11 +239,16 @@ def input_facts(protocol: Protocol, table: Table, data: DataOptions, tables: Map
             role = f"data/{name}"
         for row in rows:
             languages = "-".join(_languages(row))
-            for column in protocol.columns:
-                texts[f"{role}/{languages}"].append(str(row.get(column, "")))
+            row_texts = [str(row.get(column, "")) for column in protocol.columns]
+            texts[f"{role}/{languages}"] += row_texts
 
     hashes = {key: data_hash(values) for key, values in texts.items()}
-    return {"name": name, "split": data.split, "hashes": hashes, "skipped": table.quarantine.counts}
+    return {
+        "name": name,
+        "split": data.split,
+        "hashes": hashes,
+        "skipped": table.quarantine.counts,
+    }
 
 
 def read_one_table(table: Table, option: str, split: str | None) -> Rows:
@@ -297,7 +305,8 @@ def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
     remaining: Rows = []
     held_out: Rows = []
     for row in rows:
-        is_held_out = zlib.crc32(str(row.get(column)).encode()) % 10 == 0
+        text = str(row.get(column))
+        is_held_out = zlib.crc32(text.encode()) % 10 == 0
         side = held_out if is_held_out else remaining
         side.append(row)
 

@@ -188,7 +188,8 @@ def mean_over_languages(results: Results) -> Results:
     results = results | Results()
     for (dataset, protocol, split, metric), values in groups.items():
         if len(values) > 1:
-            results |= measured(dataset, protocol, f"mean-of-{len(values)}", split, {metric: fmean(values)})
+            mean_name = f"mean-of-{len(values)}"
+            results |= measured(dataset, protocol, mean_name, split, {metric: fmean(values)})
     return results
 
 
@@ -261,7 +262,10 @@ def _load_outcomes(path: str | os.PathLike[str], statistics: Mapping[str, str]) 
     with np.load(_outcomes_file(path), allow_pickle=False) as stored:
         for name, column in stored.items():
             columns[name.rpartition("/")[0]].append(column)
-    return {key: Outcomes(statistic, tuple(columns[key])) for key, statistic in statistics.items()}
+    outcomes = {}
+    for key, statistic in statistics.items():
+        outcomes[key] = Outcomes(statistic, tuple(columns[key]))
+    return outcomes
 
 
 def metrics_of(results: Results | Mapping[str, Any]) -> Results:

@@ -59,12 +59,12 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
 
 def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str) -> np.ndarray:
     """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows."""
-    labels_as_numbers = np.zeros(len(labels), np.int64)
+    label_numbers = np.zeros(len(labels), np.int64)
     for row, label in enumerate(labels):
         if label not in numbers:
             raise XlsrError(f"Row {row} of {name} has label {label!r:.40}; training rows have {[*numbers]}.")
-        labels_as_numbers[row] = numbers[label]
-    return labels_as_numbers
+        label_numbers[row] = numbers[label]
+    return label_numbers
 
 
 def read_labelled(
@@ -91,7 +91,9 @@ def read_labelled(
 
     train_texts = read(train, "train")
     dev_texts = read(dev, "dev")
-    test_texts = {language: read(rows, f"tests['{language}']") for language, rows in tests.items()}
+    test_texts = {}
+    for language, rows in tests.items():
+        test_texts[language] = read(rows, f"tests['{language}']")
     return train_texts, dev_texts, test_texts
 
 
@@ -153,5 +155,6 @@ def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
 
 def random_rows(rows: Sequence[Item], count: int, seed: int) -> list[Item]:
     """A random subset of rows, in their order; all when there are fewer."""
-    numbers = np.random.default_rng(seed).choice(len(rows), min(count, len(rows)), replace=False)
+    rng = np.random.default_rng(seed)
+    numbers = rng.choice(len(rows), min(count, len(rows)), replace=False)
     return [rows[number] for number in np.sort(numbers)]

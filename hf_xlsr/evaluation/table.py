@@ -81,7 +81,9 @@ class Table:
     @cached_property
     def splits(self) -> frozenset[str]:
         """Splits that the source distinguishes, by name or by a column `split`; empty where it has none."""
-        names = self._named_splits() or [row["split"] for row in self._rows("") if "split" in row]
+        names = self._named_splits()
+        if not names:
+            names = [row["split"] for row in self._rows("") if "split" in row]
         return frozenset(map(split_name, names))
 
     def split(self, name: str | None, *, select: bool = True) -> list[Row]:
@@ -89,9 +91,10 @@ class Table:
 
         Of a file without a column `split`, all rows count as the split. `select` takes only rows in `languages`.
         """
-        rows = self._rows("" if is_table(self.files) else split_name(name or ""))
+        wanted = split_name(name or "")
+        rows = self._rows("" if is_table(self.files) else wanted)
         if name is not None:
-            rows = [row for row in rows if split_name(row.get("split", name)) == split_name(name)]
+            rows = [row for row in rows if split_name(row.get("split", name)) == wanted]
         if select:
             rows = self._select_languages(rows)
         if not rows:
@@ -137,8 +140,8 @@ class Table:
         if self.mteb_task is not None:
             return [((UNKNOWN,) * len(self.language_columns), None)]
 
-        has_placeholder = any(PLACEHOLDER in text for text in (*self.files, *self.columns.values(), self.config or ""))
-        each = has_placeholder or self.files[0] in CORPORA
+        texts = (*self.files, *self.columns.values(), self.config or "")
+        each = self.files[0] in CORPORA or any(PLACEHOLDER in text for text in texts)
         if each and not languages:
             raise XlsrError(f"{self.source_name} needs --languages, e.g. en,de: it is read once for each language.")
         if self.paired:
@@ -152,7 +155,8 @@ class Table:
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
         if not self.columns:
-            _, labels = expand_braces(self.files if len(self.files) > 1 else self.files[0].replace(PLACEHOLDER, ""))
+            path = self.files if len(self.files) > 1 else self.files[0].replace(PLACEHOLDER, "")
+            _, labels = expand_braces(path)
             if len(labels) == 2:
                 return labels[0], labels[1]
         return self.columns.get("source", ""), self.columns.get("target", "")
@@ -306,7 +310,8 @@ def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
 
 def data_name(files: Sequence[str]) -> str:
     """Name of data in metric keys: the corpus, the task of mteb, or the stem of the first file."""
-    return Source.parse(str(files[0]).removeprefix(MTEB).replace(PLACEHOLDER, "xx")).name
+    name = str(files[0]).removeprefix(MTEB)
+    return Source.parse(name.replace(PLACEHOLDER, "xx")).name
 
 
 def is_table(files: Sequence[str]) -> bool:

@@ -95,7 +95,13 @@ class MtebEncoder(AbsEncoder):
 
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         prompt = self.prompts.text(role=prompt_name, language=language)
-        encoded = call_encode(self.model, list(row_of), prompt=prompt, task=route, **encode_kwargs)
+        encoded = call_encode(
+            self.model,
+            list(row_of),
+            prompt=prompt,
+            task=route,
+            **encode_kwargs,
+        )
         vectors = as_vectors(encoded, "the model's output")
         return vectors[[row_of[text] for text in texts]]
 
@@ -210,14 +216,16 @@ def _experiment(prompt: Prompts, routes: Mapping[str, str] | None) -> dict[str, 
         return None
 
     # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
-    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
-    return {**options, "digest": digest}
+    content = json.dumps(options, sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return {**options, "digest": digest[:12]}
 
 
 def _name(model: Any, name: str | None) -> str:
     """How mteb files a model, `owner/name`."""
     if name is None and isinstance(model, (str, os.PathLike)):
-        name = Path(model).resolve().name if Path(model).is_dir() else str(model)
+        folder = Path(model)
+        name = folder.resolve().name if folder.is_dir() else str(model)
     name = name or "sentence-transformer"
     return name if "/" in name else f"local/{name}"
 
@@ -319,7 +327,9 @@ def _subset_languages(task: AbsTask) -> dict[str, str | tuple[str, str]]:
     """The languages of subsets with at most three that no other subset has, as results name them."""
     tags_of = task.metadata.hf_subsets_to_langscripts
     codes = metric_languages(set(chain.from_iterable(tags_of.values())))
-    codes_of = {subset: tuple(codes[tag] for tag in tags) for subset, tags in tags_of.items()}
+    codes_of = {}
+    for subset, tags in tags_of.items():
+        codes_of[subset] = tuple(codes[tag] for tag in tags)
     counts = Counter(codes_of.values())
 
     names: dict[str, str | tuple[str, str]] = {}

@@ -23,17 +23,11 @@ Row = dict[str, Any]
 SAMPLE = 2000  # texts of a column that vote
 CLEAR = 2 / 3  # share of the votes that settles a column's language
 
-# Type of task -> our columns, besides those of the languages.
-COLUMNS = {
-    "BitextMining": ("source", "target"),
-    "STS": ("sentence1", "sentence2", "score"),
-    "PairClassification": ("sentence1", "sentence2", "label"),
-    "Classification": ("text", "label"),
-}
+TYPES = ("BitextMining", "STS", "PairClassification", "Classification")  # of tasks whose data are read as rows
 
 
 def their_columns(task: Any) -> dict[str, str]:
-    """Our column -> the column of a task's data."""
+    """Our columns, besides those of the languages -> the columns of a task's data."""
     if task.metadata.type == "BitextMining":
         return {"source": "sentence1", "target": "sentence2"}
     if task.metadata.type == "STS":
@@ -87,7 +81,7 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
     first; of classification all of them and the one it trains on.
     """
     task = mteb_task(task_name)
-    if task.metadata.type not in COLUMNS:
+    if task.metadata.type not in TYPES:
         raise XlsrError(f"Cannot read rows of mteb's task {task_name}: type {task.metadata.type} is unsupported.")
     unknown = set(subsets or ()) - set(task.hf_subsets)
     if unknown:
@@ -122,8 +116,10 @@ def _wanted_tables(task: Any, split: str | None) -> Iterator[tuple[str, str, Any
 
 def _tables(task: Any, subset: str) -> Any:
     """The tables of a subset by split."""
-    together = getattr(task, "parallel_subsets", False) or (subset == "default" and subset not in task.dataset)
-    return task.dataset if together else task.dataset.get(subset, {})
+    is_only_subset = subset == "default" and subset not in task.dataset
+    if is_only_subset or getattr(task, "parallel_subsets", False):
+        return task.dataset
+    return task.dataset.get(subset, {})
 
 
 def task_splits(task_name: str) -> list[str]:
@@ -142,28 +138,28 @@ def _usual_splits(task: Any) -> list[str]:
 
 def _read_table(task: Any, subset: str, split: str, table: Any, languages: dict[str, str]) -> Iterator[Row]:
     """The rows of one table with our columns."""
-    columns = COLUMNS[task.metadata.type]
-    names = their_columns(task)
+    column_of = their_columns(task)
     codes = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
     constants = {"lang": "+".join(dict.fromkeys(codes))}  # no language tag has a plus sign
     if task.metadata.type == "BitextMining":
         constants = {"source_lang": codes[0], "target_lang": codes[:2][-1]}
         if task.parallel_subsets:
-            names["source"], names["target"] = subset.split("-")
+            column_of["source"], column_of["target"] = subset.split("-")
     if task.metadata.type == "Classification":
         constants["split"] = split
 
-    first_column = names[columns[0]]
-    if not isinstance(table, dict) and len(table) == 1 and isinstance(table[0][first_column], list):
-        table = table[0]  # older tasks keep each column as one list
-    values = {column: table[names[column]] for column in columns}
+    if not isinstance(table, dict) and len(table) == 1:
+        (only_row,) = table
+        if any(isinstance(only_row[column], list) for column in column_of.values()):
+            table = only_row  # older tasks keep each column as one list
+    values = {name: table[column] for name, column in column_of.items()}
     if isinstance(table, dict) and "gold" in table:
         # The first BUCC also has targets without a source.
         targets = values["target"]
         values["target"] = [targets[target] for _, target in table["gold"]]
 
     for row in zip(*values.values(), strict=True):
-        yield {**dict(zip(columns, row, strict=True)), **constants}
+        yield {**dict(zip(values, row, strict=True)), **constants}
 
 
 def langscript(language: str) -> str | None:
@@ -201,4 +197,4 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
         return first
     if votes and share_of_votes <= 1 - CLEAR:
         return second
-    raise XlsrError(f"{place} may be in {first} or {second}: {share_of_votes:.0%} look like {first}; {advice}.")
+    raise XlsrError(f"{place} may be in {first} or {second} ({share_of_votes:.0%} {first}); {advice}.")

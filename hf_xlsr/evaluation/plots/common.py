@@ -19,7 +19,7 @@ FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in NOTO), "Arial Unic
 PERPLEXITY = 30.0  # of t-SNE: about the number of neighbours that count
 ROUNDING = 1e-6  # differences below this share of the largest number are rounding
 # A date would make each file different.
-UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 # Decorator of functions that draw: fonts for every script, and `$` starts no formula.
@@ -45,10 +45,17 @@ def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.manifold import TSNE
 
     # Equal vectors, as a collapsed encoder gives them: scikit-learn crashes the process.
-    if np.ptp(vectors, axis=0).max() <= ROUNDING * np.abs(vectors).max():
+    spread = np.ptp(vectors, axis=0).max()
+    if spread <= ROUNDING * np.abs(vectors).max():
         return np.zeros((len(vectors), 2))
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)  # below the number of points
-    tsne = TSNE(2, perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
+    tsne = TSNE(
+        2,
+        perplexity=perplexity,
+        metric="cosine",
+        init="pca",
+        random_state=seed,
+    )
     return np.asarray(tsne.fit_transform(vectors))
 
 
@@ -56,5 +63,6 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Writes a figure in the format of the suffix."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=DPI, metadata=UNDATED.get(file.suffix.lstrip(".").lower()))
+    metadata = UNDATED.get(file.suffix.lower())
+    figure.savefig(file, dpi=DPI, metadata=metadata)
     return file

@@ -59,7 +59,13 @@ def plot_tsne(
     axes.set(xticks=[], yticks=[], title=f"{len(sources)} translation pairs, t-SNE by cosine")
     axes.margins(0.04)
     # Below the frame, where it covers no point.
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, frameon=False, markerscale=0.7)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=2,
+        frameon=False,
+        markerscale=0.7,
+    )
     _list_pairs(listing, list(zip(sources, targets, strict=True)), list_columns)
     return save_figure(figure, path)
 
@@ -68,9 +74,27 @@ def _draw_points(axes: Axes, points: np.ndarray, language: str, marker: str, col
     """Draws numbered points, `(n, 2)`, of one language."""
     name = shorten(language, NAME_WIDTH)
     x_values, y_values = points.T
-    axes.scatter(x_values, y_values, s=190, marker=marker, color=colour, edgecolor="white", label=name, zorder=2)
+    axes.scatter(
+        x_values,
+        y_values,
+        s=190,
+        marker=marker,
+        color=colour,
+        edgecolor="white",
+        label=name,
+        zorder=2,
+    )
     for number, (x, y) in enumerate(points, start=1):
-        axes.text(x, y, str(number), color="white", fontsize=8, ha="center", va="center_baseline", zorder=3)
+        axes.text(
+            x,
+            y,
+            str(number),
+            color="white",
+            fontsize=8,
+            ha="center",
+            va="center_baseline",
+            zorder=3,
+        )
 
 
 @styled
@@ -115,7 +139,14 @@ def plot_spaces(
         distinct_languages = ", ".join(dict.fromkeys(languages))
         side_names.append(shorten(distinct_languages, 2 * NAME_WIDTH))
     handles = grid[0, 0].collections
-    figure.legend(handles, side_names, loc="outside upper center", ncols=2, frameon=False, markerscale=2.5)
+    figure.legend(
+        handles,
+        side_names,
+        loc="outside upper center",
+        ncols=2,
+        frameon=False,
+        markerscale=2.5,
+    )
     return save_figure(figure, path)
 
 
@@ -124,9 +155,18 @@ def _draw_space(axes: Axes, first: np.ndarray, second: np.ndarray, seed: int) ->
     vectors = np.concatenate([first, second])
     is_second = np.arange(len(vectors)) >= len(first)
     points = on_plane(vectors, seed)
-    for points_of_side, colour, marker in zip((points[~is_second], points[is_second]), COLOURS, "o^", strict=False):
+    points_by_side = (points[~is_second], points[is_second])
+    for points_of_side, colour, marker in zip(points_by_side, COLOURS, "o^", strict=False):
         x_values, y_values = points_of_side.T
-        axes.scatter(x_values, y_values, s=7, color=colour, marker=marker, alpha=0.5, linewidths=0)
+        axes.scatter(
+            x_values,
+            y_values,
+            s=7,
+            color=colour,
+            marker=marker,
+            alpha=0.5,
+            linewidths=0,
+        )
     axes.set(xticks=[], yticks=[])
 
     cosines = vectors @ vectors.T
@@ -164,10 +204,25 @@ def _list_pairs(axes: Axes, pairs: Sequence[tuple[str, str]], columns: int) -> N
     axes.set(xlim=(0, columns), ylim=(-rows, 0))
     for index, pair in enumerate(pairs):
         column, row = divmod(index, PAIRS_PER_COLUMN)
-        axes.text(column + 0.06, -row - 0.38, str(index + 1), fontsize=9, weight="bold", ha="right", va="center")
+        axes.text(
+            column + 0.06,
+            -row - 0.38,
+            str(index + 1),
+            fontsize=9,
+            weight="bold",
+            ha="right",
+            va="center",
+        )
         # Letters differ in width: a line of capitals ends where its column does.
         column_area = Rectangle((column, -rows), 0.99, rows, transform=axes.transData)
         for text, colour, drop in zip(pair, COLOURS, (0.18, 0.58), strict=False):
             shown = shorten(text, LIST_WIDTH)
-            line = axes.text(column + 0.085, -row - drop, shown, color=colour, fontsize=8.5, va="center")
+            line = axes.text(
+                column + 0.085,
+                -row - drop,
+                shown,
+                color=colour,
+                fontsize=8.5,
+                va="center",
+            )
             line.set(clip_on=True, clip_path=column_area)

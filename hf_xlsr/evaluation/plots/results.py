@@ -69,7 +69,15 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
 
     handles = []
     for label, colour in colours.items():
-        handles.append(Line2D([], [], color=colour, marker="o", label=shorten(label, 40)))
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=colour,
+                marker="o",
+                label=shorten(label, 40),
+            )
+        )
     figure.legend(handles=handles, loc="outside lower left", ncols=min(len(colours), 3), frameon=False)
     return save_figure(figure, path)
 
@@ -90,7 +98,15 @@ def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) 
             points.append([value, row + offset, max(value - low, 0.0), max(high - value, 0.0)])
 
         values, heights, below, above = np.array(points).reshape(-1, 4).T
-        axes.errorbar(values, heights, xerr=[below, above], fmt="o", markersize=4, linewidth=1.2, color=colour)
+        axes.errorbar(
+            values,
+            heights,
+            xerr=[below, above],
+            fmt="o",
+            markersize=4,
+            linewidth=1.2,
+            color=colour,
+        )
 
     axes.set_yticks(range(len(table.shown)), table.shown)
     axes.set_ylim(len(table.shown) - 0.4, -0.6)
@@ -121,7 +137,14 @@ def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[s
     for panels, language in zip(grid, rows, strict=True):
         for axes, shares in zip(panels, columns.values(), strict=True):
             _draw_shares(axes, shares.get(language, {}), language, with_names=panels is grid[-1])
-        panels[0].set_ylabel(language, rotation=0, ha="right", va="center", fontsize=10, weight="bold")
+        panels[0].set_ylabel(
+            language,
+            rotation=0,
+            ha="right",
+            va="center",
+            fontsize=10,
+            weight="bold",
+        )
     for axes, title in zip(grid[0], columns, strict=True):
         axes.set_title(title, fontsize=9)
 
@@ -130,9 +153,22 @@ def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[s
     handles = [
         Patch(color=QUERY_LANGUAGE_COLOUR, label="the query's own language"),
         Patch(color=OTHER_LANGUAGES_COLOUR, label="other languages"),
-        Line2D([], [], color="0.25", linestyle="--", linewidth=0.9, label="no bias"),
+        Line2D(
+            [],
+            [],
+            color="0.25",
+            linestyle="--",
+            linewidth=0.9,
+            label="no bias",
+        ),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
     return save_figure(figure, path)
 
 
@@ -208,8 +244,20 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
         axes.remove()
 
     if "eval_loss" in series and losses:
-        training = Line2D([], [], color=COLOURS[0], linestyle="-", label="training")
-        evaluation = Line2D([], [], color=COLOURS[0], linestyle="--", label="evaluation")
+        training = Line2D(
+            [],
+            [],
+            color=COLOURS[0],
+            linestyle="-",
+            label="training",
+        )
+        evaluation = Line2D(
+            [],
+            [],
+            color=COLOURS[0],
+            linestyle="--",
+            label="evaluation",
+        )
         figure.legend(handles=[training, evaluation], loc="outside upper left", ncols=2, frameon=False)
     return save_figure(figure, path)
 
@@ -258,7 +306,14 @@ def _draw_lines(axes: Axes, key: str, series: Series, *, factor: int = 1, with_m
             continue
         steps, values = np.array(points).T
         marker = "o" if with_markers or len(points) == 1 else ""  # a single point makes no line
-        axes.plot(steps, factor * values, style, color=COLOURS[0], marker=marker, markersize=4)
+        axes.plot(
+            steps,
+            factor * values,
+            style,
+            color=COLOURS[0],
+            marker=marker,
+            markersize=4,
+        )
 
     axes.grid(alpha=0.3)
     axes.set_xlabel("optimiser step")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
-NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 
 
 def bucc(
@@ -93,13 +92,14 @@ def bucc_settings(
     same_targets = set(tune.targets) == set(test.targets)
     if tune_split == split or (same_sources and same_targets):
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
-    name_of_setting = {(k, margin): f"{protocol}-{margin_setting(k, margin)}" for k, margin in settings}
-    widest = max(k for k, _ in name_of_setting)
+    settings = list(settings)
+    names = [f"{protocol}-{margin_setting(k, margin)}" for k, margin in settings]
+    widest = max(k for k, _ in settings)
     tuned = _search(encoder, tune, languages, widest, **encoding)
     tested = _search(encoder, test, languages, widest, **encoding)
 
     results = Results()
-    for (k, margin), full_name in name_of_setting.items():
+    for (k, margin), full_name in zip(settings, names, strict=True):
         tune_scores, tune_codes = _candidates(tuned, k, margin)
         is_gold = np.isin(tune_codes, tuned.gold)
         threshold, tune_f1 = tune_threshold(tune_scores, is_gold, len(tuned.gold))
@@ -206,11 +206,12 @@ def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int
     target_row_of = _single_rows(data.targets)
     vectors = embed_sides(encoder, (list(source_row_of), list(target_row_of)), languages, **encoding)
 
-    source_row_of_id = {source_id: row for row, source_id in enumerate(data.source_ids)}
-    target_row_of_id = {target_id: row for row, target_id in enumerate(data.target_ids)}
+    row_of_source_id = {source_id: row for row, source_id in enumerate(data.source_ids)}
+    row_of_target_id = {target_id: row for row, target_id in enumerate(data.target_ids)}
     gold_codes = []
     for source_id, target_id in sorted(data.gold):
-        gold_codes.append(source_row_of_id[source_id] * len(data.targets) + target_row_of_id[target_id])
+        row_start = row_of_source_id[source_id] * len(data.targets)
+        gold_codes.append(row_start + row_of_target_id[target_id])
 
     return _Searched(
         neighbours=neighbours_both_ways(*vectors, k, method="exact"),
@@ -234,8 +235,15 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
     from hf_xlsr.mining.search.extraction import extract_pairs
 
     # The nearest k are the first of the nearest however many.
-    nearest = {name: getattr(searched.neighbours, name)[:, :k] for name in NEIGHBOURS}
-    mined = extract_pairs(replace(searched.neighbours, **nearest), margin=margin)
+    neighbours = searched.neighbours
+    nearest = replace(
+        neighbours,
+        forward_similarities=neighbours.forward_similarities[:, :k],
+        forward_indices=neighbours.forward_indices[:, :k],
+        backward_similarities=neighbours.backward_similarities[:, :k],
+        backward_indices=neighbours.backward_indices[:, :k],
+    )
+    mined = extract_pairs(nearest, margin=margin)
 
     sources = searched.source_rows[mined.source]
     targets = searched.target_rows[mined.target]
@@ -323,7 +331,14 @@ def _read_bitext(option_name: str, files: Sequence[str], gold_option: str, optio
 def _run(encoder: Encoder, inputs: BitextInputs, options: BuccOptions) -> Results:
     setting = options.arguments()
     run = bucc if setting else bucc_settings
-    return run(encoder, inputs.tune, inputs.test, languages=inputs.languages, **inputs.common, **setting)
+    return run(
+        encoder,
+        inputs.tune,
+        inputs.test,
+        languages=inputs.languages,
+        **inputs.common,
+        **setting,
+    )
 
 
 PROTOCOLS = (

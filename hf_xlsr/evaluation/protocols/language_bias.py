@@ -136,7 +136,13 @@ def _first(neighbours: np.ndarray, valid: np.ndarray, k: int) -> np.ndarray:
 
 def _run(encoder: Encoder, inputs: RowInputs, options: LanguageBiasOptions) -> Results:
     texts = parallel_texts(inputs)
-    return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
+    return language_bias(
+        encoder,
+        texts,
+        debias=inputs.debias,
+        **inputs.common,
+        **options.arguments(),
+    )
 
 
 PROTOCOLS = (

@@ -42,7 +42,13 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
 def _run(encoder: Encoder, inputs: MtebInputs, options: MtebOptions) -> Results:
     from hf_xlsr.evaluation.mteb.encoder import evaluate_mteb
 
-    return evaluate_mteb(encoder, inputs.tasks, cache=options.cache, name=inputs.name or None, **inputs.encoding)
+    return evaluate_mteb(
+        encoder,
+        inputs.tasks,
+        cache=options.cache,
+        name=inputs.name or None,
+        **inputs.encoding,
+    )
 
 
 PROTOCOLS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,14 @@ from hf_xlsr.utils.errors import XlsrError
 logger = logging.getLogger(__name__)
 
 COEFFICIENTS = ("spearman", "pearson")
-LABELS = {"0": 0, "0.0": 0, "False": 0, "1": 1, "1.0": 1, "True": 1}
+LABELS = {
+    "0": 0,
+    "0.0": 0,
+    "False": 0,
+    "1": 1,
+    "1.0": 1,
+    "True": 1,
+}
 
 
 def sts(
@@ -91,7 +99,7 @@ def sts(
 class _Task(NamedTuple):
     """Sentence pairs with their gold scores and the names of their subsets, `(pairs,)`; how many had no score."""
 
-    sides: list[list[str]]
+    sides: tuple[list[str], list[str]]
     scores: np.ndarray
     subsets: np.ndarray
     dropped: int
@@ -101,12 +109,19 @@ def _read_scored(rows: Iterable[Row], name: str) -> _Task:
     rows = list(rows)
     table = f"tasks['{name}']"
     first, second, gold = read_columns(rows, texts=["sentence1", "sentence2"], values=["score"], name=table)
-    scores = np.array([read_score(score, f"row {row} of {table}", np.nan) for row, score in enumerate(gold)])
-    subsets = np.array([str(row.get("subset")) for row in rows])
 
-    scored_rows = np.flatnonzero(~np.isnan(scores))
-    sides = [[" ".join(side[row].split()) for row in scored_rows] for side in (first, second)]
-    return _Task(sides, scores[scored_rows], subsets[scored_rows], dropped=len(gold) - len(scored_rows))
+    sides: tuple[list[str], list[str]] = ([], [])
+    scores = []
+    subsets = []
+    for number, row in enumerate(rows):
+        score = read_score(gold[number], f"row {number} of {table}", math.nan)
+        if math.isnan(score):
+            continue
+        scores.append(score)
+        subsets.append(str(row.get("subset")))
+        for side, texts in zip(sides, (first, second), strict=True):
+            side.append(" ".join(texts[number].split()))
+    return _Task(sides, np.array(scores), np.array(subsets), dropped=len(rows) - len(scores))
 
 
 def _correlations(cosines: np.ndarray, task: _Task, name: str) -> dict[str, float]:
@@ -234,7 +249,13 @@ class PairClassificationOptions(Options):
 def _run_sts(encoder: Encoder, inputs: TaskInputs, options: Options) -> Results:
     results = Results()
     for language, tasks in inputs.tasks_by_language.items():
-        results |= sts(encoder, tasks, language=language, split=inputs.split, **inputs.encoding)
+        results |= sts(
+            encoder,
+            tasks,
+            language=language,
+            split=inputs.split,
+            **inputs.encoding,
+        )
     return results
 
 

@@ -86,8 +86,8 @@ def _search_metrics(
     queries: Mapping[str, np.ndarray], documents: Mapping[str, np.ndarray], name: str, protocol: str, split: str
 ) -> Results:
     """Metrics of searches with the vectors of queries among those of documents, both by language."""
-    query_vectors = unit_length(np.stack(list(queries.values())).astype(np.float64))
-    pool = unit_length(np.stack(list(documents.values())).astype(np.float64))
+    query_vectors = unit_length(np.array(list(queries.values()), np.float64))
+    pool = unit_length(np.array(list(documents.values()), np.float64))
 
     results = Results()
     for number, language in enumerate(queries):
@@ -96,7 +96,8 @@ def _search_metrics(
             if document_language == language:
                 continue
             gain = 1 / np.log2(1 + rank)
-            outcomes = {"mrr": 1 / rank, f"ndcg@{DEPTH}": np.where(rank <= DEPTH, gain, 0.0)}
+            outcomes = {"mrr": 1 / rank}
+            outcomes[f"ndcg@{DEPTH}"] = np.where(rank <= DEPTH, gain, 0.0)
             for k in RANKS:
                 outcomes[f"recall@{k}"] = rank <= k
             outcomes["own_language_error"] = is_error
@@ -124,7 +125,10 @@ def _ranked(queries: np.ndarray, pool: np.ndarray, number: int) -> tuple[np.ndar
 
         limits = scores[block_rows, :, rows] - TIE
         scores[block_rows, :, rows] = -np.inf
-        ranks = [1 + (scores > limit[:, None, None]).sum(axis=(1, 2)) for limit in limits.T]
+        ranks = []
+        for limit in limits.T:
+            is_above = scores > limit[:, None, None]
+            ranks.append(1 + is_above.sum(axis=(1, 2)))
         rank_blocks.append(np.stack(ranks, axis=1))
         best_errors = scores[:, number].max(axis=1)
         error_blocks.append(best_errors[:, None] > limits)
@@ -183,7 +187,8 @@ def search_documents(
     values: dict[str, list[float]] = defaultdict(list)
     for start in range(0, len(query_ids), QUERIES):
         block = slice(start, start + QUERIES)
-        for query, scores in zip(query_ids[block], vectors[block] @ pool.T, strict=True):
+        similarities = vectors[block] @ pool.T
+        for query, scores in zip(query_ids[block], similarities, strict=True):
             for metric, value in _query_metrics(scores, gains_of[query]).items():
                 values[metric].append(value)
 
@@ -237,7 +242,13 @@ def _encode(
     vector_of: dict[str, np.ndarray] = {}
     for language, group in ids_by_language.items():
         group_texts = [texts[text_id] for text_id in group]
-        vectors = embed(encoder, group_texts, language=language, role=role, **encoding)
+        vectors = embed(
+            encoder,
+            group_texts,
+            language=language,
+            role=role,
+            **encoding,
+        )
         vector_of.update(zip(group, vectors, strict=True))
     return np.stack([vector_of[text_id] for text_id in ids])
 
@@ -257,11 +268,14 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     document_table = narrowed(table, ("document_id", "text"), tags)
     relevance_table = narrowed(table, ("query_id", "document_id"), ("score", "split"))
 
-    queries = query_table.open(data.files, data.languages[:1]).split(data.split)
+    query_table = query_table.open(data.files, data.languages[:1])
+    queries = query_table.split(data.split)
     # One language is that of the queries; documents that have languages of their own stay whole.
-    has_document_language = len(data.languages) > 1
-    pool = document_table.open(documents, data.languages[-1:]).split(None, select=has_document_language)
-    judgements = relevance_table.open((relevance,), (queries[0]["lang"],)).split(data.split)
+    document_table = document_table.open(documents, data.languages[-1:])
+    pool = document_table.split(None, select=len(data.languages) > 1)
+    query_language = queries[0]["lang"]
+    relevance_table = relevance_table.open((relevance,), (query_language,))
+    judgements = relevance_table.split(data.split)
 
     tables = {"rows": queries, "pool": pool, "relevance": judgements}
     return SearchInputs(**finished_fields(protocol, table, data, tables, whole=["pool", "relevance"]))

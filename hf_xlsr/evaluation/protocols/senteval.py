@@ -129,7 +129,8 @@ def senteval(
             dev = {"accuracy": outcome.dev}
             tested = {"accuracy": outcome.test}
             if spec.f1:
-                tested["f1"] = float(f1(outcome.predicted == 1, task.gold[test_rows] == 1))
+                is_positive = task.gold[test_rows] == 1
+                tested["f1"] = float(f1(outcome.predicted == 1, is_positive))
 
         logger.info("%s: %s", name, tested)
         tested["pairs" if spec.pairs else "sentences"] = len(test_rows)
@@ -183,7 +184,7 @@ def _splits(spec: TaskSpec, names: Sequence[Any], table: str) -> dict[str, np.nd
     if spec.test == "train_folds":
         splits[splits == "dev"] = "train"
     if set(splits) != set(expected):
-        raise XlsrError(f"{table} must have rows of the splits {', '.join(expected)}, got {sorted(set(splits))}.")
+        raise XlsrError(f"{table} must have rows of the splits {', '.join(expected)}, got {set(splits)}.")
     return {split: np.flatnonzero(splits == split) for split in expected}
 
 
@@ -205,7 +206,13 @@ def _scores(answers: Sequence[Any], table: str) -> np.ndarray:
 def _features(encoder: Encoder, task: _Task, language: str, encoding: EncodingOptions) -> np.ndarray:
     """The input of the classifiers: vectors of texts, or `[|u - v|, u * v]` of pairs."""
     if not task.spec.pairs:
-        return embed(encoder, task.sides[0], language=language, normalize=False, **encoding)
+        return embed(
+            encoder,
+            task.sides[0],
+            language=language,
+            normalize=False,
+            **encoding,
+        )
     u, v = embed_pairs(encoder, task.sides, (language, language), normalize=False, **encoding)
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
@@ -219,7 +226,13 @@ class SentevalOptions(Options):
 def _run(encoder: Encoder, inputs: TaskInputs, options: SentevalOptions) -> Results:
     results = Results()
     for language, tasks in inputs.tasks_by_language.items():
-        results |= senteval(encoder, tasks, language=language, **options.arguments(), **inputs.encoding)
+        results |= senteval(
+            encoder,
+            tasks,
+            language=language,
+            **options.arguments(),
+            **inputs.encoding,
+        )
     return results
 
 

@@ -189,7 +189,16 @@ def xsr_both_directions(
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
-    forward = xsr(encoder, sources, targets, target_pool, name=name, languages=languages, split=split, **encoding)
+    forward = xsr(
+        encoder,
+        sources,
+        targets,
+        target_pool,
+        name=name,
+        languages=languages,
+        split=split,
+        **encoding,
+    )
     backward = xsr(
         encoder,
         targets,

@@ -144,7 +144,14 @@ def _transfer(
 
     train, dev, tests = rows
     name, protocol, split = key
-    classifier = learn_classifier(encoder, train, dev, language=language, **training, **encoding)
+    classifier = learn_classifier(
+        encoder,
+        train,
+        dev,
+        language=language,
+        **training,
+        **encoding,
+    )
     results = measured(name, protocol, (language, language), "dev", {"accuracy": classifier.dev_accuracy})
     for test_language, texts in tests.items():
         features = features_of(classifier.encoder, texts.sides, test_language, **encoding)

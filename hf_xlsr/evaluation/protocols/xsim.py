@@ -212,8 +212,9 @@ def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
     for match in DIGITS.finditer(text):
         digits = match[0]
         while digits == match[0]:
-            numbers = [rng.integers(1, 10), *rng.integers(0, 10, len(digits) - 1)]
-            digits = "".join(map(str, numbers))
+            first_digit = rng.integers(1, 10)
+            more_digits = rng.integers(0, 10, len(digits) - 1)
+            digits = "".join(map(str, [first_digit, *more_digits]))
         yield _replaced(text, match, digits)
 
     for match in WORD.finditer(text):
@@ -244,7 +245,8 @@ def _meanings(text: str) -> Iterator[str]:
         word = match[0].lower()
         rest = text[match.end() :]
         if word.endswith("n't"):
-            yield _replaced(text, match, _like(match[0], CONTRACTED.get(word, word[:-3])))
+            positive = CONTRACTED.get(word, word[:-3])
+            yield _replaced(text, match, _like(match[0], positive))
         elif word in AUXILIARY_WORDS and not rest.startswith(" not "):
             yield _replaced(text, match, f"{match[0]} not")
         elif word == "not":

@@ -64,7 +64,9 @@ class SuiteTask(BaseModel, extra="forbid"):
     @field_validator("protocol", "data", "languages", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return list(map(str.strip, value.split(","))) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return list(map(str.strip, value.split(",")))
+        return value
 
     @field_validator("columns", "where", mode="before")
     @classmethod
@@ -124,7 +126,8 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
         try:
             content = Suite.model_validate(yaml.safe_load(file.read_text("utf-8")))
         except (OSError, ValidationError, yaml.YAMLError) as error:
-            message = f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {', '.join(shipped)}."
+            names = ", ".join(shipped)
+            message = f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
             raise XlsrError(message) from error
         whole.encoders |= content.encoders
         whole.tasks |= content.tasks
@@ -208,10 +211,13 @@ class _Runner:
 
     def account(self) -> str:
         """How many texts were encoded so far, and how long it took."""
+        texts = 0
+        seconds = 0.0
+        if "cached" in vars(self):
+            texts = self.cached.encoded
+            seconds = self.cached.seconds
         total = perf_counter() - self.start
-        if "cached" not in vars(self):
-            return f"0 texts encoded in 0.0 of {total:,.1f} seconds"
-        return f"{self.cached.encoded:,} texts encoded in {self.cached.seconds:,.1f} of {total:,.1f} seconds"
+        return f"{texts:,} texts encoded in {seconds:,.1f} of {total:,.1f} seconds"
 
     @cached_property
     def loaded(self) -> Any:
@@ -243,7 +249,13 @@ class _Runner:
         encoder = self.cached if task.takes_vectors else self.loaded
         results, settings = measure(task, inputs, encoder, self.model, self.options)
         settings |= {"encoder": encoder_facts(self.loaded, self.model), "suite_key": key}
-        save_results(file, results, settings=settings, data_hashes=task.inputs.hashes, predictions=True)
+        save_results(
+            file,
+            results,
+            settings=settings,
+            data_hashes=task.inputs.hashes,
+            predictions=True,
+        )
         return load_results(file)
 
     def _key(self, task: Task) -> str:
