@@ -47,8 +47,18 @@ class MlpSettings:
 
 
 # LASER's settings for the two datasets (tasks/mldoc/mldoc.sh, tasks/xnli/xnli.sh).
-MLDOC_MLP = MlpSettings(hidden=(10, 8), dropout=0.2, batch_size=12, epochs=500)
-XNLI_MLP = MlpSettings(hidden=(512, 384), dropout=0.3, batch_size=128, epochs=200)
+MLDOC_MLP = MlpSettings(
+    hidden=(10, 8),
+    dropout=0.2,
+    batch_size=12,
+    epochs=500,
+)
+XNLI_MLP = MlpSettings(
+    hidden=(512, 384),
+    dropout=0.3,
+    batch_size=128,
+    epochs=200,
+)
 
 
 class Classifier(NamedTuple):

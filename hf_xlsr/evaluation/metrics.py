@@ -49,7 +49,12 @@ def _metric_classes() -> dict[str, Any]:
 
         def _info(self) -> evaluate.MetricInfo:
             features = Features({"predictions": self.feature, "references": self.feature})
-            return evaluate.MetricInfo(self.about, citation="", features=features, inputs_description=self.about)
+            return evaluate.MetricInfo(
+                self.about,
+                citation="",
+                features=features,
+                inputs_description=self.about,
+            )
 
     class RetrievalAccuracy(PairMetric):
         about = "Share of sentences whose nearest neighbour by cosine is their translation; see `load_metric`."

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, SupportsFloat, cast
 
 import numpy as np
 
@@ -118,7 +118,7 @@ def measured(
     protocol: str,
     languages: str | tuple[str, str],
     split: str,
-    values: Mapping[str, float],
+    values: Mapping[str, SupportsFloat],
     outcomes: Mapping[str, Outcomes | np.ndarray] | None = None,
 ) -> Results:
     """The results of one protocol on one dataset in a language, a language pair or a mean.
@@ -135,20 +135,20 @@ def measured(
         name = "-".join(languages)
         source, target = languages
 
-    metrics: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     outcomes_of: dict[str, Outcomes] = {}
     for metric, examples in (outcomes or {}).items():
         if isinstance(examples, np.ndarray):
             examples = Outcomes("mean", (examples,))
         outcomes_of[metric] = examples
         if metric not in values:
-            metrics[metric] = examples.value()
-    metrics |= values
+            numbers[metric] = examples.value()
+    for metric, value in values.items():
+        numbers[metric] = np.asarray(value).item()
 
-    n = next((int(values[count]) for count in COUNTS if count in values), None)
+    n = next((numbers[count] for count in COUNTS if count in numbers), None)
     records = {}
-    for metric, value in metrics.items():
-        number = np.asarray(value).item()
+    for metric, number in numbers.items():
         records[metric] = Result(dataset, protocol, name, source, target, split, metric, number, n)
     outcomes_by_key = {records[metric].key: examples for metric, examples in outcomes_of.items()}
     return Results(records.values(), outcomes_by_key)

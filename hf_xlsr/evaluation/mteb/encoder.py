@@ -88,7 +88,7 @@ class MtebEncoder(AbsEncoder):
             raise XlsrError(f"mteb's task {task_metadata.name} chooses none of the routes {routes}. Give `routes`.")
 
         prompt_name = get_prompt_name(dict(self.prompts.texts), task_metadata, prompt_type) or role
-        language = self._language(texts, task_metadata, hf_subset, prompt_name)
+        language = self._language(texts, task_metadata, hf_subset, prompt_name, by_language)
         route = role if routes else None
         if by_language:
             route = route_of(self.model, language, self.routes)
@@ -114,10 +114,9 @@ class MtebEncoder(AbsEncoder):
         return False
 
     def _language(
-        self, texts: Sequence[str], metadata: TaskMetadata, subset: str, prompt_name: str | None
+        self, texts: Sequence[str], metadata: TaskMetadata, subset: str, prompt_name: str | None, by_language: bool
     ) -> str | None:
-        """The language of a column, where the route or the prompt depends on it."""
-        by_language = self._routes_by_language()
+        """The language of a column, where the prompt or, with `by_language`, the route depends on it."""
         candidates = subset_languages(metadata, subset)
         ways = set()
         for language in candidates:

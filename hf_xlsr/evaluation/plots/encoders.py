@@ -52,7 +52,12 @@ def plot_tsne(
     figure = Figure(figsize=(7.2 + list_width, 7.2), layout="constrained")
     axes, listing = figure.subplots(1, 2, width_ratios=[7.2, list_width])
     for ends in zip(source_points, target_points, strict=True):
-        axes.plot(*np.transpose(ends), color="0.6", linewidth=0.9, zorder=1)
+        axes.plot(
+            *np.transpose(ends),
+            color="0.6",
+            linewidth=0.9,
+            zorder=1,
+        )
     _draw_points(axes, source_points, languages[0], "o", COLOURS[0])
     _draw_points(axes, target_points, languages[1], "s", COLOURS[1])
 

@@ -78,7 +78,12 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
                 label=shorten(label, 40),
             )
         )
-    figure.legend(handles=handles, loc="outside lower left", ncols=min(len(colours), 3), frameon=False)
+    figure.legend(
+        handles=handles,
+        loc="outside lower left",
+        ncols=min(len(colours), 3),
+        frameon=False,
+    )
     return save_figure(figure, path)
 
 
@@ -112,7 +117,12 @@ def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) 
     axes.set_ylim(len(table.shown) - 0.4, -0.6)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
-    axes.set_title(table_title(table), loc="left", fontsize=10, weight="bold")
+    axes.set_title(
+        table_title(table),
+        loc="left",
+        fontsize=10,
+        weight="bold",
+    )
 
 
 @styled
@@ -207,7 +217,12 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float], language: str, *, with
     for name, bar in zip(shares, bars, strict=True):
         if name == language:
             bar.set_facecolor(QUERY_LANGUAGE_COLOUR)
-    axes.axhline(100 / count, color="0.25", linestyle="--", linewidth=0.9)
+    axes.axhline(
+        100 / count,
+        color="0.25",
+        linestyle="--",
+        linewidth=0.9,
+    )
 
     axes.set(ylim=(0, 100), yticks=[0, 50, 100], xlim=(-0.7, count - 0.3))
     names = list(shares) if with_names else [""] * count
@@ -258,7 +273,12 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
             linestyle="--",
             label="evaluation",
         )
-        figure.legend(handles=[training, evaluation], loc="outside upper left", ncols=2, frameon=False)
+        figure.legend(
+            handles=[training, evaluation],
+            loc="outside upper left",
+            ncols=2,
+            frameon=False,
+        )
     return save_figure(figure, path)
 
 

@@ -36,7 +36,12 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
         task = mteb_task(name, data.languages, hf_subsets=options.get("hf_subsets", ()))
         tasks.append(task)
         revisions[name] = task.metadata.dataset["revision"]
-    return MtebInputs(name=data.name or "", split=data.split, hashes=revisions, tasks=tasks)
+    return MtebInputs(
+        name=data.name or "",
+        split=data.split,
+        hashes=revisions,
+        tasks=tasks,
+    )
 
 
 def _run(encoder: Encoder, inputs: MtebInputs, options: MtebOptions) -> Results:

@@ -91,7 +91,7 @@ def sts(
         results |= measured(name, "sts", languages, split, values, outcomes)
 
     if len(scored) > 1:
-        means = {metric: float(np.mean(by_task)) for metric, by_task in values_by_metric.items()}
+        means = {metric: np.mean(values_of_tasks) for metric, values_of_tasks in values_by_metric.items()}
         results |= measured(f"average-of-{len(scored)}", "sts", languages, split, means)
     return results
 

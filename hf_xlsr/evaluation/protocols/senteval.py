@@ -138,8 +138,8 @@ def senteval(
         results |= measured(name, "senteval", language, "dev", dev)
 
     if len(accuracies) > 1:
-        mean = {"accuracy": float(np.mean(accuracies))}
-        results |= measured(f"average-of-{len(accuracies)}", "senteval", language, "test", mean)
+        average = f"average-of-{len(accuracies)}"
+        results |= measured(average, "senteval", language, "test", {"accuracy": np.mean(accuracies)})
     return results
 
 
