@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from langcodes import tag_is_valid
@@ -51,9 +52,11 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
 
 def _views_of_each(languages: Sequence[str], sides: tuple[str, str], named: Sequence[str | None]) -> list[View]:
     """A view for each language but the fixed one, which keeps its side."""
-    source_is_wild, target_is_wild = (PLACEHOLDER in side for side in sides)
-    if source_is_wild and target_is_wild:
+    source, target = sides
+    source_is_wild = PLACEHOLDER in source
+    if source_is_wild and PLACEHOLDER in target:
         raise XlsrError(f"only one side can contain {PLACEHOLDER}; name the other's column or file, e.g. source=en.")
+
     # With the placeholder in the path, the side named after a language is the fixed one.
     source_name, target_name = named
     target_is_fixed = source_is_wild or (source_name is None and target_name is not None)
@@ -100,10 +103,11 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
         >>> metric_languages(["eng", "en", "eng_Latn"])
         {'eng': 'en', 'en': 'en', 'eng_Latn': 'en'}
     """
-    variants: dict[str, dict[str, list[str]]] = {}
+    variants: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for tag in sorted(tags, key=lambda tag: (-len(tag), tag)):
-        code = "+".join(map(language_code, tag.split("+")))
-        variants.setdefault(code, {}).setdefault(whole_tag(tag), []).append(tag)
+        codes = map(language_code, tag.split("+"))
+        tags_of_code = variants["+".join(codes)]
+        tags_of_code[whole_tag(tag)].append(tag)
 
     names: dict[str, str] = {}
     for code, tags_by_variant in variants.items():

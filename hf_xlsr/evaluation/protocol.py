@@ -134,10 +134,16 @@ def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
     for declared in fields(options):
         hint = hints[declared.name]
         types = (hint, *get_args(hint))
-        value_type = next((each for each in types if each in (int, float, bool)), str)
-        several = any(get_origin(each) is tuple for each in types)
-        choices = next((get_args(each) for each in types if get_origin(each) is Literal), ())
-        specs[declared.name] = OptionSpec(declared.name, value_type, several, choices, declared.metadata["help"])
+        value_type = next((part for part in types if part in (int, float, bool)), str)
+        origins = {get_origin(part): part for part in types}
+        choices = get_args(origins.get(Literal))
+        specs[declared.name] = OptionSpec(
+            name=declared.name,
+            type=value_type,
+            several=tuple in origins,
+            choices=choices,
+            help=declared.metadata["help"],
+        )
 
     return specs
 

@@ -33,13 +33,14 @@ class RowInputs(Inputs):
     @property
     def texts(self) -> dict[str, list[str]]:
         """The distinct sentences to test on, of each language."""
-        texts: dict[str, dict[str, None]] = {}
+        texts: dict[str, dict[str, None]] = defaultdict(dict)
         for row in self.rows:
             for column, language_column in TEXT_COLUMNS.items():
                 if column in row:
-                    texts.setdefault(row[language_column], {})[row[column]] = None
+                    language = row[language_column]
+                    texts[language][row[column]] = None
 
-        return {language: list(distinct) for language, distinct in texts.items()}
+        return {language: list(distinct_texts) for language, distinct_texts in texts.items()}
 
 
 @dataclass(kw_only=True)
@@ -73,12 +74,12 @@ class TaskInputs(Inputs):
     @property
     def tasks_by_language(self) -> dict[str, dict[str, Rows]]:
         """Rows by language and task."""
-        languages: dict[str, dict[str, Rows]] = {}
+        tasks_by_language: dict[str, dict[str, Rows]] = defaultdict(dict)
         for task, rows in self.tasks.items():
             for language, group in by_language(rows).items():
-                languages.setdefault(language, {})[task] = group
+                tasks_by_language[language][task] = group
 
-        return languages
+        return tasks_by_language
 
 
 def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> PairInputs:
@@ -327,11 +328,11 @@ def _check_leaks(protocol: Protocol, tables: Mapping[str, Rows]) -> None:
 
     tested = tables["rows"]
     tested_texts = texts_of(tested)
-    tested_languages = [set(texts_of(rows)) for rows in by_language(tested).values()]
+    texts_by_language = [set(texts_of(rows)) for rows in by_language(tested).values()]
     for option in ("train", "tune"):
         for language, rows in by_language(tables.get(option, [])).items():
             texts = set(texts_of(rows))
-            if texts in tested_languages:
+            if texts in texts_by_language:
                 raise XlsrError(f"--{option} has the same texts in {language} as the rows to test on; use others.")
 
             shared = sum(text in texts for text in tested_texts)

@@ -32,7 +32,8 @@ def metric_unit(metric: str) -> str:
     words = _words(metric)
     if words[-1] in PLAIN_WORDS:
         return ""
-    if SCORE_WORDS.intersection(words) or words[-2:] == ["average", "precision"]:
+    is_average_precision = words[-2:] == ["average", "precision"]
+    if is_average_precision or not SCORE_WORDS.isdisjoint(words):
         return "×100"
     return "%"
 

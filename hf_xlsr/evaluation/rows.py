@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -50,7 +51,7 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
     for row, label in enumerate(labels):
         # Tables have NaN where a label is missing; it is not equal to itself.
         if label is None or label != label:
-            raise XlsrError(f"Row {row} of {name} has {label!r:.40} as its label; it must be a string or a number.")
+            raise XlsrError(f"Row {row} of {name} has no label.")
     distinct = sorted(set(labels), key=lambda label: (str(type(label)), label))
     if len(distinct) < 2:
         raise XlsrError(f"{name} must have two or more labels, got {distinct!r:.40}.")
@@ -108,19 +109,19 @@ def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
 
 
 def _groups(rows: Iterable[AnyRow], key: Callable[[AnyRow], Any]) -> dict[Any, list[AnyRow]]:
-    groups: dict[Any, list[AnyRow]] = {}
+    groups: dict[Any, list[AnyRow]] = defaultdict(list)
     for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
+        groups[key(row)].append(row)
+    return dict(groups)
 
 
 def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """Rows of each two languages; rows in the other order are swapped to the order of the first one."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for languages, group in by_pair(rows).items():
         if languages[::-1] in groups:
             languages = languages[::-1]
-        groups.setdefault(languages, []).extend(in_order(group, languages))
+        groups[languages] += in_order(group, languages)
     return groups
 
 

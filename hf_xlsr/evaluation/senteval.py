@@ -190,7 +190,7 @@ class _Stack:
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]
         self.weights.grad = self.gradient = torch.empty_like(self.weights)
-        self.optimizer = torch.optim.Adam([self.weights], lr=1e-3, fused=True)
+        self.optimizer = torch.optim.Adam([self.weights], fused=True)
         self.batch = features.new_empty(len(groups) * schedule.batch_size, features.shape[1])
 
     def train(self, score: Score) -> list[TrainedGroup]:

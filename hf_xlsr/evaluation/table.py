@@ -155,8 +155,9 @@ class Table:
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
         if not self.columns:
-            path = self.files if len(self.files) > 1 else self.files[0].replace(PLACEHOLDER, "")
-            _, labels = expand_braces(path)
+            _, labels = expand_braces(self.files)
+            if len(self.files) == 1:
+                _, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
             if len(labels) == 2:
                 return labels[0], labels[1]
         return self.columns.get("source", ""), self.columns.get("target", "")

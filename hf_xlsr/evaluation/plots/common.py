@@ -53,7 +53,6 @@ def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
         2,
         perplexity=perplexity,
         metric="cosine",
-        init="pca",
         random_state=seed,
     )
     return np.asarray(tsne.fit_transform(vectors))

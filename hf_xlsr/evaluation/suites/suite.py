@@ -76,7 +76,7 @@ class SuiteTask(BaseModel, extra="forbid"):
             return value
         conditions = []
         for name, values in value.items():
-            conditions += [f"{name}={each}" for each in as_list(values)]
+            conditions += [f"{name}={item}" for item in as_list(values)]
         return conditions if info.field_name == "where" else ",".join(conditions)
 
     def read(self) -> Task:
@@ -87,7 +87,7 @@ class SuiteTask(BaseModel, extra="forbid"):
         specs = option_specs()
         options: dict[str, Any] = {}
         for name, value in self.options.items():
-            values = [expand(each) if isinstance(each, str) else each for each in as_list(value)]
+            values = [expand(item) if isinstance(item, str) else item for item in as_list(value)]
             if name in specs and specs[name].several:
                 options[name] = tuple(values)
             elif values:
