@@ -133,6 +133,7 @@ def bleu_rows(
             tokenize=tokenize,
             **options,
         )
+
         results |= scored.results
         signatures |= scored.signatures
         texts += scored.texts

@@ -96,6 +96,7 @@ def learn_classifier(
         changes["epochs"] = epochs
     if learning_rate is not None:
         changes["learning_rate"] = learning_rate
+
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(

@@ -179,6 +179,7 @@ def measure(
         **encoder.model_dump(exclude={"model"}),
         "files": None,
     }
+
     settings = {name: value for name, value in settings.items() if _is_set(value)}
     settings |= {
         "name": inputs.name,
@@ -186,6 +187,7 @@ def measure(
         "seed": task.seed,
         "skipped_rows": inputs.skipped,
     }
+
     if encoder.prompt is not None:
         settings["prompt"] = encoder.prompt  # also an empty one, which replaces the model's own
     if isinstance(inputs.debias, Debias):

@@ -334,6 +334,7 @@ def _text_rows(table: ComparisonTable, bold: str, dagger: str, dash: str) -> lis
         for column in table.shown:
             numbers = [metric_value(table.metric, number) for number in table.numbers(label, column)]
             text, *ends = numbers or [""]
+
             cell = cells.get(column)
             if cell and cell.best:
                 text = bold.format(text)

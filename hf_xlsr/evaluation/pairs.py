@@ -58,6 +58,7 @@ def embed_pairs(
     table = PromptTable.of(encoder).given(encoding.get("prompt"))
     first_prompt = table.text(role=first_role, language=first_language)
     second_prompt = table.text(role=second_role, language=second_language)
+
     options: dict[str, Any] = {"normalize": normalize, **encoding}
     if first_language == second_language and first_prompt == second_prompt:
         texts = [*first_texts, *second_texts]
@@ -120,12 +121,14 @@ def both_ways(
     backward_name = f"target_to_source_{metric}"
     forward_share = float(forward.mean())
     backward_share = float(backward.mean())
+
     values = {
         forward_name: forward_share,
         backward_name: backward_share,
         metric: (forward_share + backward_share) / 2,
         "pairs": len(forward),
     }
+
     outcomes = {
         forward_name: forward,
         backward_name: backward,

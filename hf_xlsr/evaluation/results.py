@@ -150,6 +150,7 @@ def measured(
     records = {}
     for metric, number in numbers.items():
         records[metric] = Result(dataset, protocol, name, source, target, split, metric, number, n)
+
     outcomes_by_key = {records[metric].key: examples for metric, examples in outcomes_of.items()}
     return Results(records.values(), outcomes_by_key)
 

@@ -427,6 +427,7 @@ def relatedness(
         seed=seed,
         slope=squared_error_slope,
     )
+
     predicted = _expected(logits_of(trained.weights, inputs[test]))[:, 0]
     gold = scores[test]
     metrics = {

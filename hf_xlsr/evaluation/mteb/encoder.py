@@ -174,12 +174,14 @@ def as_mteb_encoder(
             card = front_matter(readme.read_text("utf-8", errors="replace"))
 
     languages = as_list(languages or card.get("language") or routes_of(loaded))
+
     parameters = list(loaded.parameters())
     embedding_tables = set()
     for module in loaded.modules():
         if isinstance(module, PreTrainedModel):
             embeddings: Any = module.get_input_embeddings()
             embedding_tables.add(embeddings.weight)
+
     license = card.get("license")
     num_embeddings = sum(table.numel() for table in embedding_tables)
 

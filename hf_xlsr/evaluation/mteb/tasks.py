@@ -107,8 +107,7 @@ def _wanted_tables(task: Any, split: str | None) -> Iterator[tuple[str, str, Any
         else:
             names = [name for name in tables if split_name(name) == split_name(split)]
         if not names:
-            wanted = split or _usual_splits(task)
-            raise XlsrError(f"{task.metadata.name}, subset '{subset}', has no split {wanted}, only {list(tables)}.")
+            raise XlsrError(f"Subset '{subset}' of {task.metadata.name} has no split '{split}', only {list(tables)}.")
 
         for name in names:
             yield subset, name, tables[name]

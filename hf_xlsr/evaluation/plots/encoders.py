@@ -89,6 +89,7 @@ def _draw_points(axes: Axes, points: np.ndarray, language: str, marker: str, col
         label=name,
         zorder=2,
     )
+
     for number, (x, y) in enumerate(points, start=1):
         axes.text(
             x,
@@ -136,6 +137,7 @@ def plot_spaces(
         for axes, pair in zip(panels, pairs, strict=True):
             first, second = (unit_length(as_vectors(side, label)) for side in vectors_by_pair[pair])
             _draw_space(axes, first, second, seed)
+
     for axes, pair in zip(grid[0], pairs, strict=True):
         axes.set_title(" and ".join(pair), fontsize=10)
 
@@ -160,6 +162,7 @@ def _draw_space(axes: Axes, first: np.ndarray, second: np.ndarray, seed: int) ->
     vectors = np.concatenate([first, second])
     is_second = np.arange(len(vectors)) >= len(first)
     points = on_plane(vectors, seed)
+
     points_by_side = (points[~is_second], points[is_second])
     for points_of_side, colour, marker in zip(points_by_side, COLOURS, "o^", strict=False):
         x_values, y_values = points_of_side.T
@@ -172,6 +175,7 @@ def _draw_space(axes: Axes, first: np.ndarray, second: np.ndarray, seed: int) ->
             alpha=0.5,
             linewidths=0,
         )
+
     axes.set(xticks=[], yticks=[])
 
     cosines = vectors @ vectors.T
@@ -204,9 +208,11 @@ def _spread(points: np.ndarray, gap: float) -> np.ndarray:
 def _list_pairs(axes: Axes, pairs: Sequence[tuple[str, str]], columns: int) -> None:
     """Lists numbered pairs, each translation below its source, in columns."""
     axes.axis("off")
+
     # A short list keeps the line spacing of twelve pairs, rather than spreading over the whole height.
     rows = min(max(len(pairs), 12), PAIRS_PER_COLUMN)
     axes.set(xlim=(0, columns), ylim=(-rows, 0))
+
     for index, pair in enumerate(pairs):
         column, row = divmod(index, PAIRS_PER_COLUMN)
         axes.text(
@@ -218,6 +224,7 @@ def _list_pairs(axes: Axes, pairs: Sequence[tuple[str, str]], columns: int) -> N
             ha="right",
             va="center",
         )
+
         # Letters differ in width: a line of capitals ends where its column does.
         column_area = Rectangle((column, -rows), 0.99, rows, transform=axes.transData)
         for text, colour, drop in zip(pair, COLOURS, (0.18, 0.58), strict=False):

@@ -59,6 +59,7 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
     for table in tables:
         labels |= dict.fromkeys(table.rows)
     colours = dict(zip(labels, cycle(COLOURS), strict=False))  # after eight they repeat
+
     row_height = 0.12 * len(colours) + 0.16
     heights = [0.8 + len(table.shown) * row_height for table in tables]
 
@@ -142,6 +143,7 @@ def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[s
 
     column_width = max(2.4, 0.24 * most_bars + 0.5)
     width = max(7.0, len(columns) * column_width) + 0.4
+
     figure = Figure(figsize=(width, 0.85 * len(rows) + 1.3), layout="constrained")
     grid = figure.subplots(len(rows), len(columns), sharey=True, squeeze=False)
     for panels, language in zip(grid, rows, strict=True):
@@ -155,6 +157,7 @@ def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[s
             fontsize=10,
             weight="bold",
         )
+
     for axes, title in zip(grid[0], columns, strict=True):
         axes.set_title(title, fontsize=9)
 
@@ -251,6 +254,7 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
     figure = Figure(figsize=(width, 3 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     panels = iter(grid.flat)
+
     for key, axes in zip(losses, panels, strict=False):
         _draw_loss(axes, key, series)
     for key, axes in zip(metrics, panels, strict=False):
@@ -324,6 +328,7 @@ def _draw_lines(axes: Axes, key: str, series: Series, *, factor: int = 1, with_m
         points = sorted(series.get(name, []))
         if not points:
             continue
+
         steps, values = np.array(points).T
         marker = "o" if with_markers or len(points) == 1 else ""  # a single point makes no line
         axes.plot(

@@ -309,6 +309,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     (source_tag, target_tag), _ = views[0]
     if UNKNOWN in (source_tag, target_tag) or len(data.languages) == 1:
         raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
+
     codes = metric_languages([source_tag, target_tag])
     return BitextInputs(
         name=data.name or data_name(data.files),

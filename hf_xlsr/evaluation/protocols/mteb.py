@@ -36,6 +36,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
         task = mteb_task(name, data.languages, hf_subsets=options.get("hf_subsets", ()))
         tasks.append(task)
         revisions[name] = task.metadata.dataset["revision"]
+
     return MtebInputs(
         name=data.name or "",
         split=data.split,

@@ -269,6 +269,7 @@ def _run_classification(encoder: Encoder, inputs: TunedInputs, options: PairClas
             (tune_language,) = tune
         if tune and tune_language not in tune:
             raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
+
         results |= pair_classification(
             encoder,
             rows,

@@ -175,6 +175,7 @@ def search_documents(
                 gains[column_of[document]] = gain
         if gains:
             gains_of[query] = gains
+
     if not gains_of:
         raise XlsrError(
             f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`."
@@ -306,6 +307,7 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
     results = Results()
     for language, rows in by_language(inputs.rows).items():
         queries = {str(row["query_id"]): row["text"] for row in rows}
+
         languages: str | tuple[str, str] = language
         if len(distinct_languages) == 1 and language not in distinct_languages:
             languages = (language, *distinct_languages)

@@ -116,6 +116,7 @@ def senteval(
         features = _features(encoder, task, language, encoding)
         splits = task.splits.values()
         test_rows = task.splits["test"]
+
         if spec.test == "relatedness":
             dev_pearson, tested = relatedness(features, task.gold, *splits, seed=seed, device=torch_device)
             dev = {"pearson": dev_pearson}
@@ -126,6 +127,7 @@ def senteval(
             test = getattr(classification, spec.test)
             outcome = test(*splits)
             accuracies.append(outcome.test)
+
             dev = {"accuracy": outcome.dev}
             tested = {"accuracy": outcome.test}
             if spec.f1:

@@ -199,6 +199,7 @@ def xsr_both_directions(
         split=split,
         **encoding,
     )
+
     backward = xsr(
         encoder,
         targets,

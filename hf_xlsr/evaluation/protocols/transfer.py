@@ -156,6 +156,7 @@ def _transfer(
     for test_language, texts in tests.items():
         features = features_of(classifier.encoder, texts.sides, test_language, **encoding)
         is_right = classifier.predict(features) == texts.labels
+
         languages = (language, test_language)
         results |= measured(name, protocol, languages, split, {count: len(is_right)}, {"accuracy": is_right})
 

@@ -164,6 +164,7 @@ def evaluate_suite(
                 reason = error_line(error) or type(error).__name__
                 failures.append(f"{label}/{name}: {reason}")
                 logger.exception("%s/%s failed", label, name)
+
         print(f"{label}: {runner.account()}", file=sys.stderr)
         merged[label] = _merged(contents)
 
