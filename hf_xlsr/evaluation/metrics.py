@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,7 +43,12 @@ def _metric_classes() -> dict[str, Any]:
     import evaluate
     from datasets import Features, Sequence, Value
 
-    class PairMetric(evaluate.Metric):  # type: ignore[misc]  # the library has no types
+    if TYPE_CHECKING:  # the library has no types
+        Metric = object
+    else:
+        Metric = evaluate.Metric
+
+    class PairMetric(Metric):
         about: str
         feature: Any
 
@@ -79,7 +84,7 @@ def _metric_classes() -> dict[str, Any]:
             mined = [tuple(map(str, pair)) for pair in predictions]
             gold = [tuple(map(str, pair)) for pair in references]
             # The library's columns are of one length, so a batch is one row that holds both lists.
-            super().add_batch(predictions=[mined], references=[gold])
+            evaluate.Metric.add_batch(self, predictions=[mined], references=[gold])
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             mined = set(map(tuple, chain.from_iterable(predictions)))

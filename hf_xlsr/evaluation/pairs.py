@@ -138,7 +138,11 @@ def both_ways(
 
 
 def encode_pairs(
-    encoder: Encoder, sources: Sequence[str], targets: Sequence[str], languages: tuple[str, str], **encoding: Any
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    languages: tuple[str, str],
+    **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of both sides of parallel sentences."""
     if len(sources) != len(targets):
@@ -152,7 +156,7 @@ def embed_sides(
     languages: tuple[str, str],
     *,
     roles: Roles = PAIR_ROLES,
-    **encoding: Any,
+    **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
     vectors = embed_pairs(encoder, sides, languages, roles=roles, **encoding)

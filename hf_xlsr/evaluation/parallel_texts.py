@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.pairs import check_directions
 from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.rows import by_language
@@ -25,7 +26,7 @@ def encode_parallel(
     debias: Debias | Literal["self"] | None,
     *,
     role: str | None = None,
-    **encoding: Any,
+    **encoding: Unpack[EncodingOptions],
 ) -> dict[str, dict[str, np.ndarray]]:
     """Vectors of parallel texts by language, and without language bias; each by its part of the protocol's name."""
     counts = {language: len(rows) for language, rows in texts.items()}

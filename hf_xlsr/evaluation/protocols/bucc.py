@@ -199,7 +199,9 @@ class _Searched(NamedTuple):
     gold: np.ndarray
 
 
-def _search(encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Any) -> _Searched:
+def _search(
+    encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Unpack[EncodingOptions]
+) -> _Searched:
     from hf_xlsr.mining.search.neighbours import neighbours_both_ways
 
     source_row_of = _single_rows(data.sources)
