@@ -43,8 +43,10 @@ def _metric_classes() -> dict[str, Any]:
     import evaluate
     from datasets import Features, Sequence, Value
 
-    if TYPE_CHECKING:  # the library has no types
-        Metric = object
+    if TYPE_CHECKING:
+
+        class Metric:
+            """The library has no types."""
     else:
         Metric = evaluate.Metric
 
