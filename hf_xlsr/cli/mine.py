@@ -156,8 +156,8 @@ def mine(options: MineOptions) -> None:
 
 def _finish_mining(run: "MiningRun", sides: list[Any], mining: "MiningOptions", options: MineOptions) -> None:
     """Chooses the threshold, cleans the pairs, and writes them."""
-    from hf_xlsr.mining.outputs import LINE_COLUMNS, PAIR_COLUMNS, read_labels
-    from hf_xlsr.mining.texts import clean_pairs
+    from hf_xlsr.data.cleaning import Cleaner, build_steps
+    from hf_xlsr.mining.outputs import PAIR_COLUMNS, read_labels
     from hf_xlsr.mining.thresholds import label_curve
 
     languages = mining.languages
@@ -168,28 +168,24 @@ def _finish_mining(run: "MiningRun", sides: list[Any], mining: "MiningOptions", 
         run = replace(run, curve=label_curve(read_labels(options.labels), run.sentences()))
     best = run.chosen(mining, options.precision)
 
+    report = dict(best.report)
     columns = list(PAIR_COLUMNS)
     cleaning_counts: dict[str, Any] = {}
-    for name, line_column, side in zip(("source", "target"), LINE_COLUMNS, sides, strict=True):
-        read = getattr(side, "report", {})
-        best.report[name]["bad_lines"] = read.get("bad_lines", "")
-        cleaning_counts[name] = read
-        if read:
+    for name, side in zip(("source", "target"), sides, strict=True):
+        reading = getattr(side, "report", {})
+        report[name] = {**report[name], "bad_lines": reading.get("bad_lines", "")}
+        cleaning_counts[name] = reading
+        if reading:
             # Rows of a table may be skipped, split or removed: the numbers of its sentences are not those of its rows.
-            columns.remove(line_column)
-    cleaning_counts["pairs"] = {}
+            columns.remove(f"{name}_line")
+
+    source_language, target_language = languages or ("und", "und")
+    cleaner = Cleaner(build_steps(options.steps, [source_language, target_language]))
+    row_languages = {"source_lang": source_language, "target_lang": target_language}
+    report |= options.write(cleaner(row | row_languages for row in best.sentences()), columns, languages)
     if options.steps:
-        best.report["cleaning"] = cleaning_counts
-    cleaned = clean_pairs(best.sentences(), options.steps, languages, cleaning_counts["pairs"])
-    options.finish(
-        run,
-        ({name: row[name] for name in columns} for row in cleaned),
-        run.rows.score,
-        best.report,
-        title=f"{options.source} and {options.target}",
-        columns=columns,
-        languages=languages,
-    )
+        report["cleaning"] = {**cleaning_counts, "pairs": cleaner.counts}
+    options.finish(run, run.rows.score, report, title=f"{options.source} and {options.target}", languages=languages)
 
 
 def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
@@ -278,16 +274,11 @@ def score(options: ScoreOptions) -> None:
         if options.labels:
             run.curve = label_curve(read_labels(options.labels), run.sentences())
             threshold, estimate = run.curve.chosen(threshold, options.precision)
+
         rows = (row for row in run.sentences() if threshold is None or row["score"] >= threshold)
-        options.finish(
-            run,
-            rows,
-            run.scores.score,
-            run.report | {"threshold": threshold, "estimate": estimate, "bad_lines": sources.bad_lines},
-            title=" and ".join(options.pairs),
-            columns=SCORE_COLUMNS,
-            languages=mining.languages,
-        )
+        report = run.report | options.write(rows, SCORE_COLUMNS, mining.languages)
+        report |= {"threshold": threshold, "estimate": estimate, "bad_lines": sources.bad_lines}
+        options.finish(run, run.scores.score, report, title=" and ".join(options.pairs), languages=mining.languages)
 
 
 class _Column:

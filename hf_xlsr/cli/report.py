@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -15,8 +15,6 @@ import typer
 if TYPE_CHECKING:
     from hf_xlsr.mining.pipeline import MiningRun
     from hf_xlsr.mining.scoring import ScoringRun
-
-BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(kw_only=True)
@@ -51,50 +49,46 @@ class OutputOptions:
             print(f"hf-xlsr: interrupted; the same command resumes from {self.folder}.", file=sys.stderr)
             raise typer.Exit(130) from None
 
+    def write(
+        self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], languages: Sequence[str] | None
+    ) -> dict[str, Any]:
+        """Writes some columns of the pairs; returns the number of pairs and the first three, for the report."""
+        from hf_xlsr.mining.outputs import write_pairs
+
+        pairs = ({name: row[name] for name in columns} for row in rows)
+        first_pairs = list(islice(pairs, 3))
+        all_pairs = chain(first_pairs, pairs)
+        count = write_pairs(self.output, all_pairs, columns=columns, format=self.format, languages=languages)
+        return {"pairs": count, "output": self.output, "first": first_pairs}
+
     def finish(
         self,
         run: "MiningRun | ScoringRun",
-        rows: Iterator[dict[str, Any]],
         scores: Any,
         report: Mapping[str, Any],
         *,
         title: str,
-        columns: Sequence[str],
         languages: Sequence[str] | None,
     ) -> None:
-        """Writes the pairs, the skipped lines, and the page with samples of all pairs; prints the report.
+        """Writes the skipped lines, and the page with samples of all pairs; prints the report.
 
         Args:
             run: What was mined or scored.
-            rows: The pairs to write.
             scores: Of all pairs, also of those that are not written.
-            report: Facts of the run by name.
+            report: Facts of the run by name, with those of `write`.
             title: Of the page.
-            columns: Of the file of pairs.
             languages: Source and target.
         """
-        from hf_xlsr.mining.outputs import write_pairs, write_report
+        from hf_xlsr.mining.outputs import write_report
 
-        first_rows = list(islice(rows, 3))
-        count = write_pairs(
-            self.output, chain(first_rows, rows), columns=columns, format=self.format, languages=languages
-        )
-        skipped_lines = self._copy_skipped(report)
         page = f"{self.output}.report.html"
-        threshold = report.get("threshold")
-        write_report(page, run.sentences(), scores, run.curve, threshold, title=title, languages=languages)
+        write_report(
+            page, run.sentences(), scores, run.curve, report.get("threshold"), title=title, languages=languages
+        )
+        summary = {**report, "skipped_lines": self._copy_skipped(report), "page": page}
         if not self.work:
             shutil.rmtree(self.folder)
 
-        summary = {
-            **report,
-            "pairs": count,
-            "skipped_lines": skipped_lines,
-            "output": self.output,
-            "first": first_rows,
-            "page": page,
-            "histogram": histogram(scores, threshold),
-        }
         if self.json:
             print(json.dumps(summary, indent=2, ensure_ascii=False))
         else:
@@ -112,25 +106,6 @@ class OutputOptions:
                 with disk_errors(self.output):
                     shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, files[side])
         return files
-
-
-def histogram(scores: Any, threshold: float | None = None, bars: int = 40) -> str:
-    """The distribution of scores in one line of blocks; a bar in front of the threshold.
-
-    Examples:
-        >>> histogram([1.0, 1.0, 1.1, 1.2], bars=3)
-        '1.000 █▄▄ 1.200'
-    """
-    import numpy as np
-
-    if not len(scores):
-        return ""
-    counts, edges = np.histogram(scores, bars)
-    heights = np.ceil(8 * counts / counts.max()).astype(int)
-    blocks = [BLOCKS[height] for height in heights]
-    if threshold is not None and edges[0] < threshold <= edges[-1]:
-        blocks.insert(int(np.searchsorted(edges[:-1], threshold)), "|")
-    return f"{edges[0]:.3f} {''.join(blocks)} {edges[-1]:.3f}"
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
@@ -170,30 +145,20 @@ def _search_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Heading and text of the lines on the search and its result."""
     recall = ""
     if summary["method"] != "exact":
-        recall = f", recall {summary['recall']:.4f}"
-        if "recall_margin" in summary:
-            recall += f" ± {summary['recall_margin']:.4f}"
-        recall += " on a sample"
+        margin = summary.get("recall_margin", 0.0)
+        recall = f", recall {summary['recall']:.4f} ± {margin:.4f} on a sample"
     yield "search", f"{summary['method']}, k {summary['k']}{recall}"
 
-    if "threshold" in summary:
-        threshold = summary["threshold"]
-        yield "threshold", "none" if threshold is None else f"{threshold:.4f}"
-    estimate = summary.get("estimate")
+    threshold = summary["threshold"]
+    yield "threshold", "none" if threshold is None else f"{threshold:.4f}"
+    estimate = summary["estimate"]
+    for name, low, high in (("precision", "low", "high"), ("recall", "recall_low", "recall_high")):
+        if name in estimate:
+            yield name, f"{100 * estimate[name]:.1f} % ({100 * estimate[low]:.1f}-{100 * estimate[high]:.1f})"
     if estimate:
-        yield "estimate", ", ".join(_estimates(estimate))
         yield "", f"from {estimate['basis']}"
-    yield "histogram", summary["histogram"]
+
     yield "report", summary["page"]
     yield "seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in summary["seconds"].items())
     if summary["reused"]:
         yield "done before", ", ".join(summary["reused"])
-
-
-def _estimates(estimate: Mapping[str, Any]) -> Iterator[str]:
-    """Precision and recall in percent, with their intervals."""
-    bounds = {"precision": ("low", "high"), "recall": ("recall_low", "recall_high")}
-    for name, (low, high) in bounds.items():
-        if name in estimate:
-            value, lowest, highest = (100 * estimate[key] for key in (name, low, high))
-            yield f"{name} {value:.1f} % ({lowest:.1f}-{highest:.1f})"

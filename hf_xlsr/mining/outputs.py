@@ -10,13 +10,14 @@ from hashlib import sha256
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from hf_xlsr.mining.texts import BREAKS
+from hf_xlsr.mining.texts import on_one_line
 from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, require_choice
@@ -26,6 +27,7 @@ PAIR_COLUMNS = ("score", "source", "target", "source_line", "target_line")
 SCORE_COLUMNS = ("score", "cosine", "source", "target")
 TEXT_COLUMNS = ("source", "target")
 LINE_COLUMNS = ("source_line", "target_line")
+LABEL_COLUMNS = ["label", "score", *TEXT_COLUMNS]
 ROWS_AT_ONCE = 1 << 12
 BANDS = 20  # of the scores, shown from best to worst
 SHOWN = 30  # pairs of each band
@@ -95,17 +97,16 @@ def output_format(path: str | Path, format: str | None = None, languages: Sequen
     return kind
 
 
-def _numbers(columns: Sequence[str]) -> list[str]:
-    """The columns of scores."""
+def _score_columns(columns: Sequence[str]) -> list[str]:
     return [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
 
 
 def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
-    numbers = _numbers(columns)
-    yield "\t".join([*numbers, *TEXT_COLUMNS]) + "\n"
+    scores = _score_columns(columns)
+    yield "\t".join([*scores, *TEXT_COLUMNS]) + "\n"
     for row in rows:
-        fields = [f"{row[name]:.6f}" for name in numbers]
-        fields += [BREAKS.sub(" ", row[side]) for side in TEXT_COLUMNS]
+        fields = [f"{row[name]:.6f}" for name in scores]
+        fields += [on_one_line(row[side]) for side in TEXT_COLUMNS]
         yield "\t".join(fields) + "\n"
 
 
@@ -121,12 +122,13 @@ def _tmx(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) 
         f'o-tmf="hf-xlsr" adminlang="en" srclang={quoteattr(languages[0])} datatype="plaintext"/>\n<body>\n'
     )
     for row in rows:
-        props = "".join(f'<prop type="{name}">{row[name]:.6f}</prop>' for name in _numbers(columns))
-        variants = ""
+        unit = ""
+        for name in _score_columns(columns):
+            unit += f'<prop type="{name}">{row[name]:.6f}</prop>'
         for language, side in zip(languages, TEXT_COLUMNS, strict=True):
             text = escape(_NOT_XML.sub(" ", row[side]), {"\r": "&#13;"})
-            variants += f"<tuv xml:lang={quoteattr(language)}><seg>{text}</seg></tuv>"
-        yield f"<tu>{props}{variants}</tu>\n"
+            unit += f"<tuv xml:lang={quoteattr(language)}><seg>{text}</seg></tuv>"
+        yield f"<tu>{unit}</tu>\n"
     yield "</body>\n</tmx>\n"
 
 
@@ -138,8 +140,10 @@ def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str]) -> N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {name: pa.string() for name in TEXT_COLUMNS} | {name: pa.int64() for name in LINE_COLUMNS}
-    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
+    types = dict.fromkeys(columns, pa.float64())
+    types |= dict.fromkeys(TEXT_COLUMNS, pa.string())
+    types |= dict.fromkeys(LINE_COLUMNS, pa.int64())
+    schema = pa.schema([(name, types[name]) for name in columns])
     remaining = iter(rows)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         while batch := list(islice(remaining, ROWS_AT_ONCE)):
@@ -157,46 +161,46 @@ def write_report(
     languages: Sequence[str] | None = None,
 ) -> None:
     """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style."""
-    # Of the pairs from best to worst, some of each band.
-    rng = np.random.default_rng(0)
-    shown = set[int]()
-    for band in np.array_split(np.argsort(-scores, kind="stable"), BANDS):
-        if len(band) > SHOWN:
-            band = rng.choice(band, SHOWN, replace=False)
-        shown.update(band.tolist())
-    pairs = [
-        {"score": float(scores[index]), "source": row["source"], "target": row["target"]}
-        for index, row in enumerate(rows)
-        if index in shown
-    ]
-
-    histogram = {"counts": [0], "edges": [0.0, 1.0]}
-    if len(scores):
-        counts, edges = np.histogram(scores, BARS)
-        histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
+    counts, edges = np.histogram(scores, BARS)
     content = {
         "title": title,
         "languages": languages or ("", ""),
-        "pairs": sorted(pairs, key=lambda pair: -pair["score"]),
-        "histogram": histogram,
+        "pairs": _sample(rows, scores),
+        "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
         "total": len(scores),
         "threshold": threshold,
-        "curve": None if curve is None else curve.values(),
+        "curve": curve and curve.values(),
     }
     data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
 
     page = files("hf_xlsr.mining").joinpath("report.html").read_text("utf-8")
     for kind in ("style", "script"):
         text = page.split(f"<{kind}>")[1].split(f"</{kind}>")[0]
-        digest = base64.b64encode(sha256(text.encode("utf-8")).digest()).decode("ascii")
+        digest = base64.b64encode(sha256(text.encode()).digest()).decode()
         page = page.replace(f"{kind.upper()}-HASH", f"sha256-{digest}")
     write_text(path, page.replace("REPORT-DATA", data))
+
+
+def _sample(rows: Iterable[Row], scores: np.ndarray) -> list[Row]:
+    """Some pairs of each band of scores, from best to worst."""
+    rng = np.random.default_rng(0)
+    indices = set[int]()
+    for band in np.array_split(np.argsort(-scores, kind="stable"), BANDS):
+        if len(band) > SHOWN:
+            band = rng.choice(band, SHOWN, replace=False)
+        indices.update(band.tolist())
+
+    pairs: list[Row] = []
+    for index, row in enumerate(rows):
+        if index in indices:
+            pairs.append({"score": row["score"], "source": row["source"], "target": row["target"]})
+    return sorted(pairs, key=itemgetter("score"), reverse=True)
 
 
 def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
     """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out."""
     lines = Path(path).read_text("utf-8").rstrip("\n").split("\n")  # texts may contain other line breaks of Unicode
-    header, *rows = [line.split("\t") for line in lines]
-    if header != ["label", "score", *TEXT_COLUMNS] or any(len(row) != 4 for row in rows):
-        raise XlsrError(f"{path} must have the columns label, score, source and target of the report page.")
+    rows = [line.split("\t") for line in lines]
+    if rows.pop(0) != LABEL_COLUMNS or not set(map(len, rows)) <= {4}:
+        raise XlsrError(f"{path} must have the columns {', '.join(LABEL_COLUMNS)}, as the report page saves them.")
     return {(source, target): label == "accept" for label, _, source, target in rows if label != "unsure"}

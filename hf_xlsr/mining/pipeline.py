@@ -53,7 +53,9 @@ class MiningRun:
             threshold, estimate = self.curve.chosen(threshold, precision)
 
         rows = self.rows.best(threshold, options.max_pairs)
-        scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
+        scores = None
+        if len(rows):
+            scores = [float(rows.score[-1]), float(rows.score[0])]
         report = {"pairs": len(rows), "threshold": threshold, "scores": scores, "estimate": estimate}
         return replace(self, rows=rows, report=self.report | report)
 
@@ -63,17 +65,17 @@ class MiningRun:
         gold_pairs = set(gold)
         source_held = self.texts[0].holds(source for source, _ in gold_pairs)
         target_held = self.texts[1].holds(target for _, target in gold_pairs)
-
-        right = []
-        first = []
-        not_mined = set(gold_pairs)
-        for row in self.sentences():
-            pair = (row["source"], row["target"])
-            right.append(pair in gold_pairs)
-            first.append(pair in not_mined)  # equal lines can give a pair twice
-            not_mined.discard(pair)
         total = int((source_held & target_held).sum())
-        return gold_curve(np.array(right, bool), np.array(first, bool), total, self.rows.score)
+
+        right = np.zeros(len(self.rows), bool)
+        first = np.zeros(len(self.rows), bool)
+        not_mined = set(gold_pairs)
+        for number, row in enumerate(self.sentences()):
+            pair = (row["source"], row["target"])
+            right[number] = pair in gold_pairs
+            first[number] = pair in not_mined  # equal lines can give a pair twice
+            not_mined.discard(pair)
+        return gold_curve(right, first, total, self.rows.score)
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
@@ -162,11 +164,9 @@ def run_mining(
             report.setdefault(side, {"name": side, "sentences": len(matrix), "lines": len(matrix)})
             unit_vectors[side] = _unit_vectors(job, side, matrix, stores.get(side), report[side]["lines"])
 
-        hidden_numbers = []  # of each side's rows, from 0; below 0 for a sentence of the text
+        hidden_numbers = []
         if hidden.complete:
-            hidden_numbers = [
-                store.lines(np.arange(len(store))) - report[side]["lines"] for side, store in stores.items()
-            ]
+            hidden_numbers = [_hidden_numbers(store, report[side]["lines"]) for side, store in stores.items()]
 
         if job.processes.is_main:
             _mine(job, unit_vectors, [numbers >= 0 for numbers in hidden_numbers])
@@ -177,14 +177,26 @@ def run_mining(
         run = MiningRun(_load_pairs(job, "pairs"), None, report | job.report(), job.processes.is_main)
         if stores:
             run.texts = (stores["source"], stores["target"])
-        if run.texts is not None and hidden.complete and run.is_main:
-            mined = _by_line(_load_pairs(job, "hidden"), run.texts)
-            lines = [report[side]["lines"] for side in SIDES]
-            sentences = [report[side]["sentences"] for side in SIDES]
-            present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
-            run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
+            if hidden.complete and run.is_main:
+                mined = _by_line(_load_pairs(job, "hidden"), run.texts)
+                run.curve = _hidden_curve(hidden, hidden_numbers, mined, run)
         job.processes.barrier()
     return run
+
+
+def _hidden_numbers(store: TextStore, lines: int) -> np.ndarray:
+    """Number of each row's sentence among the hidden ones, from 0; below 0 for a sentence of the text."""
+    return store.lines(np.arange(len(store))) - lines
+
+
+def _hidden_curve(
+    hidden: HiddenPairs, hidden_numbers: Sequence[np.ndarray], mined: MinedBitext, run: MiningRun
+) -> PrecisionCurve:
+    """The curve of a run from the pairs that are mined with hidden sentences."""
+    lines = [run.report[side]["lines"] for side in SIDES]
+    sentences = [run.report[side]["sentences"] for side in SIDES]
+    present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
+    return hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
 
 
 def _save_pairs(job: Job, name: str, mined: MinedBitext) -> None:
@@ -204,9 +216,9 @@ def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any],
     inputs, plan = job.plan()
     for side, matrix in matrices.items():
         digest = array_hash(matrix)
-        file = getattr(matrix, "filename", None)
+        file: Path | None = getattr(matrix, "filename", None)
         # A job with texts is identified by these, whatever their vectors.
-        inputs.setdefault(side, {"name": None if file is None else str(file), "sha256": digest})
+        inputs.setdefault(side, {"name": file and str(file), "sha256": digest})
         plan[f"{side}.vectors"] = {"sha256": digest, "text": inputs[side]["sha256"]}
 
     vectors = [plan[f"{side}.vectors"] for side in SIDES]
@@ -231,28 +243,30 @@ def _unit_vectors(job: Job, side: str, matrix: np.ndarray, store: TextStore | No
 
 def _save_unit_vectors(path: Path, side: str, matrix: np.ndarray, store: TextStore | None) -> None:
     """Writes the vectors of the lines in the store (all if None) with length 1, unless the matrix itself has these."""
-    count = len(matrix) if store is None else len(store)
+    lines = np.arange(len(matrix))
+    if store is not None:
+        lines = store.lines(np.arange(len(store)))
 
-    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start in range(0, count, ROWS_AT_ONCE):
-            rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
-            lines = rows if store is None else store.lines(rows)
-            yield rows, np.asarray(matrix[lines])
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, len(lines), ROWS_AT_ONCE):
+            yield np.asarray(matrix[lines[start : start + ROWS_AT_ONCE]])
 
-    lengths = np.empty(count, np.float32)
-    for rows, block in blocks():
-        lengths[rows] = np.linalg.norm(block.astype(np.float32), axis=1)
+    lengths_of_blocks = [np.empty(0, np.float32)]
+    for block in blocks():
+        lengths_of_blocks.append(np.linalg.norm(block.astype(np.float32), axis=1))
+    lengths = np.concatenate(lengths_of_blocks)
     bad_rows = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
     if len(bad_rows):
-        name = f"row {bad_rows[0]} of {side}" if store is None else store.line_name(bad_rows[0])
+        bad_line = lines[bad_rows[0]]
+        name = f"row {bad_line} of {side}" if store is None else f"line {bad_line + 1} of {store.name}"
         raise XlsrError(f"The vector of {name} must be finite and not only zeros.")
 
     is_unit = (np.abs(lengths - 1) < UNIT_TOLERANCE).all()
-    if is_unit and count == len(matrix):
-        return
-    dtype = matrix.dtype if is_unit else np.float32
-    vectors = (block if is_unit else unit_length(block.astype(np.float64)) for _, block in blocks())
-    save_rows(path, vectors, (count, matrix.shape[1]), dtype)
+    shape = (len(lines), matrix.shape[1])
+    if not is_unit:
+        save_rows(path, (unit_length(block.astype(np.float64)) for block in blocks()), shape, np.float32)
+    elif len(lines) < len(matrix):
+        save_rows(path, blocks(), shape, matrix.dtype)
 
 
 def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.ndarray]) -> None:
@@ -269,6 +283,7 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
 
     with job.timed("neighbours"):
         neighbours = job.search("neighbours", vectors["source"], vectors["target"], together=True)
+        k = job.options.k
         sizes = {
             "source": neighbours.forward_indices.shape[1],
             "target": neighbours.backward_indices.shape[1],
@@ -277,13 +292,13 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
             "method": neighbours.method,
             "recall": neighbours.recall,
             "recall_margin": neighbours.recall_margin,
-            "k": job.options.k,
+            "k": k,
             "neighbours": sizes,
         }
         job["neighbours"].finish(**figures)
     for side, size in sizes.items():
-        if size < job.options.k:
-            logger.warning("k is %d, but %s sentences have only %d neighbours.", job.options.k, side, size)
+        if size < k:
+            logger.warning("k is %d, but %s sentences have only %d neighbours.", k, side, size)
 
     with job.timed("pairs"):
         extraction = job.options.extraction

@@ -100,8 +100,11 @@ def run_scoring(
     encoder: Encoder | str,
 ) -> ScoringRun:
     """`score_bitext` with a report, and with access to the texts as long as the folder exists."""
-    used_pools = {name: pool for name, pool in pools.items() if pool is not None}
-    job = Job(folder, options, {"source": sources, "target": targets, **used_pools}, encoder)
+    texts = {"source": sources, "target": targets}
+    for name, pool in pools.items():
+        if pool is not None:
+            texts[name] = pool
+    job = Job(folder, options, texts, encoder)
     with job.claimed("score", lambda: _plan(job)):
         stores, report = job.read()
         for side in SIDES:
@@ -126,8 +129,8 @@ def run_scoring(
         job.processes.barrier()
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
-    rows = (source_rows, target_rows)
-    return ScoringRun(scores, (stores["source"], stores["target"]), rows, report, job.processes.is_main)
+    sides = (stores["source"], stores["target"])
+    return ScoringRun(scores, sides, (source_rows, target_rows), report, job.processes.is_main)
 
 
 def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -151,13 +154,12 @@ def _neighbour_means(
     source_pool = vectors.get("source_pool", sources)
     target_pool = vectors.get("target_pool", targets)
 
-    of_sources = of_targets = job.search("source.neighbours", sources, target_pool)
-    target_similarities = of_sources.backward_similarities
+    search = job.search("source.neighbours", sources, target_pool)
+    source_means, target_means = search.means()
     if source_pool is not sources or target_pool is not targets:
-        of_targets = job.search("target.neighbours", targets, source_pool)
-        target_similarities = of_targets.forward_similarities
-
-    source_means = of_sources.forward_similarities.mean(axis=1, dtype=np.float64)
-    target_means = target_similarities.mean(axis=1, dtype=np.float64)
-    worse = max(of_sources, of_targets, key=lambda both: (both.method == "ivf", -both.recall))
-    return source_means, target_means, {"method": worse.method, "recall": worse.recall}
+        second_search = job.search("target.neighbours", targets, source_pool)
+        target_means, _ = second_search.means()
+        if (second_search.method, -second_search.recall) > (search.method, -search.recall):
+            search = second_search
+    figures = {"method": search.method, "recall": search.recall, "recall_margin": search.recall_margin}
+    return source_means, target_means, figures

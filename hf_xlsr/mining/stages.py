@@ -9,8 +9,9 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -23,10 +24,10 @@ from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
-from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, find_model, load_encoder
-from hf_xlsr.encoders.stock import max_positions
+from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
+from hf_xlsr.encoders.reading import find_model
+from hf_xlsr.encoders.stock import longest_text
 from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_hash, read_texts
@@ -42,8 +43,9 @@ SHARDS_WANTED = 64  # of each side
 SHARD_BYTES = 1 << 25
 VECTORS = "vectors.npy"
 SHARDS = "shards"
+SHORT = "One sentence."
 # The second is longer than any encoder takes: its vector depends on where it is truncated.
-PROBES = ("One sentence.", "One sentence of many words, " * 200)
+PROBES = (SHORT, "One sentence of many words, " * 200)
 ITEMSIZE = 2  # bytes of a float16
 SETTINGS_FILE = "config_sentence_transformers.json"
 
@@ -62,7 +64,8 @@ class Processes:
             from accelerate.utils import parse_flag_from_env
 
             # On a machine without GPUs, accelerate takes each process for the only one unless `cpu` is set.
-            self._state = PartialState(cpu=not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU"))
+            cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
+            self._state = PartialState(cpu=cpu)
             self.index = self._state.process_index
             self.count = self._state.num_processes
             self.device = str(self._state.device)
@@ -70,6 +73,11 @@ class Processes:
     @property
     def is_main(self) -> bool:
         return self.index == 0
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Number of this process and of all."""
+        return self.index, self.count
 
     def barrier(self) -> None:
         """Waits for all processes. Launchers give up on long waits: only where all arrive within minutes."""
@@ -83,8 +91,12 @@ class LazyEncoder:
     def __init__(
         self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None, vectors: str | None = None
     ) -> None:
-        self.model = encoder if isinstance(encoder, str) else None
-        self._encoder: Any = encoder if self.model is None else None
+        self.model: str | None = None
+        self._encoder: Any = None
+        if isinstance(encoder, str):
+            self.model = encoder
+        else:
+            self._encoder = encoder
         self._device = device
         self._dtype = dtype
         self._vectors = vectors
@@ -112,6 +124,7 @@ class LazyEncoder:
             if file is not None:
                 settings = json.loads(Path(file).read_text("utf-8"))
                 return PromptTable.of(SimpleNamespace(**settings))
+
         return PromptTable.of(self.get())
 
     def identity(self, language: str | None = None, routes: Mapping[str, str] | None = None) -> str:
@@ -124,7 +137,7 @@ class LazyEncoder:
             return self._identity_of_files(self.model)
 
         encoder = self.get()
-        texts = PROBES if truncates_texts(encoder) else PROBES[:1]
+        texts = list(PROBES) if truncates_texts(encoder) else [SHORT]
         # Rounded, as the last digits depend on the number of threads; the sum makes -0 a 0.
         vectors = embed(encoder, texts, language=language, routes=routes).round(2) + 0
         digest = hashlib.sha256(vectors.tobytes())
@@ -140,17 +153,18 @@ class LazyEncoder:
         except XlsrError:
             self.get()  # downloads the model now: a second call, which finds the files, must know their vectors
             digest = content_hash(model)
-        return f"sha256:{digest}" + (f" in {self._dtype}" if self._dtype else "")
+        in_dtype = f" in {self._dtype}" if self._dtype else ""
+        return f"sha256:{digest}{in_dtype}"
 
 
 def truncates_texts(encoder: Any) -> bool:
     """Whether an encoder truncates texts to the positions that it has; some fail on a longer text instead."""
-    modules: Iterable[Any] = encoder.modules() if isinstance(encoder, torch.nn.Module) else ()
-    for module in modules:
-        if hasattr(module, "auto_model"):
-            positions = max_positions(module.auto_model) or math.inf
-            if (module.max_seq_length or 0) > positions:
-                return False
+    if not isinstance(encoder, torch.nn.Module):
+        return True
+    for module in encoder.modules():
+        length = getattr(module, "max_seq_length", None)
+        if length and hasattr(module, "auto_model") and length != longest_text([module.auto_model], length):
+            return False
     return True
 
 
@@ -166,13 +180,12 @@ class VectorFile:
         self.marks = folder / SHARDS
         self.marks.mkdir(parents=True, exist_ok=True)
         self.rows = len(store)
-        shard_rows = min(LARGEST_SHARD, max(SMALLEST_SHARD, -(-self.rows // SHARDS_WANTED)))
-        self.shards = store.shards(shard_rows, SHARD_BYTES)
+        shard_rows = max(SMALLEST_SHARD, math.ceil(self.rows / SHARDS_WANTED))
+        self.shards = store.shards(min(shard_rows, LARGEST_SHARD), SHARD_BYTES)
 
     def missing(self) -> set[int]:
         """Numbers of the ranges that are not written yet."""
-        done = set(os.listdir(self.marks))
-        return {number for number in range(len(self.shards)) if str(number) not in done}
+        return set(range(len(self.shards))) - set(map(int, os.listdir(self.marks)))
 
     def write(self, number: int, vectors: np.ndarray) -> None:
         """Writes one range and marks it."""
@@ -180,18 +193,21 @@ class VectorFile:
         width = vectors.shape[1]
         header = npy_header((self.rows, width), np.float16)
 
-        with disk_errors(self.path), open(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-            file.write(header)  # the same as other processes write
-            file.seek(len(header) + ITEMSIZE * start * width)
-            file.write(vectors.astype(np.float16).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+        with disk_errors(self.path):
+            self.path.touch()
+            with self.path.open("r+b") as file:
+                file.write(header)  # the same as other processes write
+                file.seek(len(header) + ITEMSIZE * start * width)
+                file.write(vectors.astype(np.float16).tobytes())
+                file.flush()
+                os.fsync(file.fileno())
 
         (self.marks / str(number)).touch()
 
     def open(self) -> np.ndarray:
         """The matrix, `(rows, width)`, memory-mapped; only when no range is missing."""
-        return np.load(self.path, mmap_mode="r")
+        vectors: np.ndarray = np.load(self.path, mmap_mode="r")
+        return vectors
 
 
 class Side(NamedTuple):
@@ -217,15 +233,20 @@ def encode_shards(
     length. A vector depends on its shard, not on the number of processes.
     """
     # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
-    shards = [(side, shard) for side in sides for shard in range(len(side.file.shards))]
     index, processes = process
-    missing = {side.file: side.file.missing() for side in sides}
-    todo = [(side, shard) for side, shard in shards[index::processes] if shard in missing[side.file]]
+    number = 0
+    todo = []
+    for side in sides:
+        missing = side.file.missing()
+        for shard in range(len(side.file.shards)):
+            if number % processes == index and shard in missing:
+                todo.append((side, shard))
+            number += 1
 
     for side, shard in tqdm(todo, "encoding", unit=" shards", disable=not (show_progress_bar and todo)):
         texts = side.store.texts(np.arange(*side.file.shards[shard]))
-        order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
-        by_length = [texts[number] for number in order]
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        by_length = [texts[row] for row in order]
         vectors = embed(encoder.get(), by_length, language=side.language, role=side.role, **encoding)
         side.file.write(shard, vectors[np.argsort(order)])
 
@@ -263,9 +284,8 @@ class Job:
 
     def language(self, side: str) -> str | None:
         """The language of a side; None if it is not given."""
-        if self.options.languages is None:
-            return None
-        return self.options.languages[SIDES.index(self.role(side))]
+        source, target = self.options.languages or (None, None)
+        return source if self.role(side) == "source" else target
 
     @staticmethod
     def role(side: str) -> str:
@@ -283,32 +303,35 @@ class Job:
         """The inputs with their hashes, and the settings of each stage, which include those of the stages before it."""
         inputs: dict[str, Any] = {}
         plan: dict[str, Any] = {}
-        identities: dict[str | None, str] = {}
-        prompts = self.encoder.prompts().given(self.options.prompt) if self.encoder else PromptTable()
-
         for side, sentences in self.texts.items():
             file = file_of(sentences)
             digest = input_hash(sentences)
-            inputs[side] = {"name": os.path.abspath(file) if file else None, "sha256": digest}
+            inputs[side] = {"name": file and os.path.abspath(file), "sha256": digest}
             text = {"sha256": digest, "duplicates": self.duplicates}
             if self.hidden.get(side):
                 text["hidden"] = input_hash(self.hidden[side])
             plan[f"{side}.text"] = text
 
-            if self.encoder is not None:
-                language = self.language(side)
-                # A model given by name is identified by its files, hashed once; an object may route by language.
-                routed_language = language if self.encoder.model is None else None
-                if routed_language not in identities:
-                    identities[routed_language] = self.encoder.identity(routed_language, self.options.routes)
-                plan[f"{side}.vectors"] = {
-                    "text": text,
-                    "encoder": identities[routed_language],
-                    "prompt": prompts.text(role=self.role(side), language=language),
-                    "language": language,
-                    "routes": dict(self.options.routes or {}),
-                }
+        if self.encoder is not None:
+            for side, settings in self._encodings(self.encoder).items():
+                plan[f"{side}.vectors"] = {"text": plan[f"{side}.text"], **settings}
         return inputs, plan
+
+    def _encodings(self, encoder: LazyEncoder) -> dict[str, dict[str, Any]]:
+        """What the vectors of each side depend on besides its text."""
+        prompts = encoder.prompts().given(self.options.prompt)
+        # A model given by name is identified by its files; an object may route by language.
+        identity = cache(lambda language: encoder.identity(language, self.options.routes))
+        encodings = {}
+        for side in self.texts:
+            language = self.language(side)
+            encodings[side] = {
+                "encoder": identity(language if encoder.model is None else None),
+                "prompt": prompts.text(role=self.role(side), language=language),
+                "language": language,
+                "routes": dict(self.options.routes or {}),
+            }
+        return encodings
 
     @contextmanager
     def claimed(self, kind: str, plan: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[None]:
@@ -325,10 +348,7 @@ class Job:
             name = file_of(sentences) or side
             folder = self.folder(f"{side}.text")
             stage = self[f"{side}.text"]
-            counts = stage.result if self.processes.is_main else stage.wait()
-            if counts is not None:
-                self.reused.append(f"{side}.text")
-            else:
+            if stage.result is None and self.processes.is_main:
                 with self.timed("read"):
                     counts = read_texts(
                         sentences,
@@ -340,6 +360,9 @@ class Job:
                         show_progress_bar=self.show_progress_bar,
                     )
                     stage.finish(**counts)
+            else:
+                counts = stage.wait()
+                self.reused.append(f"{side}.text")
 
             if counts["skipped"] and self.processes.is_main:
                 logger.warning("%s: skipped lines: %s.", name, counted(counts["skipped"]))
@@ -352,35 +375,30 @@ class Job:
         if self.encoder is None:
             return {}
         sides = {}
-        waiting = []
-        for side, store in stores.items():
-            name = f"{side}.vectors"
-            file = VectorFile(self.folder(name), store)
-            sides[side] = Side(store, file, self.language(side), self.role(side))
-            if file.missing():
-                waiting.append(name)
-            else:
-                self.reused.append(name)
+        for name, store in stores.items():
+            file = VectorFile(self.folder(f"{name}.vectors"), store)
+            sides[name] = Side(store, file, self.language(name), self.role(name))
+            if not file.missing():
+                self.reused.append(f"{name}.vectors")
 
         with self.timed("encode"):
             encode_shards(
                 list(sides.values()),
                 self.encoder,
                 self.options.encoding,
-                process=(self.processes.index, self.processes.count),
+                process=self.processes.share,
                 show_progress_bar=self.show_progress_bar,
             )
             self.encoder.release()
             while any(side.file.missing() for side in sides.values()):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
 
-        if self.processes.is_main:
-            for name in waiting:
-                self[name].finish()
-
-        vectors = {name: side.file.open() for name, side in sides.items()}
-        for matrix in vectors.values():
-            check_widths(vectors["source"], matrix)
+        vectors = {}
+        for name, side in sides.items():
+            vectors[name] = side.file.open()
+            check_widths(vectors["source"], vectors[name])
+            if self.processes.is_main:
+                self[f"{name}.vectors"].finish()
         return vectors
 
     def search(self, name: str, source: np.ndarray, target: np.ndarray, together: bool = False) -> BothWays:
@@ -397,7 +415,7 @@ class Job:
             target,
             memory=self.memory,
             device=self.options.device or device,
-            process=(self.processes.index, self.processes.count) if together else (0, 1),
+            process=self.processes.share if together else (0, 1),
             folder=self.folder(name),
             show_progress_bar=self.show_progress_bar,
             **self.options.search,

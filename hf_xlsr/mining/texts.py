@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import struct
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm import tqdm
 
-from hf_xlsr.data.cleaning import Cleaner, build_steps, build_text_steps
+from hf_xlsr.data.cleaning import Cleaner, build_text_steps
 from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
@@ -37,7 +38,7 @@ ROWS_AT_ONCE = 1 << 16
 PAIRS_AT_ONCE = 1 << 12
 BYTES_PER_HASH = 96  # memory for finding equal hashes
 SMALLEST_MEMORY = 1 << 24  # that is used for it
-BREAKS = re.compile("[\t\n\r]+")  # a space in files of pairs
+
 
 # A file, or texts that can be iterated more than once.
 Sentences = str | os.PathLike[str] | Iterable[str]
@@ -73,7 +74,8 @@ def read_texts(
     Returns `lines`, `skipped` (count by reason), `duplicates` (lines that do not count) and `sentences`.
     """
     spans = folder / "spans.tmp"
-    lines = end = 0
+    lines = 0
+    end = 0
     with disk_errors(folder), ExitStack() as stack:
         quarantine = stack.enter_context(Quarantine(folder / SKIPPED))
         texts_file = stack.enter_context((folder / TEXTS).open("wb"))
@@ -96,10 +98,10 @@ def read_texts(
             hashes_file.write(HASH.pack(hash64(text)))
 
     is_sentence = _sentence_lines(folder / HASHES, duplicates, memory)
-    if not is_sentence.any():
-        reason = f"all {lines:,} lines were left out ({counted(quarantine.counts)})" if lines else "it is empty"
-        raise XlsrError(f"{name} has no sentences: {reason}.")
-    save_rows(folder / ROWS, _rows(spans, is_sentence), (int(is_sentence.sum()), 3), np.int64)
+    rows = int(is_sentence.sum())
+    if not rows:
+        raise XlsrError(f"{name} has no sentences: it is empty, or all lines are skipped, see {folder / SKIPPED}.")
+    save_rows(folder / ROWS, _rows(spans, is_sentence), (rows, 3), np.int64)
     spans.unlink()
 
     usable = len(is_sentence) - len(hidden)  # lines that were not skipped
@@ -115,6 +117,11 @@ def read_texts(
 def counted(skipped: Mapping[str, int]) -> str:
     """Reasons for which lines were skipped, with their numbers."""
     return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+
+
+def on_one_line(text: str) -> str:
+    """A sentence as files of pairs hold it, without tabs and line breaks."""
+    return re.sub("[\t\n\r]+", " ", text)
 
 
 def _to_bytes(text: str) -> bytes:
@@ -141,7 +148,7 @@ def _sentence_lines(hashes: Path, duplicates: str, memory: int | None) -> np.nda
 
     classes = 1
     if memory is not None:
-        classes = -(-total * BYTES_PER_HASH // max(SMALLEST_MEMORY, memory))
+        classes = math.ceil(total * BYTES_PER_HASH / max(SMALLEST_MEMORY, memory))
     for residue in range(classes):
         class_hashes = []
         class_lines = []
@@ -162,10 +169,12 @@ def _rows(spans: Path, is_sentence: np.ndarray) -> Iterator[np.ndarray]:
     """`start`, `stop` (bytes) and `line` (from 0) of each row, block by block: `(rows, 3)`, int64."""
     previous_end = 0
     for start in range(0, len(is_sentence), ROWS_AT_ONCE):
-        ends, lines = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=16 * start).reshape(-1, 2).T
-        rows = np.stack([np.append(previous_end, ends[:-1]), ends, lines], axis=1)
+        numbers = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=SPAN.size * start)
+        ends, lines = numbers.reshape(-1, 2).T
+        starts = np.append(previous_end, ends[:-1])
+        rows = np.stack([starts, ends, lines], axis=1)
         yield rows[is_sentence[start : start + ROWS_AT_ONCE]]
-        previous_end = int(ends[-1])
+        previous_end = ends[-1]
 
 
 class TextStore:
@@ -175,21 +184,22 @@ class TextStore:
         self.folder = folder
         self.name = name
         self._rows = np.load(folder / ROWS, mmap_mode="r")
-        self._file: BinaryIO = (folder / TEXTS).open("rb")
-        if len(self._rows) and (folder / TEXTS).stat().st_size < self._rows[-1, 1]:  # else other texts would be paired
-            raise XlsrError(f"'{folder / TEXTS}' is shorter than written; remove the folder '{folder.parent}'.")
+        file = folder / TEXTS
+        self._file: BinaryIO = file.open("rb")
+        if file.stat().st_size < self._rows[-1, 1]:  # other texts would be paired
+            raise XlsrError(f"'{file}' is shorter than written; remove the folder '{folder.parent}'.")
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def texts(self, rows: np.ndarray) -> list[str]:
         """The sentences of some rows, in the order of the rows."""
-        spans = self._rows[rows, :2]
-        texts = [""] * len(spans)
-        for number in np.argsort(spans[:, 0], kind="stable").tolist():  # forwards through the file
-            start, stop = spans[number].tolist()
-            self._file.seek(start)
-            texts[number] = self._file.read(stop - start).decode("utf-8")
+        starts, stops = self._rows[rows, :2].T
+        sizes = stops - starts
+        texts = [""] * len(starts)
+        for number in np.argsort(starts, kind="stable"):  # forwards through the file
+            self._file.seek(starts[number])
+            texts[number] = self._file.read(sizes[number]).decode("utf-8")
         return texts
 
     def holds(self, texts: Iterable[str]) -> np.ndarray:
@@ -206,10 +216,6 @@ class TextStore:
     def lines(self, rows: np.ndarray) -> np.ndarray:
         """Line of each row in the file, from 0; int64."""
         return np.array(self._rows[rows, 2])
-
-    def line_name(self, row: int) -> str:
-        """Where a row stands in the file, for messages."""
-        return f"line {self._rows[row, 2] + 1} of {self.name}"
 
     def shards(self, rows: int, size: int) -> list[tuple[int, int]]:
         """Ranges of consecutive rows, each of at most `rows` rows and, if it has more than one, `size` bytes."""
@@ -228,13 +234,14 @@ def pair_rows(
     stores: Sequence[TextStore], rows: Sequence[np.ndarray], **columns: np.ndarray
 ) -> Iterator[dict[str, Any]]:
     """Pairs with their texts and other columns, for `write_pairs`."""
+    names = [*columns, "source", "target"]
     for start in range(0, len(rows[0]), PAIRS_AT_ONCE):
         chunk = slice(start, start + PAIRS_AT_ONCE)
-        values_by_name = {name: values[chunk].tolist() for name, values in columns.items()}
-        values_by_name["source"] = stores[0].texts(rows[0][chunk])
-        values_by_name["target"] = stores[1].texts(rows[1][chunk])
-        for pair in zip(*values_by_name.values(), strict=True):
-            yield dict(zip(values_by_name, pair, strict=True))
+        lists: list[list[Any]] = [values[chunk].tolist() for values in columns.values()]
+        for store, side_rows in zip(stores, rows, strict=True):
+            lists.append(store.texts(side_rows[chunk]))
+        for pair in zip(*lists, strict=True):
+            yield dict(zip(names, pair, strict=True))
 
 
 def is_plain(path: str) -> bool:
@@ -250,7 +257,7 @@ def is_plain(path: str) -> bool:
 class SourceTexts:
     """The sentences of a source (as in a recipe), read anew in each iteration; `report` is of the last one.
 
-    Cleaning steps that compare two sides are ignored here, see `clean_pairs`.
+    Cleaning steps that compare two sides are ignored here.
     """
 
     source: str | Mapping[str, Any]
@@ -277,13 +284,3 @@ def _split_rows(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         for sentence in split_sentences(row["text"], row["lang"]):
             yield {**row, "text": sentence}
-
-
-def clean_pairs(
-    rows: Iterator[dict[str, Any]], cleaning: Sequence[Any], languages: Sequence[str] | None, counts: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """Mined pairs that steps such as `ratio` and `length` keep; `counts` gets the rows in and out of each."""
-    source, target = languages or ("und", "und")
-    cleaner = Cleaner(build_steps(cleaning, [source, target]))
-    yield from cleaner({**row, "source_lang": source, "target_lang": target} for row in rows)
-    counts |= cleaner.counts

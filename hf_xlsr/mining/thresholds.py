@@ -11,13 +11,14 @@ import numpy as np
 from scipy.stats import binomtest
 
 from hf_xlsr.mining.search.extraction import MinedBitext
-from hf_xlsr.mining.texts import BREAKS
+from hf_xlsr.mining.texts import on_one_line
 from hf_xlsr.utils.errors import XlsrError
 
 BANDS = 40  # of the scores, each with as many mined pairs
 POINTS = 200  # of a curve
 RESAMPLES = 200
 FEWEST = 20  # known pairs, gold pairs or labels
+Counts = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class PrecisionCurve:
     @property
     def f1(self) -> np.ndarray:
         assert self.recall is not None, "labels give no recall"
-        return 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
+        f1: np.ndarray = 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
+        return f1
 
     def choose(self, precision: float | None = None) -> int:
         """Index of the threshold with the best F1 or, given a precision, of the lowest threshold that reaches it."""
@@ -48,6 +50,7 @@ class PrecisionCurve:
             if self.recall is None:
                 raise XlsrError("Labels give no recall, so no best F1. Set the `precision` you want (--precision).")
             return int(self.f1.argmax())
+
         reached = np.flatnonzero(self.precision >= precision)
         if not len(reached):
             best = self.precision.max()
@@ -61,17 +64,20 @@ class PrecisionCurve:
             threshold = float(self.threshold[index])
         else:
             # The lowest score of at least the threshold.
-            index = min(int(np.searchsorted(self.threshold, threshold)), len(self.threshold) - 1)
-        return threshold, {**self.at(index), "basis": self.basis}
+            index = int(np.searchsorted(self.threshold[:-1], threshold))
+        return threshold, self.at(index) | {"basis": self.basis}
 
-    def at(self, index: int) -> dict[str, float]:
+    def at(self, index: int) -> dict[str, Any]:
         """All figures at one threshold."""
-        return {name: float(values[index]) for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        return {name: values[index] for name, values in self.values().items() if isinstance(values, list)}
 
     def values(self) -> dict[str, Any]:
         """The curve as plain values, for JSON."""
-        lists = {name: values.tolist() for name, values in vars(self).items() if isinstance(values, np.ndarray)}
-        return {**vars(self), **lists}
+        values = dict(vars(self))
+        for name, array in values.items():
+            if isinstance(array, np.ndarray):
+                values[name] = array.tolist()
+        return values
 
 
 @dataclass(frozen=True)
@@ -144,18 +150,18 @@ def hidden_curve(
     source = mined.source - lines[0]
     target = mined.target - lines[1]
     scores = mined.score[(source < 0) & (target < 0)]
+
     complete = [number for number in present[0] & present[1] if number < hidden.complete]
     alone = sum(number >= hidden.complete for number in chain(*present))
-    usable = min(len(complete), alone) if len(scores) and len(kept_scores) else 0
+    usable = 0
+    if len(scores) and len(kept_scores):
+        usable = min(len(complete), alone)
     require_enough("known", "mined pairs that are not in the texts themselves", usable)
 
     # Scores that tell of `F_1`, `F_2` and `F_0`, and how many hidden pairs or sentences each kind comes from. A false
     # pair of two sentences with translations counts for both.
-    is_complete = np.zeros(max(len(hidden.source), len(hidden.target)), bool)
-    is_complete[complete] = True
-    source_translated, target_translated = (
-        (numbers >= 0) & is_complete[np.maximum(numbers, 0)] for numbers in (source, target)
-    )
+    source_translated = np.isin(source, complete)
+    target_translated = np.isin(target, complete)
     hit = source_translated & (source == target)
     wrong_ends = np.where(hit, 0, np.add(source_translated, target_translated, dtype=int))
     false = (source >= hidden.complete) | (target >= hidden.complete)
@@ -172,7 +178,7 @@ def hidden_curve(
     low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
 
     basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
-    recall = _share(_at_least(kinds[0], grid), np.full(len(grid), len(complete)))
+    recall = _share(_at_least(mined.score[hit], grid), len(complete))
     return PrecisionCurve(grid, _at_least(kept_scores, grid), basis, mixture.precision(kinds), low, high, *recall)
 
 
@@ -186,7 +192,8 @@ class _Mixture:
     def __init__(self, scores: np.ndarray, grid: np.ndarray, sizes: Sequence[int], sentences: Sequence[int]) -> None:
         self.grid = grid
         self.sizes = sizes
-        self.edges = np.unique(np.quantile(scores, np.linspace(0, 1, min(BANDS, len(scores)) + 1)))
+        bands = min(BANDS, len(scores))
+        self.edges = np.unique(np.quantile(scores, np.linspace(0, 1, bands + 1)))
         self.observed = _histogram(scores, self.edges)
         self.weight = 1 / np.sqrt(self.observed + 1)  # of a count that varies as Poisson's
         self.most_pairs = min(sentences)
@@ -198,17 +205,17 @@ class _Mixture:
         true, wrong, noise = self._rates(_histogram, kinds, self.edges)
         slope = (true + wrong - noise) * self.weight
         rest = (self.observed - self.half * noise) * self.weight
-        pairs = float(np.clip(slope @ rest / max(slope @ slope, 1e-12), 0, self.most_pairs))  # M
+        best_fit = slope @ rest / max(slope @ slope, 1e-12)
+        pairs = float(np.clip(best_fit, 0, self.most_pairs))  # M
 
         true, wrong, noise = self._rates(_at_least, kinds, self.grid)
         total = pairs * (true + wrong) + (self.half - pairs) * noise
         precision = pairs * true / np.maximum(total, 1e-12)
         # Above the best hidden score, the precision of the last point below it.
-        return precision[np.maximum.accumulate(np.where(total > 0, np.arange(len(total)), 0))]
+        points = np.where(total > 0, np.arange(len(total)), 0)
+        return np.take(precision, np.maximum.accumulate(points))
 
-    def _rates(
-        self, count: Callable[..., np.ndarray], kinds: Sequence[np.ndarray], points: np.ndarray
-    ) -> list[np.ndarray]:
+    def _rates(self, count: Counts, kinds: Sequence[np.ndarray], points: np.ndarray) -> list[np.ndarray]:
         """Scores of each kind at the points, for one hidden pair or sentence."""
         return [count(scores, points) / size for scores, size in zip(kinds, self.sizes, strict=True)]
 
@@ -220,9 +227,10 @@ def _redrawn(kind_scores: np.ndarray, scores: np.ndarray, rng: np.random.Generat
     """
     expected = len(kind_scores) + 0.5
     count = rng.poisson(expected)
-    pseudo = rng.random(count) < 0.5 / expected
+    is_pseudo = rng.random(count) < 0.5 / expected
     pseudo_scores = rng.choice(scores, count)
-    return np.where(pseudo, pseudo_scores, rng.choice(kind_scores if len(kind_scores) else scores, count))
+    real_scores = rng.choice(kind_scores if len(kind_scores) else scores, count)
+    return np.where(is_pseudo, pseudo_scores, real_scores)
 
 
 def require_enough(name: str, what: str, count: int, fewest: int = FEWEST) -> None:
@@ -239,14 +247,16 @@ def gold_curve(right: np.ndarray, first: np.ndarray, total: int, scores: np.ndar
     grid = _grid(scores)
     pairs = _at_least(scores, grid)
     precision = _share(_at_least(scores[right], grid), pairs)
-    recall = _share(_at_least(scores[first], grid), np.full(len(grid), total))
+    recall = _share(_at_least(scores[first], grid), total)
     return PrecisionCurve(grid, pairs, f"{total:,} gold pairs", *precision, *recall)
 
 
-def _share(counts: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _share(counts: np.ndarray, totals: np.ndarray | int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Shares, and both ends of their 95 % intervals (Wilson)."""
-    pairs = zip(np.minimum(counts, totals).astype(int).tolist(), totals.astype(int).tolist(), strict=True)
-    low, high = np.array([binomtest(*pair).proportion_ci(method="wilson") for pair in pairs]).T
+    intervals = []
+    for count, total in np.broadcast(counts, totals):
+        intervals.append(binomtest(int(count), int(total)).proportion_ci(method="wilson"))
+    low, high = np.array(intervals).T
     return counts / totals, low, high
 
 
@@ -261,7 +271,7 @@ def label_curve(
     all_scores = []
     labelled_pairs = []
     for row in rows:
-        pair = (BREAKS.sub(" ", row["source"]), BREAKS.sub(" ", row["target"]))
+        pair = (on_one_line(row["source"]), on_one_line(row["target"]))
         all_scores.append(row["score"])
         if pair in labels:
             labelled_pairs.append((row["score"], labels[pair]))
@@ -269,9 +279,7 @@ def label_curve(
     # Labels of other pairs would count only those that both have, which are mostly right.
     missing = len(labels) - len(labelled_pairs)
     if missing > len(labels) // 10:
-        raise XlsrError(
-            f"{missing} of {len(labels)} labels are of other pairs. Save the labels from this run's report."
-        )
+        raise XlsrError(f"{missing} labels are of other pairs. Save the labels from this run's report.")
     require_enough("labels", "pairs that are accepted or rejected", len(labelled_pairs))
 
     scores = np.array(all_scores)
@@ -279,8 +287,9 @@ def label_curve(
     pairs = _at_least(scores, grid)
     labelled_scores, accepted = np.array(labelled_pairs, float).T
     center = labelled_scores.mean()
-    scale = max(float(labelled_scores.std()), 1e-9)
-    features = (np.sort(scores)[::-1, None] - center) / scale  # of all pairs, best first
+    scale = max(labelled_scores.std(), 1e-9)
+    best_first = np.sort(scores)[::-1]
+    features = (best_first[:, None] - center) / scale
     labelled_features = (labelled_scores[:, None] - center) / scale
 
     last_pair = pairs.astype(int) - 1  # at or above each threshold
@@ -289,7 +298,8 @@ def label_curve(
     resampled = []
     for _ in range(RESAMPLES):
         drawn = rng.integers(0, count, count)
-        resampled.append(_mean_chances(features, labelled_features[drawn], accepted[drawn], rng)[last_pair])
+        chances = _mean_chances(features, labelled_features[drawn], accepted[drawn], rng)
+        resampled.append(chances[last_pair])
     low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
 
     precision = _mean_chances(features, labelled_features, accepted)[last_pair]
@@ -311,9 +321,10 @@ def _mean_chances(
     if 0 < positive < count:
         model = LogisticRegression(C=10.0).fit(labelled_features, accepted)
         chances = model.predict_proba(features)[:, 1]
+    elif rng is not None:
+        chances = np.full(len(features), rng.beta(positive + 0.5, count - positive + 0.5))
     else:
-        chance = rng.beta(positive + 0.5, count - positive + 0.5) if rng else (positive + 1) / (count + 2)
-        chances = np.full(len(features), chance)
+        chances = np.full(len(features), (positive + 1) / (count + 2))
     return np.cumsum(chances) / np.arange(1, len(chances) + 1)
 
 
@@ -324,11 +335,12 @@ def _grid(scores: np.ndarray) -> np.ndarray:
 
 def _histogram(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Counts between the edges; what lies outside goes to the ends."""
-    bands = max(len(edges) - 1, 1)
-    band = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, bands - 1)
-    return np.bincount(band, minlength=bands).astype(np.float64)
+    inner_edges = edges[1:-1]
+    bands = np.searchsorted(inner_edges, scores, side="right")
+    return np.bincount(bands, minlength=len(inner_edges) + 1).astype(np.float64)
 
 
 def _at_least(scores: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Number of scores of at least each point, float64."""
-    return (len(scores) - np.searchsorted(np.sort(scores), grid, side="left")).astype(np.float64)
+    below = np.searchsorted(np.sort(scores), grid)
+    return (len(scores) - below).astype(np.float64)

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,16 @@ class Stage:
     @property
     def state(self) -> dict[str, Any]:
         """What was stored; empty at first."""
-        return self._state if self.path is None else _read_json(self.path / STAGE)
+        if self.path is not None:
+            return _read_json(self.path / STAGE)
+        return self._state
 
     def update(self, **entries: Any) -> None:
         """Stores entries of the state beside the others."""
-        state = {**self.state, **entries}
-        if self.path is None:
-            self._state = state
-        else:
+        self._state = self.state | entries
+        if self.path is not None:
             self.path.mkdir(parents=True, exist_ok=True)
-            _write_json(self.path / STAGE, state)
+            _write_json(self.path / STAGE, self._state)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -59,17 +59,16 @@ class Stage:
 
     def wait(self, name: str = "result") -> Any:
         """Waits until another process has finished the stage, or has stored another entry; returns what it stored."""
-        value = self.state.get(name)
-        while value is None:
+        while self.state.get(name) is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
-            value = self.state.get(name)
-        return value
+        return self.state[name]
 
     def restart(self, settings: Any) -> None:
         """Removes all files of the stage; it is then unfinished, for these settings."""
         assert self.path is not None
-        (self.path / STAGE).unlink(missing_ok=True)  # first: a stage that is half removed must not count as finished
         if self.path.exists():
+            # First: a stage that is half removed must not count as finished.
+            (self.path / STAGE).unlink(missing_ok=True)
             shutil.rmtree(self.path)
         self.update(settings=settings)
 
@@ -80,7 +79,8 @@ class Stage:
         path = self.path / f"{name}.npy"
         if not path.exists():
             _create_array(path, shape, dtype)
-        return np.load(path, mmap_mode="r+")
+        array: np.ndarray = np.load(path, mmap_mode="r+")
+        return array
 
     def clear(self, keep: Collection[str]) -> None:
         """Removes all arrays in the folder but some, and all folders."""
@@ -113,11 +113,11 @@ class WorkFolder:
         A job none of whose finished stages would be lost is replaced.
         """
         job = self.path / JOB
-        is_usable = job.is_file() or (self.path.is_dir() and not {path.name for path in self.path.iterdir()} - {LOCK})
-        if self.path.exists() and not is_usable:
-            raise XlsrError(f"Work folder {self.path} holds other files. Choose another folder.")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        if not job.is_file() and set(os.listdir(self.path)) - {LOCK}:
+            raise XlsrError(f"Work folder {self.path} holds other files. Choose another folder.")
+
         try:
             lock = FileLock(self.path / LOCK).acquire(timeout=0)
         except Timeout:
@@ -139,18 +139,18 @@ class WorkFolder:
         """Refuses to remove finished stages of another job; a changed file is the same job."""
         old = _read_json(self.path / JOB)
         same_kind = old.get("kind") == kind
-        finished = {name for name in self._names() if self.stage(name).result is not None}
+        finished = [name for name in self._names() if self.stage(name).result is not None]
         if not finished or (same_kind and all(self._is_of(name, plan.get(name)) for name in finished)):
             return
 
         for side, new_input in inputs.items():
-            old_input = old.get("inputs", {}).get(side, {})
-            same_file = new_input["name"] is not None and old_input.get("name") == new_input["name"]
-            same_content = old_input.get("sha256") == new_input["sha256"]
+            old_input = old["inputs"].get(side, {})
+            same_file = new_input["name"] is not None and new_input["name"] == old_input.get("name")
+            same_content = new_input["sha256"] == old_input.get("sha256")
             if not same_kind or not (same_file or same_content):
                 raise XlsrError(
-                    f"Work folder {self.path} holds another job, with {old_input.get('name') or 'other sentences'} as "
-                    f"{side}. Choose another folder (--work), or remove that one."
+                    f"Work folder {self.path} holds another job, with other sentences as {side}. Choose another folder "
+                    "(--work), or remove that one."
                 )
 
     def _names(self) -> set[str]:
@@ -181,12 +181,12 @@ def _create_array(path: Path, shape: tuple[int, ...], dtype: type) -> None:
     """Writes a `.npy` file of zeros, and moves it into place when all its blocks are allocated."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with disk_errors(path), atomic_write(path) as partial:
-        np.lib.format.open_memmap(partial, "w+", dtype, shape)
-        if hasattr(os, "posix_fallocate"):
-            # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
-            with partial.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
+        with atomic_write(path) as partial:
+            np.lib.format.open_memmap(partial, "w+", dtype, shape)
+            if hasattr(os, "posix_fallocate"):
+                # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
+                with partial.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
@@ -224,8 +224,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The content; empty if the file is missing or unreadable."""
-    try:
+    content: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return content

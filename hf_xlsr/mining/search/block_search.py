@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,9 +43,14 @@ class Neighbours(NamedTuple):
         """Room for the neighbours of that many rows."""
         return cls(np.empty((rows, k), np.float32), np.empty((rows, k), np.int64))
 
-    def store(self, rows: np.ndarray | slice, neighbours: Iterable[np.ndarray]) -> None:
+    def of(self, rows: np.ndarray) -> Neighbours:
+        """The neighbours of some rows."""
+        return Neighbours(self.similarities[rows], self.indices[rows])
+
+    def store(self, rows: np.ndarray | slice, neighbours: Neighbours) -> None:
         """Writes the neighbours of some rows."""
-        self.similarities[rows], self.indices[rows] = neighbours
+        self.similarities[rows] = neighbours.similarities
+        self.indices[rows] = neighbours.indices
 
 
 def choose_sizes(
@@ -86,7 +91,8 @@ def choose_sizes(
     needed = 0
     for block, tile in SIZES[method]:
         height = min(block, largest)
-        blocks = width * (itemsize * height + 16 * tile) + 16 * height * listed + 5 * tile * tile + 512 * tile * listed
+        blocks = width * (itemsize * height + 16 * tile)
+        blocks += 16 * height * listed + 5 * tile * tile + 512 * tile * listed
         if method == "ivf":
             blocks += (8 * width + 2048) * cells + 16 * height * probes
         needed = fixed + max(*phases, blocks)
@@ -156,7 +162,7 @@ class BlockSearch:
         if method == "ivf":
             measured, margin = self.recall(results)
         for stats, neighbours in zip(self.stats, results, strict=True):
-            neighbours.store(stats.surplus, (array[stats.originals] for array in neighbours))
+            neighbours.store(stats.surplus, neighbours.of(stats.originals))
         self.stage.finish(recall=measured, margin=margin)
         self.stage.clear(keep=RESULTS)
 
@@ -181,7 +187,8 @@ class BlockSearch:
                 del queries, lists  # before the next ones are allocated
 
             if self.processes > 1:
-                self._save(f"columns-{self.index}", **dict(zip(LISTS, target_lists.arrays(), strict=True)))
+                values, candidates = target_lists.arrays()
+                self._save(f"columns-{self.index}", values=values, candidates=candidates)
                 if self.index:
                     return
                 self._collect(results, 0)
@@ -194,18 +201,17 @@ class BlockSearch:
         """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
         done = self.own_stage.state.get("progress", 0)
         if self.index:
-            probes = self.stage.wait("probes")  # both sides are laid out before they are known
+            self.stage.wait("probes")  # both sides are laid out before they are known
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
-            layouts = [
-                lay_out(side, name, self.cells, self.stage, self.tile)
-                for side, name in zip(self.sides, SIDES, strict=True)
-            ]
-            if not self.index:
-                if "probes" in self.stage.state:
-                    probes = self.stage.state["probes"]
-                elif recall is not None:
+            layouts = []
+            for side, name in zip(self.sides, SIDES, strict=True):
+                layouts.append(lay_out(side, name, self.cells, self.stage, self.tile))
+
+            if not self.index and "probes" not in self.stage.state:
+                if recall is not None:
                     probes = self._enough_probes(layouts, probes, recall)
                 self.stage.update(probes=probes)
+            probes = self.stage.state["probes"]
 
             queries_before = 0  # those of the direction before
             for direction in (0, 1):
@@ -251,7 +257,8 @@ class BlockSearch:
         """Fills `results` with the blocks of all processes."""
         for start in range(0, len(self.sides[direction]), self.rows):
             arrays = self._load(f"{direction}-{start}")
-            results[direction].store(arrays["rows"], (arrays["similarities"], arrays["indices"]))
+            rows = arrays.pop("rows")
+            results[direction].store(rows, Neighbours(**arrays))
 
     def _probe(self, direction: int, block: np.ndarray, candidates: Cells, probes: int) -> TopK:
         """The best candidates of some queries in their nearest cells."""
@@ -287,8 +294,9 @@ class BlockSearch:
         hits = []
         for direction, side in enumerate(self.sides):
             rows = self._sample(direction, seed=0)
+            true_neighbours = self.nearest(direction, side[rows])
             indices = results[direction].indices[side.labels(rows)]
-            hits.append(_hits(indices, self.nearest(direction, side[rows]).indices))
+            hits.append(_hits(indices, true_neighbours.indices))
         shares = np.concatenate(hits)
         margin = 1.96 * shares.std() / np.sqrt(len(shares))
         return float(shares.mean()), float(margin)
@@ -349,16 +357,17 @@ class BlockSearch:
         For `certain` see `_settle`.
         """
         in_file = shared and self.processes > 1
-        neighbours = Neighbours.empty(len(lists), lists.k) if in_file else results[direction]
+        block = Neighbours.empty(len(lists), lists.k) if in_file else results[direction]
         for first in range(0, len(lists), ROWS_SETTLED):
             chunk = lists[first : first + ROWS_SETTLED]
             positions = np.arange(start + first, start + first + len(chunk))
+            neighbours = self._settle(direction, queries[positions], chunk, candidates, certain=certain)
             rows = positions - start if in_file else queries.labels(positions)
-            neighbours.store(rows, self._settle(direction, queries[positions], chunk, candidates, certain=certain))
+            block.store(rows, neighbours)
 
         if in_file:
-            rows = queries.labels(np.arange(start, start + len(lists)))
-            self._save(f"{direction}-{start}", rows=rows, **neighbours._asdict())
+            labels = queries.labels(np.arange(start, start + len(lists)))
+            self._save(f"{direction}-{start}", rows=labels, **block._asdict())
 
     def _settle(
         self, direction: int, block: np.ndarray, lists: TopK, candidates: Vectors, *, certain: bool
@@ -382,20 +391,21 @@ class BlockSearch:
                 queries = block[rows]
                 largest_products = self.stats[1 - direction].longest * np.linalg.norm(queries, axis=1)
                 floor = similarities[rows, -1] - ROUNDING * largest_products
-                neighbours.store(rows, search_down_to(queries, floor, candidates, lists.k, self.tile))
+                neighbours.store(rows, Neighbours(*search_down_to(queries, floor, candidates, lists.k, self.tile)))
         return neighbours
 
     def _target_lists(self, done: int) -> TopK:
         """The targets' lists after that many sources."""
         listed, k, slack = self._limits(1)
         shape = (len(self.sides[1]), listed)
-        tensors: list[torch.Tensor] = []
-        for name, kind, fill in zip(LISTS, (np.float32, np.int32), (-np.inf, 0), strict=True):
-            array = self.own_stage.array(name, shape, kind)
-            array[:] = self.own_stage.array(f"{name}-{done}", shape, kind) if done else fill
-            tensors.append(as_tensor(array, self.device))
-        values, candidates = tensors
-        return TopK(values, candidates, k, slack)
+        values = self.own_stage.array("values", shape, np.float32)
+        candidates = self.own_stage.array("candidates", shape, np.int32)
+        if done:
+            values[:] = self.own_stage.array(f"values-{done}", shape, np.float32)
+            candidates[:] = self.own_stage.array(f"candidates-{done}", shape, np.int32)
+        else:
+            values[:] = -np.inf
+        return TopK(as_tensor(values, self.device), as_tensor(candidates, self.device), k, slack)
 
     def _save_progress(self, target_lists: TopK, done: int) -> None:
         """Saves the targets' lists after that many sources, and removes those before."""
@@ -412,4 +422,5 @@ class BlockSearch:
 
 def _hits(indices: np.ndarray, true_indices: np.ndarray) -> np.ndarray:
     """The share of each row's true neighbours among its indices, `(rows,)`."""
-    return (indices[:, :, None] == true_indices[:, None]).any(1).mean(1)
+    is_hit = (indices[:, :, None] == true_indices[:, None]).any(1)
+    return np.mean(is_hit, axis=1)

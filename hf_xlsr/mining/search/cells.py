@@ -13,6 +13,7 @@ from math import isqrt
 import numpy as np
 import torch
 
+from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.mining.search.tiles import ROUNDING, Tile, TopK
 from hf_xlsr.mining.search.vectors import Vectors, as_tensor, convert, sample_rows
 from hf_xlsr.mining.work_folder import Stage
@@ -48,16 +49,15 @@ class Centroids:
         """`(len(queries), count)` numbers of centroids; above all numbers where the groups have fewer."""
         if self.groups is None:
             products = self.tile.product(queries, self.vectors)[: len(queries), : len(self.vectors)]
-            if count == 1:
-                return self.numbers[products.argmax(1, keepdim=True).cpu().numpy()]
-            return self.numbers[products.topk(count, 1, sorted=False).indices.cpu().numpy()]
+            best = products.argmax(1, keepdim=True) if count == 1 else products.topk(count, 1, sorted=False).indices
+            return np.take(self.numbers, best.cpu().numpy())
 
-        best = TopK.empty(len(queries), count, count, ROUNDING, queries.device)
+        lists = TopK.empty(len(queries), count, count, ROUNDING, queries.device)
         # Twice as many groups as hold `count` centroids on average.
         probes = max(GROUPS_PROBED, 2 * count * len(self.groups) // len(self.vectors))
-        probe_cells(queries, self.groups, probes, best, self.tile)
+        probe_cells(queries, self.groups, probes, lists, self.tile)
 
-        values, candidates = best.arrays()
+        values, candidates = lists.arrays()
         numbers = self.numbers[self.groups.vectors.labels(candidates)]
         above_all = self.numbers[-1] + 1
         return np.where(values == -np.inf, above_all, numbers)
@@ -79,10 +79,8 @@ def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Ti
             sums[numbers] += np.add.reduceat(block[order], first, axis=0, dtype=np.float64)
 
         # A cell that nothing is near starts again from a random vector.
-        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        empty = np.flatnonzero(lengths == 0)
-        lengths[empty] = 1
-        centroids = (sums / lengths).astype(np.float32)
+        empty = np.flatnonzero(~sums.any(axis=1))
+        centroids = unit_length(sums).astype(np.float32)
         centroids[empty] = sample[sample_rows(rng, len(rows), len(empty))]
     return centroids
 
@@ -162,9 +160,11 @@ def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, ti
     height = tile.height(tile.size)
     for cell in np.flatnonzero(counts):
         cell_queries = as_tensor(probing[bounds[cell] : bounds[cell + 1]], tile.device)
-        stop = int(cells.starts[cell + 1])
-        for start in range(int(cells.starts[cell]), stop, height):
-            candidates = as_tensor(cells.vectors.block(start, min(start + height, stop)), tile.device)
-            for block_queries in cell_queries.split(tile.size):
+        cell_start, cell_stop = cells.starts[cell : cell + 2].tolist()
+        for start in range(cell_start, cell_stop, height):
+            stop = min(start + height, cell_stop)
+            candidates = as_tensor(cells.vectors.block(start, stop), tile.device)
+            for first in range(0, len(cell_queries), tile.size):
+                block_queries = cell_queries[first : first + tile.size]
                 products = tile.product(queries[block_queries].float(), candidates)
                 best.update(block_queries, products, start, by_row=True)

@@ -66,10 +66,10 @@ def margin_scores(
     average = (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
     similarity, average = np.broadcast_arrays(np.asarray(forward_sim, np.float64), average)
     if margin == "ratio":
-        return similarity / np.maximum(average, SMALLEST_MEAN)
+        return np.divide(similarity, np.maximum(average, SMALLEST_MEAN))
     if margin == "distance":
-        return similarity - average
-    return similarity.copy()
+        return np.subtract(similarity, average)
+    return np.array(similarity)
 
 
 def mine_vectors(
@@ -128,8 +128,7 @@ def extract_pairs(
     if not source_count or not target_count:
         return MinedBitext(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
 
-    source_means = neighbours.forward_similarities.mean(axis=1, dtype=np.float64)
-    target_means = neighbours.backward_similarities.mean(axis=1, dtype=np.float64)
+    source_means, target_means = neighbours.means()
     without_source, without_target = without or (None, None)
     forward, forward_scores = _best_by_margin(
         neighbours.forward_similarities, neighbours.forward_indices, source_means, target_means, margin, without_target

@@ -77,6 +77,12 @@ class BothWays:
     recall: float
     recall_margin: float = 0.0
 
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean similarity of each source and of each target with its neighbours, float64."""
+        source_means = self.forward_similarities.mean(axis=1, dtype=np.float64)
+        target_means = self.backward_similarities.mean(axis=1, dtype=np.float64)
+        return source_means, target_means
+
 
 def neighbours_both_ways(
     source: np.ndarray,

@@ -164,7 +164,10 @@ class TopK:
         else:
             query, group = above_floor.nonzero(as_tuple=True)
 
-        for chunk_query, chunk_group in zip(query.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE), strict=True):
+        for start in range(0, len(query), GROUPS_AT_ONCE):
+            chunk = slice(start, start + GROUPS_AT_ONCE)
+            chunk_query = query[chunk]
+            chunk_group = group[chunk]
             members = groups[chunk_query, :, chunk_group] if by_row else groups[:, chunk_group, chunk_query].T
             hit, member = (members > floor[chunk_query, None]).nonzero(as_tuple=True)
             if len(hit):
@@ -175,9 +178,11 @@ class TopK:
         """Merges the lists that another process has of the same queries."""
         listed = self.values.shape[1]
         device = self.values.device
-        top = torch.cat([self.values, values.to(device)], 1).topk(listed, 1)
+        all_values = torch.cat([self.values, values.to(device)], 1)
+        all_candidates = torch.cat([self.candidates, candidates.to(device)], 1)
+        top = all_values.topk(listed, 1)
         self.values = top.values
-        self.candidates = torch.cat([self.candidates, candidates.to(device)], 1).gather(1, top.indices)
+        self.candidates = all_candidates.gather(1, top.indices)
 
     def _insert(
         self, queries: slice | torch.Tensor, query: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
@@ -190,12 +195,10 @@ class TopK:
         listed = self.values.shape[1]
         new_before = counts.cumsum(0) - counts
         column = torch.arange(len(query), device=query.device) - new_before[row] + listed
-        shape = (len(touched), listed + int(counts.max()))
-        row_values = values.new_full(shape, -torch.inf)
-        row_values[:, :listed] = self.values[lists]
+        padding = (0, int(counts.max()))
+        row_values = torch.nn.functional.pad(self.values[lists], padding, value=-torch.inf)
         row_values[row, column] = values
-        row_candidates = self.candidates.new_zeros(shape)
-        row_candidates[:, :listed] = self.candidates[lists]
+        row_candidates = torch.nn.functional.pad(self.candidates[lists], padding)
         row_candidates[row, column] = candidates.int()
 
         top = row_values.topk(listed, 1)
@@ -212,18 +215,22 @@ def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, 
     """
     values, positions = best.arrays()
     candidates = positions.astype(np.int64)
-    near = values >= values[:, best.k - 1, None] - best.slack
-    near &= values > -np.inf
+    floor = values[:, best.k - 1, None] - best.slack
+    is_near = (values >= floor) & (values > -np.inf)
 
-    rows, columns = near.nonzero()
+    rows, columns = is_near.nonzero()
     exact = np.full(values.shape, -np.inf, np.float32)
     exact[rows, columns] = pair_products(queries, rows, side, candidates[rows, columns])
     labels = side.labels(candidates)
     order = np.lexsort((labels, -exact), axis=-1)[:, : best.k]
+    similarities = np.take_along_axis(exact, order, 1)
+    nearest_labels = np.take_along_axis(labels, order, 1)
 
     # Where even the last of a list is near, others that the list could not hold may be as well.
-    doubtful = near[:, -1] & (values.shape[1] < len(side))
-    return np.take_along_axis(exact, order, 1), np.take_along_axis(labels, order, 1), np.flatnonzero(doubtful)
+    doubtful = np.empty(0, np.int64)
+    if values.shape[1] < len(side):
+        doubtful = np.flatnonzero(is_near[:, -1])
+    return similarities, nearest_labels, doubtful
 
 
 def search_down_to(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -47,20 +48,20 @@ class Vectors:
         self.select = select
         self._labels = select if labels is None else labels
         self.kind = np.float16 if matrix.dtype == np.float16 else np.float32
-        self.step = max(1, NUMBERS_AT_ONCE // max(1, self.width))  # rows read at a time
+        self.step = max(1, NUMBERS_AT_ONCE // self.width)  # rows read at a time
 
     def __len__(self) -> int:
         return len(self.matrix if self.select is None else self.select)
 
     @property
     def width(self) -> int:
-        return self.matrix.shape[1]
+        return int(self.matrix.shape[1])
 
     def labels(self, positions: np.ndarray) -> np.ndarray:
         """Numbers in results of the rows at some positions."""
         if self._labels is None:
             return positions
-        return self._labels[positions]
+        return np.take(self._labels, positions)
 
     def __getitem__(self, positions: np.ndarray) -> np.ndarray:
         """The vectors at some positions: `(len(positions), width)`, float32."""
@@ -98,11 +99,12 @@ def pair_products(
     """
     products = np.empty(len(rows), np.float32)
     order = np.argsort(columns, kind="stable")  # candidates that are near each other in a file are read together
-    step = max(1, PRODUCTS_AT_ONCE // max(1, queries.shape[1]))
+    step = max(1, PRODUCTS_AT_ONCE // queries.shape[1])
     for start in range(0, len(rows), step):
         pairs = order[start : start + step]
+        query_vectors = queries[rows[pairs]].astype(np.float64)
         # Not a matrix product: the order of summation must not depend on the other pairs.
-        products[pairs] = (queries[rows[pairs]].astype(np.float64) * candidates[columns[pairs]]).sum(axis=1)
+        products[pairs] = (query_vectors * candidates[columns[pairs]]).sum(axis=1)
     return products
 
 
@@ -131,7 +133,7 @@ class VectorStats(NamedTuple):
 def middle(matrix: np.ndarray) -> np.ndarray:
     """Mean of a sample of a side's vectors, `(width,)`."""
     rows = np.linspace(0, len(matrix) - 1, min(len(matrix), ROWS_OF_MIDDLE)).astype(np.int64)
-    return Vectors(matrix)[rows].mean(axis=0)
+    return np.mean(Vectors(matrix)[rows], axis=0)
 
 
 def scan(
@@ -147,9 +149,10 @@ def scan(
     Of equal similarities the lowest row wins, so a row with `copies` (`k`) copies above it is never a neighbour.
     """
     vectors = Vectors(matrix)
-    longest = spread = residual = 0.0
-    lowest_shift = np.inf
-    highest_shift = -np.inf
+    lengths = []
+    distances = []
+    residual_lengths = []
+    shifts = []
     fingerprints = np.empty(len(vectors), np.uint64)
     factors = np.random.default_rng(0).integers(1, 2**63, vectors.width, np.uint64)
 
@@ -157,23 +160,25 @@ def scan(
         block = vectors.block(start, start + vectors.step)
         check_finite(block, f"`{name}`", start)
         residuals = block - rounded(block)
+        residual_lengths.append(_greatest_length(residuals))
         with np.errstate(invalid="ignore", over="ignore"):  # a middle may hold NaN of a later row
-            longest = max(longest, _greatest_length(block))
-            spread = max(spread, _greatest_length(block - own_middle))
-            shifts = residuals @ other_middle
-        residual = max(residual, _greatest_length(residuals))
-        lowest_shift = min(lowest_shift, shifts.min())
-        highest_shift = max(highest_shift, shifts.max())
+            lengths.append(_greatest_length(block))
+            distances.append(_greatest_length(block - own_middle))
+            shifts_of_block = residuals @ other_middle
+        shifts += [shifts_of_block.min(), shifts_of_block.max()]
         fingerprints[start : start + len(block)] = block.view(np.uint32).astype(np.uint64) @ factors
 
+    longest = max(lengths)
     if not np.isfinite(longest):
         raise XlsrError(f"`{name}` has vectors whose squared length float32 cannot hold: normalise them.")
-    shift = float(highest_shift - lowest_shift)
-    return VectorStats(longest, spread, residual, shift, *_surplus(vectors, fingerprints, copies))
+    shift = float(max(shifts) - min(shifts))
+    surplus, originals = _surplus(vectors, fingerprints, copies)
+    return VectorStats(longest, max(distances), max(residual_lengths), shift, surplus, originals)
 
 
 def _greatest_length(vectors: np.ndarray) -> float:
-    return float(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32).max()) ** 0.5
+    squares = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32)
+    return math.sqrt(squares.max())
 
 
 def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
@@ -184,13 +189,14 @@ def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[n
 
     # Equal rows become neighbours in `order`, from the lowest to the highest.
     order = np.argsort(fingerprints, kind="stable")
-    same_fingerprint = 1 + np.flatnonzero(fingerprints[order[1:]] == fingerprints[order[:-1]])
+    same_fingerprint = 1 + np.flatnonzero(ascending[1:] == ascending[:-1])
     first_copy = np.arange(len(order))
     for start in range(0, len(same_fingerprint), vectors.step):
         repeated = same_fingerprint[start : start + vectors.step]
-        # Different vectors may share a fingerprint.
-        equal = (vectors[order[repeated]] == vectors[order[repeated - 1]]).all(axis=1)
-        first_copy[repeated[equal]] = 0
+        rows = vectors[order[repeated]]
+        rows_before = vectors[order[repeated - 1]]
+        is_equal = (rows == rows_before).all(axis=1)  # different vectors may share a fingerprint
+        first_copy[repeated[is_equal]] = 0
     np.maximum.accumulate(first_copy, out=first_copy)
 
     surplus = np.flatnonzero(np.arange(len(order)) - first_copy >= copies)
