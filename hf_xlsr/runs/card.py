@@ -48,10 +48,14 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     Access tokens are redacted, and local paths are shortened to their last folder.
     """
     recipe = run.recipe
+    task = getattr(recipe, "task", None)
     routes = list(map(one_line, run.routes()))
     prompt = settings.get("prompt", "")
+    metric_cells = {}
+    for key, value in metrics.items():
+        metric_cells[code(key, cell=True)] = _shown(key, value)
     comparison = []
-    for key, *values in comparison_rows(settings.get("comparison") or {}):
+    for key, *values in comparison_rows(settings.get("comparison", {})):
         comparison.append((code(key, cell=True), *values))
 
     template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
@@ -67,7 +71,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
         recipe_name=code(recipe.name) if recipe.description else "",
         recipe=recipe_block(recipe.settings()),
         method_paper=run.paper,
-        metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
+        metrics=metric_cells,
         protocols=_protocols(metrics),
         comparison=comparison,
         facts=_facts(run, settings),
@@ -77,13 +81,13 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
         citation=run.citation,
         exported=run.exported,
         task=run.pipeline_tag,
-        pairs=getattr(getattr(recipe, "task", None), "texts", "") == "pair",
+        pairs=task is not None and task.texts == "pair",
         prompt=python_text(prompt) if prompt else "",
         examples=list(map(python_text, EXAMPLES)),
         prompted=[python_text(prompt + sentence) for sentence in EXAMPLES],
         routes=list(map(prose, routes)),
         python_routes=list(map(python_text, routes)),
-        stock=_stock_vectors(settings.get("head") or [], routes),
+        stock=_stock_vectors(settings.get("head", []), routes),
         place=PLACE,
     )
 
@@ -129,6 +133,7 @@ def card_of_model(name: str, metadata: Mapping[str, Any] | None = None, origin: 
         task = f", task={python_text(routes[0])}"
     if origin:
         paragraphs.append(origin)
+
     example = f"""from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("{PLACE}")
@@ -147,9 +152,9 @@ def card_for(card: str, place: str) -> str:
 
 
 def _shown(key: str, value: float) -> str:
-    metric = key.rpartition("/")[2]
     if isinstance(value, int):
         return f"{value:,}"
+    metric = key.rpartition("/")[2]
     shown = metric_value(metric, value)
     return f"{shown} %" if metric_unit(metric) == "%" else shown
 
@@ -165,6 +170,7 @@ def _stock_vectors(head: HeadConfig, routes: Sequence[str]) -> dict[str, Any] | 
     pooling = pooling_name(head)
     if kinds not in (["Pooling"], ["Pooling", "Normalize"]) or pooling not in POOLINGS or leaves_out_prompt(head):
         return None
+
     folder = None
     if routes:
         folder = python_text(f"{routes[0]}_0_Transformer")  # as sentence-transformers names the parts of a router
@@ -187,9 +193,8 @@ def _licence_sentence(recipe: Recipe) -> str:
 
 def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     """What a card says of the training, by heading, in Markdown."""
-    sources = dict.fromkeys(map(_source_text, training_sources(run.recipe)))
-    starts = {key: public_path(path) for key, path in _starting_weights(run.recipe).items()}
-    facts = starts | run.card_facts(settings["data"])
+    facts = {key: public_path(path) for key, path in _starting_weights(run.recipe).items()}
+    facts |= run.card_facts(settings["data"])
     facts["parameters"] = f"{settings['parameters']:,}, including those only for training"
     facts["steps"] = f"{settings['steps']:,}"
     facts["time"] = (
@@ -201,7 +206,12 @@ def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     facts["seed"] = str(run.recipe.seed)
     versions = settings.get("versions", {})
     facts["versions"] = ", ".join(f"{name} {versions.get(name) or version(name)}" for name in FRAMEWORKS)
-    return {"training data": "; ".join(sources)} | {prose(name): prose(value) for name, value in facts.items()}
+
+    sources = dict.fromkeys(map(_source_text, training_sources(run.recipe)))
+    prose_facts = {"training data": "; ".join(sources)}
+    for name, value in facts.items():
+        prose_facts[prose(name)] = prose(value)
+    return prose_facts
 
 
 def _source_text(source: Source) -> str:
@@ -218,6 +228,7 @@ def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
     for key, value in metrics.items():
         if isinstance(value, float) and 0 <= value <= 1:
             scores.append(_eval_result(key, value, run.pipeline_tag))
+
     return ModelCardData(
         language=list(map(one_line, recipe.languages)),
         license=licence_of(recipe),
@@ -249,7 +260,7 @@ def base_models(recipe: Recipe) -> list[str]:
             names.append(start)
         else:
             names += map(str, as_list(_card_data(start).get("base_model")))
-    return [name for name in dict.fromkeys(names) if is_hub_id(name)]
+    return list(filter(is_hub_id, dict.fromkeys(names)))
 
 
 def starting_points(recipe: Recipe) -> list[str]:
@@ -265,13 +276,10 @@ def _starting_weights(recipe: Recipe) -> dict[str, str]:
 
 def training_sources(recipe: Recipe) -> Iterator[Source]:
     """The sources of all training text, including a second task's."""
-    sources = []
     for key in TRAINING_PLACES:
-        sources += as_list(getattr(recipe.data, key, None))
-    second_task = getattr(recipe, "nli", None)
-    if second_task:
-        sources += as_list(second_task.train)
-    yield from parse_sources(sources)
+        yield from parse_sources(getattr(recipe.data, key, None))
+    if hasattr(recipe, "nli"):
+        yield from parse_sources(recipe.nli.train)
 
 
 def datasets_of(recipe: Recipe) -> list[str]:
@@ -283,7 +291,7 @@ def datasets_of(recipe: Recipe) -> list[str]:
             names.append(CORPORA[source.corpus].hub_id)
         elif isinstance(path, str) and _on_hub(path) and is_dataset([Path(path)]):
             names.append(path)
-    return [name for name in dict.fromkeys(names) if name]
+    return list(filter(None, dict.fromkeys(names)))
 
 
 def _on_hub(path: str) -> bool:
@@ -312,12 +320,12 @@ def _clean(value: Any) -> Any:
 
 
 def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:
-    *task, metric = one_line(key).split("/")
-    name, config, split, *_ = (*task, None, None)
+    task, _, metric = one_line(key).rpartition("/")
+    name, config, split, *_ = [*task.split("/"), None, None]
     return EvalResult(
         task_type=pipeline_tag,
         dataset_type=str(name),
-        dataset_name="/".join(task),
+        dataset_name=task,
         dataset_config=config,
         dataset_split=split,
         metric_type=metric,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.data.sources import Source, open_source, open_texts
@@ -51,13 +51,12 @@ def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[
     return metrics
 
 
-def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: Any) -> dict[str, dict[str, float]]:
-    """The same metrics of two encoders: `before`, `after` and `difference` by key."""
-    before = measure(start)
-    after = measure(trained)
+def before_and_after(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Each metric of two encoders but the counts: `before`, `after` and `difference` by key."""
     comparison = {}
     for key, value in after.items():
-        if key.rpartition("/")[2] not in COUNTS:
+        metric = key.rpartition("/")[2]
+        if metric not in COUNTS:
             comparison[key] = {"before": before[key], "after": value, "difference": value - before[key]}
     return comparison
 
@@ -68,15 +67,20 @@ def comparison_rows(comparison: Mapping[str, Mapping[str, float]]) -> list[tuple
     for key, values in comparison.items():
         metric = key.rpartition("/")[2]
         before, after, change = (metric_value(metric, value) for value in values.values())
-        sign = "" if change.startswith("-") else "+"
-        rows.append((key, before, after, sign + change))
+        if not change.startswith("-"):
+            change = f"+{change}"
+        rows.append((key, before, after, change))
     return rows
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """A table for the console."""
-    names = [Column(name, overflow="fold") for name in ("protocol", "languages", "split", "metric")]
-    table = Table(*names, "before", "after", "change", title=title)
+    table = Table(title=title)
+    for name in ("protocol", "languages", "split", "metric"):
+        table.add_column(name, overflow="fold")
+    for name in ("before", "after", "change"):
+        table.add_column(name)
+
     for key, *numbers in comparison_rows(comparison):
         *task, metric = key.rsplit("/", 3)
         cells = [*task, metric.replace("_", " "), *numbers]

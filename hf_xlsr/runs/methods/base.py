@@ -75,7 +75,10 @@ class TrainingData:
         """The reports of the rows, those of further tasks by name, and what a trainer counted."""
         report: dict[str, Any] = {"pairs": 0}
         for task, clean in self.rows.items():
-            report |= {task: clean.report} if task else clean.report
+            if task:
+                report[task] = clean.report
+            else:
+                report |= clean.report
         report |= token_counts
         if not isinstance(self.tokenizer, Mapping):
             report["vocab_size"] = len(self.tokenizer)
@@ -91,18 +94,13 @@ COUNTED = {
 }
 
 
-# Steps of cleaning in words.
-REMOVED = {"no_label": "without a label"}
-
-
 def counted(report: Mapping[str, Any]) -> dict[str, int]:
     """Counts of training rows in a report of training data, by kind of row."""
     counts: dict[str, int] = {}
     for task, (key, kind) in COUNTED.items():
         task_report = report.get(task, {}) if task else report
-        count = task_report.get(key)
-        if count:
-            counts[kind] = count
+        if task_report.get(key):
+            counts[kind] = task_report[key]
     return counts
 
 
@@ -220,7 +218,7 @@ class Method(ABC):
 
     @abstractmethod
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
-        """Functions of the live encoder that give metrics during training."""
+        """Functions of the live encoder that give metrics during training; none without a dev set."""
 
     def metric_names(self, sets: Mapping[str, Any]) -> list[str]:
         """Metrics that the evaluations give."""
@@ -234,16 +232,14 @@ class Method(ABC):
         _ = self.config
         check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=self.recipe.adapters.rank > 0)
         best = arguments.metric_for_best_model
-        if best is None or not self.evaluations(sets):
+        if best is None or not sets["dev"]:
             return
 
         names = self.metric_names(sets)
         if best.removeprefix("eval_") not in names:
-            is_named = bool(self.recipe.training.get("metric_for_best_model"))
-            key = "metric_for_best_model" if is_named else "load_best_model_at_end"
             raise XlsrError(
-                f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
-                f"{did_you_mean(best, names)}"
+                f"recipe '{self.recipe.name}': training.metric_for_best_model needs a metric of the dev set, got "
+                f"'{best}'; {did_you_mean(best, names)}"
             )
 
     def check_complete(self) -> None:
@@ -299,17 +295,19 @@ class Method(ABC):
     def arguments(self, folder: Path, sets: Mapping[str, Any]) -> XlsrTrainingArguments:
         """The training arguments of the recipe, which write to the folder."""
         recipe = self.recipe
-        options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
-        if not self.evaluations(sets):
+        options = {"report_to": "none", "run_name": recipe.name, **recipe.training}
+        if not sets["dev"]:
             if options.get("early_stopping_patience"):
                 raise XlsrError(f"recipe '{recipe.name}': training.early_stopping_patience needs data.dev.")
             options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
+
         options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
         options["num_proc"] = recipe.data.num_proc
         options |= self.more_arguments()
         with self.explained("training"):
-            return self.arguments_class(**options)
+            arguments: XlsrTrainingArguments = self.arguments_class(**options)
+            return arguments
 
     def more_arguments(self) -> dict[str, Any]:
         """Training arguments that other sections of the recipe set."""
@@ -347,7 +345,7 @@ class Method(ABC):
         """A report of training data in a sentence for the console."""
         counts = counted(report)
         for step, rows in report.get("cleaning", {}).items():
-            counts[REMOVED.get(step, f"removed by {step}")] = rows["in"] - rows["out"]
+            counts[f"removed by {step}"] = rows["in"] - rows["out"]
         counts["bad lines"] = sum(report.get("rejected", {}).values())
         counts["truncated"] = report.get("num_truncated", 0)
         counts["tokens in the vocabulary"] = report.get("vocab_size") or 0
@@ -374,9 +372,11 @@ def start_from(model: Any, path: str | Path) -> None:
     names = model.state_dict().keys()
     stored_weights: dict[str, torch.Tensor] = {}
     for file in sorted(folder.glob("model*.safetensors")):
-        stored_weights |= load_file(file)
+        for name, value in load_file(file).items():
+            if name in names:
+                stored_weights[name] = value
 
-    weights = model.starting_weights({name: value for name, value in stored_weights.items() if name in names})
+    weights = model.starting_weights(stored_weights)
     if not weights:
         raise XlsrError(f"start_from '{folder}' has no weight of this model; expected a run of the same method.")
 

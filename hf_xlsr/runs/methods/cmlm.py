@@ -68,17 +68,13 @@ class CmlmMethod(OneEncoderMethod):
     @property
     def active(self) -> dict[str, list[Source]]:
         """The sources of the tasks that have both data and a weight."""
-        tasks = {
-            "text": (self.config.cmlm_weight, self.recipe.data.text),
-            "pairs": (self.config.retrieval_weight, self.recipe.data.train),
-            "nli": (self.config.nli_weight, self.recipe.nli.train),
-        }
-
         active: dict[str, list[Source]] = {}
-        for task, (weight, sources) in tasks.items():
-            if weight and sources:
-                active[task] = parse_sources(sources)
-
+        if self.config.cmlm_weight and self.recipe.data.text:
+            active["text"] = parse_sources(self.recipe.data.text)
+        if self.config.retrieval_weight and self.recipe.data.train:
+            active["pairs"] = parse_sources(self.recipe.data.train)
+        if self.config.nli_weight and self.recipe.nli.train:
+            active["nli"] = parse_sources(self.recipe.nli.train)
         if not active:
             raise XlsrError(
                 f"recipe '{self.recipe.name}' has no data of a task with a weight: text, train or nli.train."
@@ -102,21 +98,18 @@ class CmlmMethod(OneEncoderMethod):
         if "nli" in active:
             rows["nli"] = clean_inference(active["nli"], **reading)
 
+        tokenizer = self.given_tokenizer
         if "text" in rows:
             tokenizer = self.tokenizer_for(rows["text"], [("text", "lang")])
         elif "" in rows:
             tokenizer = self.tokenizer_for(rows[""], PAIR_COLUMNS)
-        else:
-            tokenizer = self.given_tokenizer
-
         if tokenizer is None:
             raise XlsrError(f"recipe '{self.recipe.name}' has no text to train a tokenizer on; set tokenizer.path.")
         return TrainingData(rows, tokenizer)
 
     def build_model(self, data: TrainingData) -> Any:
         labels = NLI_LABELS if "nli" in data.rows else 0
-        text_config = self.encoder_config(data.tokenizer)
-        return self.initialize(self.model_on_encoder(self.model_class, text_config, nli_labels=labels))
+        return self.initialize(self.model_on_encoder(data.tokenizer, nli_labels=labels))
 
     def trainer_options(self, data: TrainingData) -> dict[str, Any]:
         return {

@@ -76,14 +76,14 @@ class FineTuningMethod(Method):
             model = model_class.from_encoder(start, **values, **options)
         return self.initialize(model)
 
-    def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, **attributes: Any) -> Any:
+    def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, generation: Any = None) -> Any:
         """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`, and loads it from there.
 
-        `attributes` are set on the model first.
+        `generation` is how a translation model decodes.
         """
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        for name, value in attributes.items():
-            setattr(model, name, value)
+        if generation is not None:
+            model.generation_config = generation
         model.save_pretrained(folder.model)
         tokenizer.save_pretrained(str(folder.model))
         # As in training: on a CPU bfloat16 rounds differently with another implementation.
@@ -161,15 +161,14 @@ class ClassificationMethod(FineTuningMethod):
         return labelled_sets(sources, self.task, languages=recipe.languages, split=split, seed=recipe.seed)
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
-        whole_rows = self.recipe.data.overlap == "row"
-        for data in [*sets["dev"], *sets["test"]]:
-            for row in data.rows:
-                if not whole_rows:
-                    yield from texts_of(row)
-                    continue
-                yield row_text(row)
-                if "second" in row:  # a pair is the same pair the other way round
-                    yield row_text({"first": row["second"], "second": row["first"]})
+        rows = chain.from_iterable(labelled_set.rows for labelled_set in chain(sets["dev"], sets["test"]))
+        if self.recipe.data.overlap == "text":
+            yield from chain.from_iterable(map(texts_of, rows))
+            return
+        for row in rows:
+            yield row_text(row)
+            if "second" in row:  # a pair is the same pair the other way round
+                yield row_text({"first": row["second"], "second": row["first"]})
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         if not sets["dev"]:
@@ -200,8 +199,9 @@ class ClassificationMethod(FineTuningMethod):
         task = self.task
         options: dict[str, Any] = {"place": "model.start", "num_labels": task.num_labels}
         if task.labels:
-            options["id2label"] = dict(enumerate(task.labels))
-            options["label2id"] = {name: number for number, name in enumerate(task.labels)}
+            names = dict(enumerate(task.labels))
+            options["id2label"] = names
+            options["label2id"] = {name: number for number, name in names.items()}
         return self.from_encoder(HictlForSequenceClassification, **options)
 
     def evaluate_and_export(
@@ -347,13 +347,14 @@ class TranslationMethod(FineTuningMethod):
     ) -> Finished:
         # Users of the folder decode as the recipe does by default.
         decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
-        config = trainer.accelerator.unwrap_model(trainer.model).generation_config
-        ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        generation = GenerationConfig(**ends, **decoding, max_length=trainer.max_length)
+        trained = trainer.accelerator.unwrap_model(trainer.model).generation_config
+        ends = {key: getattr(trained, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        new_generation: Any = GenerationConfig  # untyped
+        generation = new_generation(**ends, **decoding, max_length=trainer.max_length)
 
-        model = self.save(folder, trainer, data.tokenizer, generation_config=generation)
+        model = self.save(folder, trainer, data.tokenizer, generation)
         test = sets["test"]
-        finished = Finished(Results(), [], {}, model.config.hidden_size)
+        finished = Finished(Results(), dimension=model.config.hidden_size)
 
         if test:
             translator: Any = trainer.live_encoder()

@@ -57,18 +57,9 @@ class LightweightMethod(OneEncoderMethod):
             return paper_encoder_config(**values)
         return super().new_config(model_type, **values)
 
-    def build_model(self, data: TrainingData, **values: Any) -> Any:
-        """As the base; `values` are those of the configuration that the recipe does not have."""
-        text_config = self.encoder_config(data.tokenizer)
-        options = {**self.config_options, **values}
-        encoder = self.read_given()
-        with self.explained("model"):
-            if encoder is not None:
-                dropout = {name: getattr(text_config, name) for name in DROPOUTS if hasattr(text_config, name)}
-                model = self.model_class.from_encoder(encoder, dropout=dropout, **options)
-            else:
-                model = self.model_class(self.config_class(text_config=text_config, **options))
-            return self.initialize(model)
+    def dropout(self, text_config: PreTrainedConfig) -> dict[str, float]:
+        """That of the encoder's configuration, which `model.encoder` may change."""
+        return {name: getattr(text_config, name) for name in DROPOUTS if hasattr(text_config, name)}
 
 
 class TeacherSection(Section):
@@ -115,8 +106,8 @@ class DistillationMethod(LightweightMethod):
         vectors = section.vectors and expand(section.vectors)
         return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)
 
-    def build_model(self, data: TrainingData, **values: Any) -> Any:
-        return super().build_model(data, teacher_dim=self.teacher.dim, **values)
+    def build_model(self, data: TrainingData) -> Any:
+        return self.initialize(self.model_on_encoder(data.tokenizer, teacher_dim=self.teacher.dim))
 
     def trainer_options(self, data: TrainingData) -> dict[str, Any]:
         return {**super().trainer_options(data), "teacher": self.teacher}

@@ -29,7 +29,7 @@ from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.export import save_export
-from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, guard_rows, retrieval
+from hf_xlsr.runs.comparison import before_and_after, comparison_table, guard_metrics, guard_rows, retrieval
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import NEW_LENGTH, Evaluations, Finished, Method, TrainingData
 from hf_xlsr.runs.sections import DataSection, Recipe, Sources
@@ -199,22 +199,22 @@ class SentenceEncoderMethod(Method):
             finished.plots += self._plot_pairs(folder.path / "tsne.png", encoder, rows, languages)
 
         if self.pretrained and (sets["dev"] or test or sets["guard"]):
-            measure = partial(self.compared, sets=sets)
+            after = self.compared(encoder, sets)
             with TemporaryDirectory() as start_folder:
-                start = CachedEncoder(self.start_encoder(trainer, data, start_folder))
-                finished.comparison = compare(measure, start, encoder)
+                before = self.compared(CachedEncoder(self.start_encoder(trainer, data, start_folder)), sets)
+            finished.comparison = before_and_after(before, after)
             console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
     def _plot_pairs(
         self, plot: Path, encoder: Any, test: list[dict[str, Any]], languages: tuple[str, str]
     ) -> list[Path]:
-        num_pairs = min(self.recipe.evaluation.plot_pairs, 100)
-        if min(num_pairs, len(test)) < 2 or not can_plot():
+        rows = random_rows(test, min(self.recipe.evaluation.plot_pairs, 100), self.recipe.seed)
+        if len(rows) < 2 or not can_plot():
             return []
         from hf_xlsr.evaluation.plots import plot_tsne
 
-        texts = both_sides(random_rows(test, num_pairs, self.recipe.seed))
+        texts = both_sides(rows)
         vectors = [embed(encoder, side, language=language) for side, language in zip(texts, languages, strict=True)]
         plot_tsne(plot, *vectors, *texts, languages=languages, seed=self.recipe.seed)
         return [plot]
@@ -342,10 +342,8 @@ class OneEncoderMethod(SentenceEncoderMethod):
     @property
     def max_length(self) -> int | None:
         """That of the recipe; a new encoder has no length of its own."""
-        length = super().max_length
-        if length is None and self.encoder_path is None:
-            return NEW_LENGTH
-        return length
+        default = None if self.encoder_path else NEW_LENGTH
+        return super().max_length or default
 
     def check_tokenizer(self, needs: Callable[[Any], Any]) -> None:
         """Runs a check of a collator on a given tokenizer, before data are prepared with it."""
@@ -362,7 +360,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         return TrainingData({"": pairs}, self.tokenizer_for(pairs, PAIR_COLUMNS))
 
     def build_model(self, data: TrainingData) -> Any:
-        return self.initialize(self.model_on_encoder(self.model_class, self.encoder_config(data.tokenizer)))
+        return self.initialize(self.model_on_encoder(data.tokenizer))
 
     def pretrained_config(self) -> PreTrainedConfig | None:
         """The configuration of the pretrained encoder; None if the recipe describes a new one."""
@@ -374,15 +372,14 @@ class OneEncoderMethod(SentenceEncoderMethod):
         del values["path"]
         free_values = {name: value for name, value in values.items() if name in self.free_values}
         with self.explained(f"model.encoder.path '{path}'"):
-            config = load_auto(AutoConfig, encoder_folder(path), **free_values)
+            config: PreTrainedConfig = load_auto(AutoConfig, encoder_folder(path), **free_values)
 
         for name, value in values.items():
             stored_value = getattr(config, name, None)
             if stored_value != value:
-                hint = "" if self.free_values else " (model.dropout sets dropout)"
                 raise XlsrError(
                     f"recipe '{self.recipe.name}': model.encoder.{name} is {value!r}, but the encoder in '{path}' has "
-                    f"{stored_value!r}; remove it{hint}, or override it with --model.encoder.{name} {stored_value}."
+                    f"{stored_value!r}. Remove it; dropout is set by model.dropout, where a method has it."
                 )
         return config
 
@@ -401,13 +398,20 @@ class OneEncoderMethod(SentenceEncoderMethod):
         check_token_ids(tokenizer, config.vocab_size)
         return config
 
-    def model_on_encoder(self, model_class: Any, text_config: PreTrainedConfig, **options: Any) -> Any:
-        """The model of the recipe, on its pretrained encoder or on a new one."""
+    def dropout(self, text_config: PreTrainedConfig) -> Any:
+        """Dropout of the encoder, or several by name; None leaves that of its configuration."""
+        return self.recipe.model.get("dropout")
+
+    def model_on_encoder(self, tokenizer: Any, **options: Any) -> Any:
+        """The model of the recipe, on its pretrained encoder or on a new one.
+
+        `options` are values of its configuration that the recipe does not have.
+        """
+        text_config = self.encoder_config(tokenizer)
         options = {**self.config_options, **options}
-        dropout = self.recipe.model.get("dropout")
         with self.explained("model"):
             encoder = self.read_given()
             if encoder is not None:
-                return model_class.from_encoder(encoder, dropout=dropout, **options)
-            set_dropout(text_config, dropout)
-            return model_class(model_class.config_class(text_config=text_config, **options))
+                return self.model_class.from_encoder(encoder, dropout=self.dropout(text_config), **options)
+            set_dropout(text_config, self.recipe.model.get("dropout"))
+            return self.model_class(self.config_class(text_config=text_config, **options))
