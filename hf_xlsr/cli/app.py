@@ -13,23 +13,23 @@ from typer.core import TyperGroup
 from hf_xlsr.cli.verbs import HELP, Verb, add_verb
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
-# Verb -> module and name of its function or `Typer`, and a summary.
-VERBS: dict[str, tuple[str, str, str]] = {
-    "train": ("train", "train", "Train by a recipe, evaluate, export, write the card."),
-    "prepare": ("train", "prepare", "Prepare the data of a recipe ahead of its training."),
-    "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol, or several under a suite."),
-    "compare": ("evaluate", "compare", "Compare encoders: tables with intervals, and tests of the differences."),
-    "plot": ("plot", "plot", "Plot translation pairs or retrieved languages."),
-    "encode": ("encode", "encode", "Encode texts: to files, or for other commands."),
-    "mine": ("mine", "mine", "Find translations in two texts."),
-    "score": ("mine", "score", "Score given pairs by margin and cosine."),
-    "prune": ("export", "prune", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
-    "export": ("export", "export", "Export an encoder: sentence-transformers, AutoModel, ONNX."),
-    "push": ("export", "push", "Push a run or a model to the Hub."),
-    "card": ("export", "card", "Write the card of a run or a model."),
-    "debias": ("encode", "debias", "Remove language bias from sentence embeddings."),
-    "recipes": ("train", "recipes", "List the recipes by method, with what they read."),
-    "corpora": ("train", "corpora", "List the named corpora by kind."),
+# Verb -> module whose function or `Typer` has its name, and a summary.
+VERBS: dict[str, tuple[str, str]] = {
+    "train": ("train", "Train by a recipe, evaluate, export, write the card."),
+    "prepare": ("train", "Prepare the data of a recipe ahead of its training."),
+    "evaluate": ("evaluate", "Evaluate any sentence encoder under a protocol, or several under a suite."),
+    "compare": ("evaluate", "Compare encoders: tables with intervals, and tests of the differences."),
+    "plot": ("plot", "Plot translation pairs or retrieved languages."),
+    "encode": ("encode", "Encode texts: to files, or for other commands."),
+    "mine": ("mine", "Find translations in two texts."),
+    "score": ("mine", "Score given pairs by margin and cosine."),
+    "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
+    "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX."),
+    "push": ("export", "Push a run or a model to the Hub."),
+    "card": ("export", "Write the card of a run or a model."),
+    "debias": ("encode", "Remove language bias from sentence embeddings."),
+    "recipes": ("train", "List the recipes by method, with what they read."),
+    "corpora": ("train", "List the named corpora by kind."),
 }
 # Public in neither typer nor click since typer brings its own click.
 UsageError: Any = typer.BadParameter.__base__
@@ -43,7 +43,8 @@ class VerbGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command with only the summary, which is enough for `--help`."""
-        return Verb(cmd_name, help=VERBS[cmd_name][2])
+        _, summary = VERBS[cmd_name]
+        return Verb(cmd_name, help=summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *rest = args
@@ -54,13 +55,13 @@ class VerbGroup(TyperGroup):
 
 def load_verb(name: str) -> Any:
     """The command of a verb, with its module imported."""
-    module_name, member, _ = VERBS[name]
-    verb = getattr(import_module(f"hf_xlsr.cli.{module_name}"), member)
-    if isinstance(verb, typer.Typer):
-        return typer.main.get_command(verb)
-    single = typer.Typer(add_completion=False)
-    add_verb(single, verb)
-    return typer.main.get_command(single)
+    module, _ = VERBS[name]
+    verb = getattr(import_module(f"hf_xlsr.cli.{module}"), name)
+    group = verb
+    if not isinstance(verb, typer.Typer):
+        group = typer.Typer(add_completion=False)
+        add_verb(group, verb)
+    return typer.main.get_command(group)
 
 
 app = typer.Typer(
@@ -92,9 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     standard error), 130 for a stop by a signal.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return typer.main.get_command(app)(words, prog_name="hf-xlsr", standalone_mode=False) or 0
+        return typer.main.get_command(app)(arguments, prog_name="hf-xlsr", standalone_mode=False) or 0
     except (UsageError, XlsrError, OSError) as error:
         from hf_xlsr.utils.access_tokens import redact_tokens
 

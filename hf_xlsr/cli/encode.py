@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -58,13 +58,15 @@ def encode(options: EncodeOptions) -> None:
     streams = read_texts(options.model, options.texts, options, quarantine)
     encoder, encoding = _encoder(options)
     if options.vectors:
-        encoder = CachedEncoder(encoder, VectorStore(options.vectors, encoder_facts(encoder, options.model)))
+        store = VectorStore(options.vectors, encoder_facts(encoder, options.model))
+        encoder = CachedEncoder(encoder, store)
     for language, stream in streams.items():
+        chunks = _encoded_chunks(encoder, language, stream, encoding)
         if options.output:
-            count = _encode_to_files(encoder, language, stream, Path(options.output), encoding)
+            count = _write_files(Path(options.output) / language, chunks)
             print(f"{language}: {count:,} texts, {Path(options.output) / language}.npy")
         else:
-            count = sum(len(chunk) for chunk, _ in _encoded_chunks(encoder, language, stream, encoding))
+            count = sum(len(texts) for texts, _ in chunks)
             print(f"{language}: {count:,} texts")
 
     rejected = quarantine.report()
@@ -96,39 +98,34 @@ def _encoded_chunks(
             yield chunk, vectors
 
 
-def _encode_to_files(encoder: Any, language: str, texts: Iterable[str], folder: Path, encoding: dict[str, Any]) -> int:
-    """Writes LANGUAGE.npy and LANGUAGE.txt; the number of texts."""
+def _write_files(path: Path, chunks: Iterable[tuple[Sequence[str], Any]]) -> int:
+    """Writes the texts to PATH.txt and their vectors to PATH.npy; returns their number."""
+    from hf_xlsr.mining.work_folder import npy_header
+
     count = 0
     dimension = 0
-    with ExitStack() as stack:
-        matrix = stack.enter_context(_writing(folder / f"{language}.npy"))
-        lines = stack.enter_context(_writing(folder / f"{language}.txt"))
-        for chunk, vectors in _encoded_chunks(encoder, language, texts, encoding):
+    with _writing(f"{path}.npy") as matrix, _writing(f"{path}.txt") as lines:
+        for texts, vectors in chunks:
             if not count:
                 dimension = vectors.shape[1]
-                _write_header(matrix, (0, dimension))
-            count += len(chunk)
+                matrix.write(npy_header((0, dimension), "<f4"))
+            count += len(texts)
             matrix.write(vectors.astype("<f4").tobytes())
-            for text in chunk:
+            for text in texts:
                 lines.write((" ".join(text.split()) + "\n").encode())
+
+        # NumPy pads headers, so that one for more rows takes the same place.
         matrix.seek(0)
-        _write_header(matrix, (count, dimension))
+        matrix.write(npy_header((count, dimension), "<f4"))
     return count
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[BinaryIO]:
+def _writing(path: str) -> Iterator[BinaryIO]:
     """A file that is there once it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial, partial.open("wb") as file:
         yield file
-
-
-def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
-    """NumPy pads headers, so that one for more rows takes the same place."""
-    from numpy.lib import format
-
-    format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
 @dataclass(kw_only=True)
@@ -195,9 +192,8 @@ def _print_removal(output: str, facts: dict[str, Any], rejected: str = "") -> No
     from rich.markup import escape
     from rich.table import Table
 
-    count = facts["components"]
     removed = {
-        "components": f"{count} component{'s' if count > 1 else ''}",
+        "components": f"{facts['components']} component(s)",
         "mean": "the mean",
         "whitening": "mean and covariance",
     }[facts["method"]]
@@ -209,7 +205,7 @@ def _print_removal(output: str, facts: dict[str, Any], rejected: str = "") -> No
         table.add_row(language, f"{fitted['texts']:,}", f"{100 * fitted['share']:.1f} %")
     Console().print(table)
     if rejected:
-        Console().print(escape(rejected))
+        print(rejected)
 
 
 debias = typer.Typer(

@@ -48,7 +48,7 @@ ProtocolOptions: Any = make_dataclass("ProtocolOptions", map(_option_of, PROTOCO
 
 
 @dataclass(kw_only=True)
-class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):
+class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):  # type: ignore[misc]
     """Options of `hf-xlsr evaluate`."""
 
     model: Annotated[

@@ -11,12 +11,12 @@ from hf_xlsr.cli.options import (
     LANGUAGES,
     MODEL,
     ModelOptions,
-    parse_languages,
     parse_prompts,
     parse_routes,
     read_vectors,
 )
 from hf_xlsr.cli.report import OutputOptions
+from hf_xlsr.runs.own_data import COLUMNS, comma_separated
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SearchOptions(ModelOptions, OutputOptions):
 
         names = {field.name for field in fields(MiningOptions)}
         values = {name: value for name, value in vars(self).items() if name in names}
-        values["languages"] = parse_languages(self.languages)
+        values["languages"] = comma_separated(self.languages)
         values["prompt"] = parse_prompts(self.prompt)
         values["routes"] = parse_routes(self.routes)
         values["show_progress_bar"] = not self.json
@@ -112,7 +112,7 @@ class MineOptions(SearchOptions):
     @property
     def steps(self) -> list[str]:
         """The names of the cleaning steps."""
-        return [step.strip() for step in (self.cleaning or "").split(",") if step.strip()]
+        return comma_separated(self.cleaning)
 
 
 def mine(options: MineOptions) -> None:
@@ -239,7 +239,7 @@ class ScoreOptions(SearchOptions):
 
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")]
     model: Annotated[str, typer.Option(help=MODEL)]
-    columns: Annotated[str | None, typer.Option(help="Our column = column of the file: source=en,target=de.")] = None
+    columns: Annotated[str | None, typer.Option(help=f"{COLUMNS}: source=en,target=de.")] = None
     source_pool: Annotated[str | None, POOL] = None
     target_pool: Annotated[str | None, POOL] = None
 

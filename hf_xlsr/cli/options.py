@@ -12,6 +12,8 @@ import typer
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
 from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES, Prompts
+from hf_xlsr.runs import own_data
+from hf_xlsr.runs.own_data import comma_separated
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ ENCODING: dict[str, Any] = {"rich_help_panel": "Encoding", "show_default": False
 DATA = typer.Option(help="Files, a corpus, or the id or folder of a dataset.", show_default=False)
 TEXTS = typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
 BATCH_SIZE = typer.Option(help="Sentences encoded at a time.", rich_help_panel="Encoding")
-LANGUAGES = typer.Option(help="Codes separated by commas, the source first, e.g. en,de,fr.", **READING)
+LANGUAGES = typer.Option(help=own_data.LANGUAGES, **READING)
 SEED = typer.Option(help="Seed of everything random.", min=0, show_default=False)
 PROMPT_NAMES = (DEFAULT, *SIDES, *ROLES)  # besides languages
 
@@ -36,7 +38,7 @@ class ReadingOptions:
 
     columns: Annotated[
         str | None,
-        typer.Option(help="Our column=the file's column, {lang} for each language: target={lang}.", **READING),
+        typer.Option(help=f"{own_data.COLUMNS}, {PLACEHOLDER} for each language: target={PLACEHOLDER}.", **READING),
     ] = None
     languages: Annotated[str | None, LANGUAGES] = None
     where: Annotated[
@@ -70,7 +72,7 @@ class RowOptions(ReadingOptions):
         return DataOptions(
             files=tuple(files),
             columns=self.columns,
-            languages=tuple(parse_languages(self.languages)),
+            languages=tuple(comma_separated(self.languages)),
             split=self.split,
             where=tuple(self.where or ()),
             config=self.config,
@@ -143,16 +145,6 @@ def load_labelled(results: Iterable[str]) -> dict[str, Any]:
     from hf_xlsr.evaluation.results import load_results
 
     return {label: load_results(path) for label, path in labelled(results).items()}
-
-
-def parse_languages(text: str | None) -> list[str]:
-    """The codes of `--languages`.
-
-    Examples:
-        >>> parse_languages("en, de"), parse_languages(None)
-        (['en', 'de'], [])
-    """
-    return [code.strip() for code in (text or "").split(",") if code.strip()]
 
 
 def parse_named(texts: Iterable[str], option: str) -> dict[str, str]:
@@ -271,7 +263,7 @@ def read_texts(
 
 def _files_of(texts: list[str], columns: dict[str, str], options: TextOptions) -> Iterator[tuple[str, str]]:
     """Language and path of each file of `--texts`."""
-    languages = parse_languages(options.languages)
+    languages = comma_separated(options.languages)
     for text in texts:
         language, _, path = text.partition("=")
         if path and not Path(text).exists():

@@ -161,5 +161,9 @@ def _neighbour_means(
         target_means, _ = second_search.means()
         if (second_search.method, -second_search.recall) > (search.method, -search.recall):
             search = second_search
-    figures = {"method": search.method, "recall": search.recall, "recall_margin": search.recall_margin}
+    figures: dict[str, str | float] = {
+        "method": search.method,
+        "recall": search.recall,
+        "recall_margin": search.recall_margin,
+    }
     return source_means, target_means, figures

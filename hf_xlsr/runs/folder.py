@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
 
 # Keys that may change when a run resumes: its place, and what follows training.
-FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
+FREE_KEYS = ("name", "output_dir", "overwrite", "description", "evaluation", "export", "card")
+# Keys that may change when a run has finished.
+PLACE_KEYS = ("output_dir", "overwrite", "processes")
 
 
 class RunFolder:
@@ -80,11 +82,11 @@ class RunFolder:
         """
         shutil.rmtree(self.preparing, ignore_errors=True)
         if not self.recipe.is_file():
-            training_taken = self.training.is_dir() and any(self.training.iterdir())
-            if training_taken or any(path.exists() for path in self.outputs):
+            other_files = [*self.training.glob("*"), *filter(Path.exists, self.outputs)]
+            if other_files:
                 raise XlsrError(f"output folder '{self.path}' holds other files; use another --output_dir.")
         elif self.started and not recipe["overwrite"]:
-            keys = differing_keys(self._stored_recipe(), json.loads(json.dumps(recipe)))
+            keys = differing_keys(self._stored_recipe(), recipe)
             if keys:
                 shown = ", ".join(keys[:4])
                 raise XlsrError(f"output folder '{self.path}' has a run with other {shown}; use --overwrite true.")
@@ -111,30 +113,29 @@ class RunFolder:
         """Whether a run with this recipe has finished, in which only the place may differ."""
         if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
             return False
-        stored = self._stored_recipe()
-        new = json.loads(json.dumps(recipe))
-        compared = {*stored, *new} - {"output_dir", "overwrite", "processes"}
-        return all(stored.get(key) == new.get(key) for key in compared)
+        return not differing_keys(self._stored_recipe(), recipe, without=PLACE_KEYS)
 
     def _stored_recipe(self) -> dict[str, Any]:
-        return json.loads(self.recipe.read_text("utf-8"))
+        recipe: dict[str, Any] = json.loads(self.recipe.read_text("utf-8"))
+        return recipe
 
 
-def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys in which two recipes differ, without `FREE_KEYS`.
+def differing_keys(
+    stored: Mapping[str, Any], recipe: Mapping[str, Any], *, without: Collection[str] = FREE_KEYS
+) -> list[str]:
+    """Dotted keys in which a recipe differs from a stored one, `without` some of the top.
 
     Examples:
         >>> differing_keys({"seed": 1, "data": {"limit": 5}, "name": "a"}, {"seed": 1, "data": {}, "name": "b"})
         ['data.limit']
     """
+    recipe = json.loads(json.dumps(recipe))  # as it is stored
     differing = []
-    for key in sorted({*left, *right}):
-        if not prefix and key in FREE_KEYS:
-            continue
-        left_value = left.get(key)
-        right_value = right.get(key)
-        if isinstance(left_value, Mapping) and isinstance(right_value, Mapping):
-            differing += differing_keys(left_value, right_value, f"{prefix}{key}.")
-        elif left_value != right_value:
-            differing.append(f"{prefix}{key}")
+    for key in sorted({*stored, *recipe} - {*without}):
+        old = stored.get(key)
+        new = recipe.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            differing += [f"{key}.{name}" for name in differing_keys(old, new, without=())]
+        elif old != new:
+            differing.append(key)
     return differing

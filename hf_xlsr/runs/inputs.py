@@ -27,7 +27,7 @@ from hf_xlsr.data.sources import (
     variables_of,
 )
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.runs.sections import Recipe, holds_sources
+from hf_xlsr.runs.sections import Recipe, holds_named_sources, holds_sources
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -37,27 +37,33 @@ def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, So
         value = getattr(section, name)
         if isinstance(value, BaseModel):
             yield from data_sources(value, f"{prefix}{name}.")
-        elif holds_sources(field):
-            is_named = isinstance(value, Mapping) and not {"path", "corpus"} & {*value}
-            sources_by_set = value if is_named else {"": value}
-            for set_name, sources in sources_by_set.items():
-                key = f"{prefix}{name}.{set_name}".rstrip(".")
+        elif holds_named_sources(field):
+            for set_name, sources in (value or {}).items():
                 for source in parse_sources(sources):
-                    yield key, source
+                    yield f"{prefix}{name}.{set_name}", source
+        elif holds_sources(field):
+            for source in parse_sources(value):
+                yield f"{prefix}{name}", source
 
 
 def missing_files(source: Source, languages: Sequence[str] = ()) -> list[str]:
     """Files of a source that do not exist, with `{lang}` for each language; datasets on the Hub are not looked up."""
     path = source.location
+    missing: list[str] = []
     if PLACEHOLDER in str(path):
-        return [file for language in languages for file in missing_files(source.in_language(language))]
+        for language in languages:
+            missing += missing_files(source.in_language(language))
+        return missing
+
     if isinstance(path, str) and glob.has_magic(path):
-        files = glob.glob(str(Path(path).expanduser()), recursive=True)
+        files = glob.glob(os.path.expanduser(path), recursive=True)
         return [] if files else [path]
 
     paths, _ = expand_braces(path)
-    missing = [str(file) for file in paths if not file.exists()]
-    return [] if missing and is_dataset(paths, source.format) else missing
+    missing += [str(file) for file in paths if not file.exists()]
+    if missing and is_dataset(paths, source.format):
+        return []
+    return missing
 
 
 def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
@@ -70,36 +76,38 @@ def is_dataset(files: Sequence[Path], format: str | None = None) -> bool:
 
 def needs(recipe: Recipe) -> list[str]:
     """What a recipe reads, in words: environment variables, corpora, other paths and ids, or own data."""
-    sources = [source for _, source in data_sources(recipe)]
     paths: list[str] = []
-    for source in sources:
+    corpora: list[str] = []
+    for _, source in data_sources(recipe):
         paths += map(str, as_list(source.path))
+        corpora += as_list(source.corpus)
+    words = [] if paths or corpora else ["own data"]
     if not recipe.start_from:
         paths += recipe.weights().values()
 
-    words = [] if sources else ["own data"]
     words += [f"${name}" for name in variables_of(paths)]
-    words += [f"corpus {source.corpus}" for source in sources if source.corpus]
+    words += [f"corpus {corpus}" for corpus in corpora]
     words += [path for path in paths if not variables_of(path)]
     return list(dict.fromkeys(words))
 
 
 def missing_data(key: str, source: Source, languages: Sequence[str] = ()) -> Iterator[str]:
     """What a source needs and cannot be found, in words: environment variables, or files."""
-    yield from _unset_in_words(source.path)
-    if source.path and not unset_variables(source.path):
-        yield from (f"'{file}' ({key})" for file in missing_files(source, languages))
-
-
-def _unset_in_words(path: Any) -> list[str]:
-    return [f"the environment variable {name}" for name in unset_variables(path)]
+    variables = unset_variables(source.path)
+    for name in variables:
+        yield f"the environment variable {name}"
+    if source.path and not variables:
+        for file in missing_files(source, languages):
+            yield f"'{file}' ({key})"
 
 
 def missing_model(key: str, path: str, *, local: bool = False) -> Iterator[str]:
     """Like `missing_data`, for the folder of a model. A path that may be a Hub id is not missing."""
-    yield from _unset_in_words(path)
     may_be_id = not local and not path.startswith((".", "/", "~", "$"))
-    if not may_be_id and not unset_variables(path) and not Path(expand(path)).expanduser().exists():
+    variables = unset_variables(path)
+    for name in variables:
+        yield f"the environment variable {name}"
+    if not (variables or may_be_id or Path(expand(path)).expanduser().exists()):
         yield f"'{expand(path)}' ({key})"
 
 
@@ -140,11 +148,10 @@ def check_all_named(
     missing: list[str] = []
     for key, (paths, languages) in data.items():
         for path in paths:
-            if path.startswith("mteb:"):
-                continue
             if not Path(path).exists():
                 path = re.sub(r"^[\w-]+=", "", path)
-            missing += missing_data(key, Source.parse(path), languages)
+            if not path.startswith("mteb:"):
+                missing += missing_data(key, Source.parse(path), languages)
 
     for key, path in models.items():
         missing += missing_model(key, path)
@@ -170,15 +177,17 @@ def held_out_texts(sources: Sequence[Source], *, languages: Sequence[str]) -> It
         for pair in _language_pairs(source, languages):
             sides = PAIRS.texts if len(pair) > 1 else CONSECUTIVE.texts
             for row in open_source(source, languages=pair, split="test", required=sides):
-                yield from map(row.__getitem__, sides)
+                for side in sides:
+                    yield row[side]
 
 
 def _language_pairs(source: Source, languages: Sequence[str]) -> list[Sequence[str]]:
     """The language pairs of a source: of many languages, the first with each other one that a corpus has."""
     if source.corpus is None or source.languages or len(languages) < 3:
         return [languages]
-    corpus_languages = CORPORA[source.corpus].languages or languages
-    return [(languages[0], target) for target in languages[1:] if target in corpus_languages]
+    first, *others = languages
+    corpus_languages = CORPORA[source.corpus].languages or others
+    return [(first, language) for language in others if language in corpus_languages]
 
 
 def _every_text(source: Source) -> Iterator[str]:
@@ -187,7 +196,7 @@ def _every_text(source: Source) -> Iterator[str]:
         has_text = False
         for file in sorted(glob.glob(os.path.expanduser(pattern), recursive=True)):
             table = pq.ParquetFile(file)
-            selecting_columns(row_filter.columns, (), [field.name for field in table.schema_arrow], file)
+            selecting_columns(row_filter.columns, (), table.schema_arrow.names, file)
             for batch in table.iter_batches(batch_size=4096):
                 for row in filter(row_filter.keeps, batch.to_pylist()):
                     for text in _texts_in(row):
@@ -199,10 +208,10 @@ def _every_text(source: Source) -> Iterator[str]:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    if value and isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts_in(list(value.values()))
-    elif isinstance(value, (list, tuple)):
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
         for item in value:
             yield from _texts_in(item)
+    elif value and isinstance(value, str):
+        yield value

@@ -33,12 +33,13 @@ def parse_arguments(arguments: Sequence[str]) -> list[tuple[str, str]]:
     options = []
     words = iter(arguments)
     for word in words:
-        key, equals, value = word.removeprefix("--").partition("=")
+        key, equals, value = word.partition("=")
         if not equals:
-            value = next(words, "--")  # an option in place of a value, also at the end
-        if not word.startswith("--") or (not equals and value.startswith("--")):
+            value = next(words, "--")
+        # At the end, or in front of another option, a value is missing.
+        if not key.startswith("--") or (value.startswith("--") and not equals):
             raise XlsrError(f"overrides must be --key value, e.g. --seed 2, got '{word}'.")
-        options.append((key.replace("-", "_"), value))
+        options.append((key.removeprefix("--").replace("-", "_"), value))
     return options
 
 
@@ -91,8 +92,8 @@ def full_key(name: str, keys: Sequence[str]) -> str:
     matches = [key for key in keys if key.endswith(f".{name}") and not key.startswith("data.train.")]
     fewest_dots = min((key.count(".") for key in matches), default=0)
     candidates = [key for key in matches if key.count(".") == fewest_dots]
-    usual = USUAL_NAMES.get(name)
-    if usual and usual in keys:
+    usual = USUAL_NAMES.get(name, "")
+    if usual in keys:
         candidates.insert(0, usual)
     elif len(candidates) == 1:
         return candidates[0]
@@ -104,15 +105,14 @@ def full_key(name: str, keys: Sequence[str]) -> str:
     raise XlsrError(f"unknown option --{name}; {hint}")
 
 
-def _close_keys(name: str, keys: Sequence[str], most: int = 3) -> list[str]:
+def _close_keys(name: str, keys: Sequence[str]) -> list[str]:
     """The keys that are spelled most like a name; a name without a dot is compared with their last parts."""
-    if "." in name:
-        return difflib.get_close_matches(name, keys, most, CLOSE)
-    key_of_last_part: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for key in keys:
-        key_of_last_part.setdefault(key.rpartition(".")[2], key)
-    close = difflib.get_close_matches(name, key_of_last_part, most, CLOSE)
-    return [key_of_last_part[last_part] for last_part in close]
+        last_part = key.rpartition(".")[2]
+        spellings.setdefault(key if "." in name else last_part, key)
+    close = difflib.get_close_matches(name, spellings, cutoff=CLOSE)
+    return [spellings[spelling] for spelling in close]
 
 
 def _shown(keys: Sequence[str]) -> str:

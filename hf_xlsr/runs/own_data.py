@@ -10,6 +10,20 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.runs.yaml import parse_yaml
 
 PANEL: dict[str, Any] = {"rich_help_panel": "Your data and encoder, instead of the recipe's"}
+# What an option is, wherever a verb has it.
+LANGUAGES = "Codes separated by commas, the source first, e.g. en,de,fr."
+COLUMNS = "Our column=the file's column"
+
+
+def comma_separated(text: str | None) -> list[str]:
+    """The values of an option such as `--languages`.
+
+    Examples:
+        >>> comma_separated("en, de,"), comma_separated(None)
+        (['en', 'de'], [])
+    """
+    values = map(str.strip, (text or "").split(","))
+    return list(filter(None, values))
 
 
 @dataclass(kw_only=True)
@@ -51,7 +65,7 @@ class OwnData:
     ] = None
     languages: Annotated[
         list[str] | None,
-        typer.Option(metavar="CODES", help="Codes separated by commas, the source first, e.g. en,de.", **PANEL),
+        typer.Option(metavar="CODES", help=LANGUAGES, **PANEL),
     ] = None
     encoder: Annotated[
         list[str] | None,
@@ -65,11 +79,15 @@ class OwnData:
         list[str] | None,
         typer.Option(
             metavar="NAMES",
-            help="Our column=the file's column, for --train, --dev and --test: source=english,target=german. "
+            help=f"{COLUMNS}, for --train, --dev and --test: source=english,target=german. "
             "Not needed for columns named source and target, or after the languages.",
             **PANEL,
         ),
     ] = None
+
+    def language_codes(self) -> list[str]:
+        """The codes of `languages`."""
+        return comma_separated(",".join(map(str, own_values("languages", self.languages))))
 
 
 OWN_OPTIONS = tuple(field.name for field in fields(OwnData))
@@ -85,14 +103,14 @@ def take_own_data(
         >>> own.train, overrides
         (['a.tsv', 'b.tsv'], [('seed', '2')])
     """
-    taken = OwnData(**{name: getattr(own, name, None) for name in OWN_OPTIONS})
+    values: dict[str, Any] = {name: getattr(own, name, None) for name in OWN_OPTIONS}
     overrides = []
     for name, text in options:
         if name in OWN_OPTIONS:
-            setattr(taken, name, [*(getattr(taken, name) or ()), text])
+            values[name] = [*(values[name] or ()), text]
         else:
             overrides.append((name, text))
-    return taken, overrides
+    return OwnData(**values), overrides
 
 
 def own_values(name: str, texts: Sequence[Any] | None) -> list[Any]:
@@ -103,8 +121,8 @@ def own_values(name: str, texts: Sequence[Any] | None) -> list[Any]:
         (['en', 'de', 'fr'], [])
     """
     values: list[Any] = []
-    for text in texts or ():
-        is_yaml = text == "null" or str(text)[:1] + str(text)[-1:] in ("[]", "{}")
-        value = parse_yaml(text, f"--{name}") if is_yaml and isinstance(text, str) else text
-        values += [one for one in as_list(value) if one is not None]
+    for value in texts or ():
+        if isinstance(value, str) and (value == "null" or value[:1] + value[-1:] in ("[]", "{}")):
+            value = parse_yaml(value, f"--{name}")
+        values += [item for item in as_list(value) if item is not None]
     return values

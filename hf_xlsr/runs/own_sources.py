@@ -8,17 +8,19 @@ from copy import deepcopy
 from typing import Any
 
 from hf_xlsr.data.columns import MissingColumn, parse_columns
+from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sources import Source, as_list, expand, unset_variables
+from hf_xlsr.runs.comparison import SCORED
 from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.own_data import OwnData, own_values
 from hf_xlsr.runs.sections import holds_named_sources, holds_sources
 
 SPLITS = ("train", "dev", "test")
-STS_COLUMNS = ("sentence1", "sentence2", "score")
+
 # A tenth of the training pairs, at most 1,000, is drawn as dev set.
 DEV_MODULUS = 10
 DEV_PAIRS = 1000
@@ -34,8 +36,7 @@ def with_own_data(recipe: Mapping[str, Any], own: OwnData, method: type[Method])
     """
     content: dict[str, Any] = deepcopy(dict(recipe))
     if own.languages is not None:
-        codes = ",".join(map(str, own_values("languages", own.languages)))
-        content["languages"] = [code.strip() for code in codes.split(",") if code.strip()]
+        content["languages"] = own.language_codes()
     languages = as_list(content.get("languages"))
 
     if own.train is not None:
@@ -51,9 +52,8 @@ def with_own_data(recipe: Mapping[str, Any], own: OwnData, method: type[Method])
     if own.encoder is not None:
         encoders = {}
         for value in own_values("encoder", own.encoder):
-            match = re.fullmatch(r"(?:([\w-]+)=)?(.+)", str(value))
-            if match:
-                encoders[match[1] or ""] = match[2]
+            language, path = re.findall(r"^(?:([\w-]+)=)?(.*)", str(value))[0]
+            encoders[language] = path
         content["model"] = {**(content.get("model") or {}), **method.encoder_keys(encoders)}
         for key in ("tokenizer", "start_from"):  # of the recipe's encoder
             content.pop(key, None)
@@ -64,13 +64,13 @@ def _own_sets(data: Mapping[str, Any], own: OwnData, languages: list[str], metho
     """The section `data` with the sets of a user, and with a dev set drawn from their training data."""
     section: Any = method.recipe_class.model_fields["data"].annotation
     data_fields = section.model_fields
-    columns = None if own.columns is None else ",".join(own.columns)
+    columns = ",".join(own.columns or ())
 
     changed = dict(data)
     if own.train is not None:
-        for key in data.keys() & data_fields.keys():
-            if holds_sources(data_fields[key]):
-                del changed[key]
+        for key, field in data_fields.items():
+            if holds_sources(field):
+                changed.pop(key, None)
     for split in SPLITS:
         texts = getattr(own, split)
         if texts is None:
@@ -91,7 +91,7 @@ def _by_name(sources: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return sets
 
 
-def own_source(value: Any, languages: Sequence[str], columns: str | None = None) -> dict[str, Any]:
+def own_source(value: Any, languages: Sequence[str], columns: str = "") -> dict[str, Any]:
     """A source for a path or corpus of the user; columns of tables are those named like the languages, unless given.
 
     Examples:
@@ -123,21 +123,23 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
             column_of_language[language] = column_of_tag[tag]
 
     if len(column_of_language) > 2:
-        return {**source, "parallel": column_of_language}
-    if len(column_of_language) == 2:
-        sides = dict(zip(("source", "target"), column_of_language.values(), strict=True))
-        return {**source, "columns": sides, "languages": list(column_of_language)}
+        source["parallel"] = column_of_language
+    elif len(column_of_language) == 2:
+        source["columns"] = dict(zip(PAIRS.texts, column_of_language.values(), strict=True))
+        source["languages"] = list(column_of_language)
     return source
 
 
 def _mapped_columns(columns: dict[str, str], languages: Sequence[str]) -> dict[str, Any]:
     """Keys of a source with these columns, also the languages where both columns are named after one."""
-    pair = []
-    for side in ("source", "target"):
+    pair: list[str] = []
+    for side in PAIRS.texts:
         tag = language_of_name(columns.get(side, ""))
         if tag:
             pair += [language for language in languages if nearest_tag(language, [tag])]
-    return {"columns": columns, "languages": pair} if len(pair) == 2 else {"columns": columns}
+    if len(pair) != 2:
+        return {"columns": columns}
+    return {"columns": columns, "languages": pair}
 
 
 def _written_source(value: Any) -> dict[str, Any]:
@@ -156,15 +158,15 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     if "corpus" in source:
         return source
     names = column_names(str(value))
-    if set(STS_COLUMNS) <= set(names):
-        return {**source, "columns": {name: name for name in STS_COLUMNS}}
+    if set(SCORED) <= set(names):
+        return {**source, "columns": {name: name for name in SCORED}}
 
     languages_of_file = list(filter(None, map(language_of_name, names)))
     trained = [language for language in languages_of_file if nearest_tag(language, languages)]
     if len(trained) > 1:
         return own_source(value, trained)
-    if len(languages_of_file) > 2:  # `id` is Indonesian, or a number
-        languages_of_file = [language for language in languages_of_file if language != "id"]
+    if len(languages_of_file) > 2 and "id" in languages_of_file:  # Indonesian, or a number
+        languages_of_file.remove("id")
     return own_source(value, languages_of_file[:2])
 
 

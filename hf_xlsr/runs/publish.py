@@ -65,9 +65,10 @@ def _encoder(folder: RunFolder, repo: str, private: bool) -> RepoUpload:
     if not card.is_file():
         raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
     files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
-    for plot in map(folder.path.joinpath, PLOTS):
+    for name in PLOTS:
+        plot = folder.path / name
         if plot.is_file():
-            files[plot.name] = plot
+            files[name] = plot
     return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
 
 
@@ -92,8 +93,10 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
     for file in (folder.recipe, folder.log, folder.training / "seconds.json", folder.results):
         if file.is_file():
             files[str(file.relative_to(folder.path))] = file
-    whole = [path for path in folder.training.glob("checkpoint-*") if _step(path) <= _step(newest)]
-    for weights in (*whole, folder.final, folder.merged):
+    for checkpoint in folder.training.glob("checkpoint-*"):
+        if _step(checkpoint) <= _step(newest):
+            files |= folder_files(checkpoint, f"training/{checkpoint.name}", LEFT_OUT)
+    for weights in (folder.final, folder.merged):
         if weights.is_dir():
             files |= folder_files(weights, f"training/{weights.name}", LEFT_OUT)
 

@@ -69,14 +69,15 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
 
     data_from = content.pop("data_from", None)
     if data_from:
-        content["data"] = merge(read_recipe(str(data_from)).get("data") or {}, content.get("data") or {})
+        data = section(read_recipe(str(data_from)), "data")
+        content["data"] = merge(data, section(content, "data"))
 
     base_name = content.pop("base", None)
     base = read_recipe(str(base_name)) if base_name else {}
     for key in LISTS:
         base.pop(key, None)
-    if _names_encoders(content) and _names_encoders(base):
-        del base["model"]["encoders"]  # they belong to the languages: all or none are inherited
+    if "encoders" in section(content, "model"):
+        section(base, "model").pop("encoders", None)  # they belong to the languages: all or none are inherited
 
     merged = _undescribed(base, merge(base, content))
     merged["name"] = name
@@ -85,9 +86,10 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
     return merged
 
 
-def _names_encoders(recipe: Mapping[str, Any]) -> bool:
-    model = recipe.get("model")
-    return isinstance(model, dict) and "encoders" in model
+def section(recipe: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A section of a recipe that is not validated; empty if it is missing or no mapping."""
+    value = recipe.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,9 +100,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         {'a': {'x': 1, 'y': 3}, 'b': [2]}
     """
     result = deepcopy(dict(below))
-    new_source = ("corpus" in above and "path" in below) or ("path" in above and "corpus" in below)
-    if new_source:  # its split, columns, ... do not apply
-        result = {}
+    if ("corpus" in above and "path" in below) or ("path" in above and "corpus" in below):
+        result = {}  # another source: split, columns, ... of the one below do not apply
     for key, value in above.items():
         value_below = result.get(key)
         if isinstance(value_below, dict) and isinstance(value, Mapping):
@@ -112,18 +113,11 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def trained_on(recipe: Mapping[str, Any]) -> list[Any]:
     """Languages, training data and encoders of a merged recipe: what its name and description are about."""
-
-    def section(key: str) -> Mapping[str, Any]:
-        value = recipe.get(key)
-        return value if isinstance(value, Mapping) else {}
-
-    data = section("data")
-    model = section("model")
-    encoder = model.get("encoder")
-    encoder_path = encoder.get("path") if isinstance(encoder, Mapping) else encoder
-    encoders = [model.get("encoders"), model.get("start"), encoder_path]
+    data = section(recipe, "data")
+    model = section(recipe, "model")
     texts = [data.get(key) for key in TRAINING_PLACES]
-    return [as_list(recipe.get("languages")), texts, section("nli").get("train"), encoders]
+    encoders = [model.get("encoders"), model.get("start"), section(model, "encoder").get("path")]
+    return [as_list(recipe.get("languages")), texts, section(recipe, "nli").get("train"), encoders]
 
 
 def _undescribed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,8 +125,8 @@ def _undescribed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
     recipe = dict(after)
     if trained_on(before) != trained_on(after):
         for key in DESCRIBING:
-            if key in recipe and recipe[key] == before.get(key):
-                del recipe[key]
+            if recipe.get(key) == before.get(key):
+                recipe.pop(key, None)
     return recipe
 
 
@@ -146,20 +140,21 @@ def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
         >>> named_for_changes(before, {**before, "languages": ["en", "de"]})
         {'name': 'hictl', 'method': 'hictl', 'languages': ['en', 'de'], 'output_dir': 'outputs/bible'}
     """
-    if trained_on(before) == trained_on(after):
-        return dict(after)
     recipe = _undescribed(before, after)
+    if trained_on(before) == trained_on(after):
+        return recipe
     folder = after.get("output_dir")
     if after.get("name") == before.get("name"):
-        recipe["name"] = Path(str(folder or "")).name or after.get("method")
+        recipe["name"] = Path(folder).name if folder else after.get("method")
     recipe["output_dir"] = folder or f"outputs/{after.get('name')}"
     return recipe
 
 
 def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Method:
     """Binds a recipe of `read_recipe` with overrides to its method."""
-    single = {key: value for key, value in recipe.items() if key not in LISTS}
-    merged = merge(single, overrides or {})
+    merged = merge(recipe, overrides or {})
+    for key in LISTS:
+        merged.pop(key, None)
     check_no_token(merged, f"recipe '{merged.get('name', 'recipe')}'")
     return method_of(merged).bind(merged)
 
@@ -200,39 +195,36 @@ def load_runs(
     """
     recipe = read_recipe(name_or_path)
     name = recipe["name"]
-    lists = {key: recipe.pop(key) for key in LISTS if recipe.get(key)}
-    if len(lists) > 1:
+    independent = as_list(recipe.pop("runs", None))
+    stages = as_list(recipe.pop("stages", None))
+    if independent and stages:
         raise XlsrError(f"recipe '{name}' has runs and stages; remove one of them.")
-    kind, entries = next(iter(lists.items()), ("runs", []))
-    runs = [validated(ListedRun, entry, name, kind) for entry in as_list(entries)]
+    kind = "stages" if stages else "runs"
+    runs = [validated(ListedRun, entry, name, kind) for entry in independent + stages]
     _check_selected(name, [run.name for run in runs], only or ())
+    if only and not stages:  # a stage needs those before it
+        runs = [run for run in runs if run.name in only]
 
     own, options = take_own_data(parse_arguments(arguments), own_data)
     overrides = parse_overrides(options, recipe, method_of(recipe))
 
     def changed(content: Mapping[str, Any]) -> Method:
-        on_own_data = content if own == OwnData() else with_own_data(content, own, method_of(content))
+        on_own_data = with_own_data(content, own, method_of(content))
         return resolve(named_for_changes(content, merge(on_own_data, overrides)))
 
     if not runs:
         return [changed(recipe)]
 
     methods: list[Method] = []
-    selected: list[Method] = []
     for run in runs:
-        is_selected = not only or run.name in only
-        if not is_selected and kind == "runs":  # a stage needs those before it
-            continue
         method = changed(merge(recipe, run.set))
         bound = method.recipe
         bound.output_dir = str(Path(bound.output_dir) / run.name)
         bound.name = f"{bound.name}/{run.name}"
-        if kind == "stages" and methods and "start_from" not in run.set:
+        if stages and methods and "start_from" not in run.set:
             bound.start_from = methods[-1].recipe.output_dir
         methods.append(method)
-        if is_selected:
-            selected.append(method)
-    return selected
+    return [method for run, method in zip(runs, methods, strict=True) if not only or run.name in only]
 
 
 def _check_selected(recipe: str, names: Sequence[str], only: Sequence[str]) -> None:

@@ -64,13 +64,12 @@ def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Ite
         yield key
         source_keys: list[str] = []
         if holds_named_sources(field):
-            if isinstance(value, Mapping):
-                source_keys = [f"{key}.{set_name}" for set_name in value]
+            source_keys += [f"{key}.{set_name}" for set_name in value or ()]
         elif holds_sources(field):
-            source_keys = [key]
-
+            source_keys.append(key)
         for source_key in source_keys:
-            yield from (f"{source_key}.{option}" for option in Source.model_fields)
+            for option in Source.model_fields:
+                yield f"{source_key}.{option}"
 
 
 class DataSection(Section):
@@ -141,13 +140,12 @@ class Recipe(Section):
         """Folders and Hub ids of encoders, tokenizers and weights by key, as the recipe writes them."""
         encoders = self.model.get("encoders") or {}
         paths = {f"model.encoders.{name}": path for name, path in encoders.items()}
-        encoder = self.model.get("encoder")
-        if isinstance(encoder, Mapping):
-            paths["model.encoder.path"] = encoder.get("path")
+        encoder = self.model.get("encoder") or {}
+        paths["model.encoder.path"] = encoder.get("path")
         paths["model.start"] = self.model.get("start")
         for key in ("tokenizer", "teacher"):
-            section = getattr(self, key, None)
-            paths[f"{key}.path"] = getattr(section, "path", None)
+            if hasattr(self, key):
+                paths[f"{key}.path"] = getattr(self, key).path
         paths["start_from"] = self.start_from
         return {key: str(path) for key, path in paths.items() if path}
 
@@ -179,7 +177,6 @@ ELSEWHERE: dict[str, str] = {
 }
 # Fields of configurations that an encoder fills in; recipes set `export.normalize`.
 OF_THE_ENCODER = {"text_config", "head", "heads", "transformer_options", "encoder_settings", "normalize"}
-PROTOCOL_BATCH = {"per_device_eval_batch_size": "protocols evaluate; set evaluation.batch_size instead"}
 
 
 def section_of(
@@ -206,7 +203,8 @@ def section_of(
         if field.default is not dataclasses.MISSING:
             default = getattr(field.default, "value", field.default)  # of an enumeration its value
 
-        text = texts.get(field.name) or " ".join(str(field.metadata.get("help") or "").split())
+        text = texts.get(field.name, field.metadata.get("help", ""))
+        text = " ".join(text.split())
         keys[field.name] = (hint | None, Field(default, description=text))
     return create_model(owner.__name__, __base__=Section, __module__=__name__, **keys, **more)
 
@@ -224,7 +222,7 @@ def refused(arguments: Any) -> dict[str, str]:
     if not arguments.trains_embeddings:
         fixes |= dict.fromkeys(("matryoshka_dims", "cache_batch_size"), "it has no effect on this loss; remove it")
     if not arguments.evaluates_rows:
-        fixes |= PROTOCOL_BATCH
+        fixes["per_device_eval_batch_size"] = "protocols evaluate; set evaluation.batch_size instead"
     return fixes
 
 
@@ -237,6 +235,5 @@ def argument_help(owner: type) -> dict[str, str]:
         docstring = inspect.cleandoc(base.__doc__ or "") + "\n"
         arguments = re.search(r"^Args:\n((?:    .*\n|\n)+)", docstring, re.MULTILINE)
         if arguments:
-            for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", arguments[1], re.MULTILINE):
-                texts[name] = " ".join(text.split())
+            texts |= re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", arguments[1], re.MULTILINE)
     return texts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from accelerate import PartialState
 from rich.console import Console
 from transformers import TrainerState
 from transformers import logging as transformers_logging
-from transformers.integrations import WandbCallback
+from transformers.integrations.integration_utils import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.data.cleaning import evaluation_keys
@@ -81,12 +82,11 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
         for task, features in trainer.features.items():
             addresses[f"{task} tokens"] = fingerprint_of(features)
 
-    stored_addresses = {}
+    stored_addresses: dict[str, str] = {}
     if record.is_file():
         stored_addresses = json.loads(record.read_text("utf-8"))["cache"]
-    if not isinstance(stored_addresses, Mapping) or any(
-        stored_addresses.get(key, address) != address for key, address in addresses.items()
-    ):
+    all_addresses = {**addresses, **stored_addresses}
+    if any(all_addresses[key] != address for key, address in addresses.items()):
         raise XlsrError(
             f"the data of {folder} were prepared from other files, tokenizers, options or dev and test sets; start again "
             "with --overwrite true or in another --output_dir."
@@ -98,7 +98,7 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
         if bad_lines.is_file():
             name = f"rejected_{task}" if task else "rejected"
             shutil.copyfile(bad_lines, folder / f"{name}.jsonl")
-    write_json(record, {**data.report(counts), "cache": {**stored_addresses, **addresses}})
+    write_json(record, {**data.report(counts), "cache": all_addresses})
 
 
 def fingerprint_of(features: Any) -> str:
@@ -129,8 +129,9 @@ def train_recipe(method: Method, console: Console | None = None) -> RunResult:
 def _train(
     method: Method, settings: Mapping[str, Any], folder: RunFolder, state: PartialState, console: Console
 ) -> RunResult:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    # Of saving and loading small models; training has its own bar.
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     started = time.monotonic()
 
     with state.main_process_first():
@@ -145,8 +146,8 @@ def _train(
         data = read_data(method, sets)
         if state.is_main_process:
             record_data(run_folder, data)
-        if run_folder == folder.preparing:
-            folder.claim(settings)
+            if run_folder == folder.preparing:
+                folder.claim(settings)
 
     trainer = method.build_trainer(arguments, data, sets)
     if state.is_main_process:
@@ -196,11 +197,10 @@ def _trains_to_the_end(trainer: XlsrTrainer, checkpoint: Path | None) -> bool:
 
 def _close_reporters(trainer: XlsrTrainer) -> None:
     """Ends the run of Weights & Biases, which would otherwise continue with the next run of a list."""
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, WandbCallback):
-            import wandb
+    if any(isinstance(callback, WandbCallback) for callback in trainer.callback_handler.callbacks):
+        import wandb
 
-            wandb.finish()
+        wandb.finish()
 
 
 def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
@@ -234,7 +234,8 @@ def _out_of_patience(state: TrainerState) -> bool:
     stored = callbacks.get("EarlyStoppingCallback")
     if not stored:
         return False
-    return stored["attributes"]["early_stopping_patience_counter"] >= stored["args"]["early_stopping_patience"]
+    evaluations: int = stored["attributes"]["early_stopping_patience_counter"]
+    return evaluations >= int(stored["args"]["early_stopping_patience"])
 
 
 def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | None) -> None:
@@ -321,7 +322,7 @@ def encoder_facts_of(config: Any) -> dict[str, Any]:
     if head is None:
         return {}
     settings = config.settings
-    return {"head": head, "prompt": settings.prompts.get(settings.default_prompt_name or "", "")}
+    return {"head": head, "prompt": settings.prompts.get(settings.default_prompt_name, "")}
 
 
 def hardware_name(device: torch.device) -> str:
@@ -329,8 +330,7 @@ def hardware_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        for line in information.read_text("utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
+        model = re.search(r"^model name\s*: *(\S.*)$", information.read_text("utf-8"), re.MULTILINE)
+        if model:
+            return model[1].strip()
     return platform.processor() or platform.machine()

@@ -8,7 +8,8 @@ import pytest
 from cli_helpers import failing
 
 from hf_xlsr.cli import main
-from hf_xlsr.cli.options import parse_languages, parse_routes
+from hf_xlsr.cli.options import parse_routes
+from hf_xlsr.runs.own_data import comma_separated
 from hf_xlsr.utils.errors import XlsrError
 
 TOY = """
@@ -157,7 +158,7 @@ def test_lists_fit_a_terminal(
 
 
 def test_values_of_options() -> None:
-    assert parse_languages(" en, de ,") == ["en", "de"] and parse_languages(None) == []
+    assert comma_separated(" en, de ,") == ["en", "de"] and comma_separated(None) == []
     assert parse_routes("en = source, de=target") == {"en": "source", "de": "target"} and parse_routes(None) == {}
     with pytest.raises(XlsrError, match="--routes"):
         parse_routes("en=source,de")

@@ -108,7 +108,7 @@ def test_defaults_are_those_of_python(words: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_summary_is_the_first_line_of_the_help(verb: str) -> None:
-    assert load_verb(verb).help.split("\n")[0] == VERBS[verb][2]
+    assert load_verb(verb).help.split("\n")[0] == VERBS[verb][1]
 
 
 @EVERY_COMMAND

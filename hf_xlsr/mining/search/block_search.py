@@ -187,8 +187,8 @@ class BlockSearch:
                 del queries, lists  # before the next ones are allocated
 
             if self.processes > 1:
-                values, candidates = target_lists.arrays()
-                self._save(f"columns-{self.index}", values=values, candidates=candidates)
+                lists_of_targets = dict(zip(LISTS, target_lists.arrays(), strict=True))
+                self._save(f"columns-{self.index}", **lists_of_targets)
                 if self.index:
                     return
                 self._collect(results, 0)
@@ -423,4 +423,5 @@ class BlockSearch:
 def _hits(indices: np.ndarray, true_indices: np.ndarray) -> np.ndarray:
     """The share of each row's true neighbours among its indices, `(rows,)`."""
     is_hit = (indices[:, :, None] == true_indices[:, None]).any(1)
-    return np.mean(is_hit, axis=1)
+    shares: np.ndarray = is_hit.mean(axis=1)
+    return shares

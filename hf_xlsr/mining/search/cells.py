@@ -58,9 +58,9 @@ class Centroids:
         probe_cells(queries, self.groups, probes, lists, self.tile)
 
         values, candidates = lists.arrays()
-        numbers = self.numbers[self.groups.vectors.labels(candidates)]
-        above_all = self.numbers[-1] + 1
-        return np.where(values == -np.inf, above_all, numbers)
+        numbers: np.ndarray = self.numbers[self.groups.vectors.labels(candidates)]
+        numbers[values == -np.inf] = self.numbers[-1] + 1
+        return numbers
 
 
 def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> np.ndarray:

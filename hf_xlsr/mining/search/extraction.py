@@ -65,11 +65,12 @@ def margin_scores(
     require_choice("margin", margin, MARGINS)
     average = (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
     similarity, average = np.broadcast_arrays(np.asarray(forward_sim, np.float64), average)
+    scores: np.ndarray = similarity.copy()
     if margin == "ratio":
-        return np.divide(similarity, np.maximum(average, SMALLEST_MEAN))
-    if margin == "distance":
-        return np.subtract(similarity, average)
-    return np.array(similarity)
+        scores /= np.maximum(average, SMALLEST_MEAN)
+    elif margin == "distance":
+        scores -= average
+    return scores
 
 
 def mine_vectors(

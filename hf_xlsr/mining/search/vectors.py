@@ -133,7 +133,8 @@ class VectorStats(NamedTuple):
 def middle(matrix: np.ndarray) -> np.ndarray:
     """Mean of a sample of a side's vectors, `(width,)`."""
     rows = np.linspace(0, len(matrix) - 1, min(len(matrix), ROWS_OF_MIDDLE)).astype(np.int64)
-    return np.mean(Vectors(matrix)[rows], axis=0)
+    mean: np.ndarray = Vectors(matrix)[rows].mean(axis=0)
+    return mean
 
 
 def scan(

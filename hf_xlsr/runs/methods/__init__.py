@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.methods.base import Method as Method
 
 
 def find_methods() -> dict[str, type[Method]]:
