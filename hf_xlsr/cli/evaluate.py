@@ -15,7 +15,6 @@ from hf_xlsr.utils.errors import XlsrError, require_choice
 
 if TYPE_CHECKING:
     from hf_xlsr.evaluation.comparison import ComparisonTable
-    from hf_xlsr.evaluation.protocol import DataOptions
     from hf_xlsr.evaluation.suites.suite import Suite
 
 PANEL = "Options of some protocols (--list shows which)"
@@ -101,6 +100,9 @@ def evaluate(options: EvaluateOptions) -> None:
         return
     for option in _missing(options):
         raise XlsrError(f"{option} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
+    if {"tune", "hold_out"} <= options.protocol_options().keys():
+        raise XlsrError("Give --tune or --hold-out, not both: each says on which rows the head is chosen.")
+
     models = options.model or []
     if options.suite or len(models) > 1:
         _evaluate_suite(models, options)
@@ -131,7 +133,9 @@ def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
         suite.encoders[label] = SuiteEncoder(model=path)
     common = options.encoder_options().model_dump(exclude_defaults=True)
     for label, encoder in suite.encoders.items():
-        suite.encoders[label] = SuiteEncoder(**{**common, **encoder.model_dump(exclude_unset=True)})
+        stated = encoder.model_dump(exclude_unset=True)
+        suite.encoders[label] = SuiteEncoder(**{**common, **stated})
+
     check_all_named(
         {f"encoder {label}": encoder.model for label, encoder in suite.encoders.items()},
         {f"task {name}": (task.data, task.languages) for name, task in suite.tasks.items()},
@@ -175,39 +179,33 @@ def _suite(options: EvaluateOptions) -> "Suite":
     from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, load_suite
 
     protocol = options.protocol or ""
-    data = options.data_options(options.data or (), options.name)
     if not options.suite:
+        data = dict(vars(options.data_options(options.data or (), options.name)))
         task = SuiteTask(
             protocol=protocol.split(","),
-            data=list(data.files),
+            data=list(data.pop("files")),
             seed=options.seed,
             options=options.protocol_options(),
-            **{key: value for key, value in vars(data).items() if key != "files"},
+            **data,
         )
         return Suite(tasks={protocol.replace(",", "-"): task})
 
-    for name in _options_of_tasks(options, data):
+    for name in _options_of_tasks(options):
         raise XlsrError(f"{flag(name)} must be set in the tasks of the suite.")
     suite = load_suite(*options.suite)
     for task in suite.tasks.values():
-        task.limit = data.limit or task.limit
+        task.limit = options.limit or task.limit
     return suite
 
 
-def _options_of_tasks(options: EvaluateOptions, data: "DataOptions") -> Iterator[str]:
+def _options_of_tasks(options: EvaluateOptions) -> Iterator[str]:
     """The given options that a suite has for each task."""
     yield from options.protocol_options()
-    if data.files:
-        yield "data"
-    if options.protocol:
-        yield "protocol"
-    for name in ("columns", "languages", "where", "config", "name"):
-        if getattr(data, name):
+    for name in ("data", "protocol", "columns", "languages", "where", "config", "name", "seed"):
+        if getattr(options, name) not in (None, []):
             yield name
-    if data.split != "test":
+    if options.split != "test":
         yield "split"
-    if options.seed is not None:
-        yield "seed"
 
 
 def _print_tables(tables: list["ComparisonTable"]) -> None:

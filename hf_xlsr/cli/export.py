@@ -70,7 +70,6 @@ def export(options: ExportOptions) -> None:
             from hf_xlsr.export.onnx_files import write_onnx
 
             onnx_files = write_onnx(partial, int8=options.int8)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -101,15 +100,17 @@ def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceT
 
 def _copy_files(files: Mapping[str, Path], folder: Path) -> None:
     for name, file in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, folder / name)
+        copy = folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def _copy_card(run: Path, folder: Path) -> None:
     """Copies the card and the plots of a run, which describe all routes."""
     from hf_xlsr.runs.card import PLOTS
 
-    for file in map(run.joinpath, ("model/README.md", *PLOTS)):
+    for name in ("model/README.md", *PLOTS):
+        file = run / name
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
 
@@ -149,7 +150,7 @@ class PruneOptions(TextOptions):
         if self.layers is None:
             return None
         try:
-            return [int(number) for number in self.layers.split(",")]
+            return list(map(int, self.layers.split(",")))
         except ValueError:
             raise XlsrError(f"--layers must be numbers separated by commas, got '{self.layers}'.") from None
 
@@ -189,7 +190,8 @@ def prune(options: PruneOptions) -> None:
         f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: "
         f"{tokens_after:,} of {tokens_before:,} tokens, {layers_after} of {layers_before} layers."
     )
-    (folder / CARD).write_text(card_of_model(str(folder), metadata, origin), "utf-8")
+    card_file = folder / CARD
+    card_file.write_text(card_of_model(str(folder), metadata, origin), "utf-8")
     print(json.dumps({"output": options.output, **report}, indent=2))
 
 
@@ -207,12 +209,12 @@ def _texts_to_keep(options: PruneOptions) -> tuple[list[str], Iterable[str]]:
 
 def _training_texts(run: "Method") -> Iterator[str]:
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.data.sources import open_source, parse_sources
+    from hf_xlsr.data.sources import open_source
     from hf_xlsr.runs.inputs import check_inputs
 
     check_inputs([run])
     recipe = run.recipe
-    for source in parse_sources(recipe.data.train):
+    for source in run.sources("train"):
         for row in open_source(source, languages=recipe.languages, quarantine=Quarantine(), seed=recipe.seed):
             yield row["source"]
             yield row["target"]
@@ -279,16 +281,17 @@ def card(options: CardOptions) -> None:
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text
 
-    folder = RunFolder(options.model)
-    is_run = folder.recipe.is_file()
-    if is_run:
-        files = [folder.card, folder.model / "README.md"]
-    else:
-        files = [Path(find_model(options.model).path) / "README.md"]
-        if not options.output and not files[0].parent.is_dir():  # a new folder would hide the model on the Hub
-            raise XlsrError(f"'{options.model}' is on the Hub. Name the file of its card with --output.")
+    run = RunFolder(options.model)
+    is_run = run.recipe.is_file()
+    folder = Path(find_model(options.model).path)
     if options.output:
         files = [Path(options.output)]
+    elif is_run:
+        files = [run.card, run.model / "README.md"]
+    elif folder.is_dir():
+        files = [folder / "README.md"]
+    else:  # a new folder would hide the model on the Hub
+        raise XlsrError(f"'{options.model}' is on the Hub. Name the file of its card with --output.")
     for file in files:
         check_writable(file, "--output" if options.output else "the card")
 

@@ -1,7 +1,6 @@
 """Options that several verbs of the `hf-xlsr` command share, and the values that they are written in."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import langcodes
 import typer
 
-from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
+from hf_xlsr.data.columns import PLACEHOLDER, parse_columns
 from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES, Prompts
 from hf_xlsr.runs import own_data
 from hf_xlsr.runs.own_data import comma_separated
@@ -119,14 +118,13 @@ class ModelOptions:
         )
 
 
-def labelled(sources: Iterable[str]) -> dict[str, str]:
+def labelled(sources: Sequence[str]) -> dict[str, str]:
     """Path by label, of sources written LABEL=PATH; a path alone is labelled by its name.
 
     Examples:
         >>> labelled(["ours=runs/a/results.json", "runs/b.json"])
         {'ours': 'runs/a/results.json', 'b': 'runs/b.json'}
     """
-    sources = list(sources)
     stems = [Path(source).stem for source in sources]
     paths: dict[str, str] = {}
     for source, stem in zip(sources, stems, strict=True):
@@ -140,7 +138,7 @@ def labelled(sources: Iterable[str]) -> dict[str, str]:
     return paths
 
 
-def load_labelled(results: Iterable[str]) -> dict[str, Any]:
+def load_labelled(results: Sequence[str]) -> dict[str, Any]:
     """Content of results files by label."""
     from hf_xlsr.evaluation.results import load_results
 
@@ -178,25 +176,22 @@ def parse_prompts(values: Sequence[str] | None) -> Prompts:
         >>> parse_prompts(["Answer with x=1: "])
         'Answer with x=1: '
     """
+    if not values:
+        return None
     by_name: dict[str, str] = {}
-    for_all: list[str] = []
-    for value in values or ():
+    for value in values:
         name, equals, text = value.partition("=")
-        if not equals or not (name in PROMPT_NAMES or langcodes.tag_is_valid(name)):
-            for_all.append(value)
-        elif name in by_name:
+        is_named = equals and (name in PROMPT_NAMES or langcodes.tag_is_valid(name))
+        if not is_named and len(values) == 1:
+            return value
+        if not is_named:
+            raise XlsrError(
+                f"`--prompt '{value}'` is for all texts. To combine it with others, write default={value}."
+            )
+        if name in by_name:
             raise XlsrError(f"`--prompt` has two texts for '{name}', '{by_name[name]}' and '{text}'.")
-        else:
-            by_name[name] = text
-
-    if not for_all:
-        return by_name or None
-    if len(for_all) > 1 or by_name:
-        raise XlsrError(
-            f"`--prompt '{for_all[0]}'` applies to all texts. "
-            f"To combine it with other prompts, write default={for_all[0]}."
-        )
-    return for_all[0]
+        by_name[name] = text
+    return by_name
 
 
 def new_folder(path: str) -> Path:
@@ -214,12 +209,10 @@ def read_vectors(file: str) -> Any:
     """The matrix of a `.npy` file, memory-mapped; archives and pickles are not loaded."""
     import numpy as np
 
-    vectors = None
-    with suppress(ValueError):
-        vectors = np.lib.format.open_memmap(file, mode="r")
-    if vectors is None or vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
-        raise XlsrError(f"{file} must be a .npy file with a matrix of real numbers, one row per text.")
-    return vectors
+    try:
+        return np.lib.format.open_memmap(file, mode="r")
+    except ValueError:
+        raise XlsrError(f"{file} must be a .npy file with a matrix of real numbers, one row per text.") from None
 
 
 def read_texts(
@@ -231,32 +224,31 @@ def read_texts(
     from hf_xlsr.runs.inputs import check_named
 
     columns = parse_columns(options.columns)
-    sources = list(_files_of(texts, columns, options))
-    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in sources]})
-    where = parse_where(options.where)
     for name in columns:
         if name != "text":
             raise XlsrError(f"--columns must be text=COLUMN, got '{name}'.")
+    files = list(_files_of(texts, columns, options))
+    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
+    keys = {"columns": columns, "config": options.config, "where": parse_where(options.where), "split": options.split}
+    given_keys = {key: value for key, value in keys.items() if value}
+    sources: dict[str, list[Source]] = {}
+    for language, path in files:
+        source = Source.parse({"path": path, **given_keys})
+        sources.setdefault(language, []).append(source.in_language(language))
 
-    def stream(language: str, paths: list[str]) -> Iterator[str]:
-        for path in paths:
-            source = filled({"path": path, "columns": columns, "config": options.config}, language)
-            source |= {"where": where, "split": options.split}
-            parsed = Source.parse({key: value for key, value in source.items() if value})
-            rows = open_source(parsed, languages=[language], required=("text",), optional=(), quarantine=quarantine)
+    def stream(language: str) -> Iterator[str]:
+        for source in sources[language]:
+            rows = open_source(source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
             for row in rows:
                 yield row["text"]
 
-    paths_of_language: dict[str, list[str]] = {}
-    for language, path in sources:
-        paths_of_language.setdefault(language, []).append(path)
     streams: dict[str, Iterable[str]] = {}
-    for language, paths in paths_of_language.items():
-        rows = stream(language, paths)
+    for language in sources:
+        rows = stream(language)
         # Fails for a missing or empty file before the model is loaded.
         first = next(rows, None)
         if first is None:
-            raise XlsrError(f"{' and '.join(paths)} has no text in '{language}'.")
+            raise XlsrError(f"--texts has no text in '{language}'.")
         streams[language] = islice(chain([first], rows), options.limit)
     return streams
 

@@ -93,6 +93,7 @@ def test_invalid_training(
         (["--protocol", "tatoeba"], "--data"),
         (["--data", "x.tsv"], "--protocol"),
         (["--protocol", "sts", "--data", "x.tsv", "--k", "3"], "--k"),
+        (["--protocol", "zero-shot", "--data", "x.tsv", "--tune", "x.tsv", "--hold-out", "text"], "not both"),
         (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx"),
         (["--protocol", "sts", "--data", "x.tsv", "--device", "gpu"], "'gpu'"),
     ],

@@ -313,7 +313,8 @@ def test_score_of_a_file_in_any_format(fake: str, tmp_path: Path, capsys: Captur
         (["--output", "p.txt"], "tsv, jsonl, parquet, tmx"),
         (["--output", "p.tsv"], "--model"),
         (["--output", "p.tsv", "--source-vectors", "a.npy"], "--target-vectors"),
-        (["--output", "p.tsv", "--source-vectors", "row.npy", "--target-vectors", "row.npy"], "row.npy"),
+        (["--output", "p.tsv", "--source-vectors", "row.npy", "--target-vectors", "row.npy"], "`source`"),
+        (["--output", "p.tsv", "--source-vectors", "en.txt", "--target-vectors", "row.npy"], "en.txt"),
         (["--output", "en.txt/p.tsv", "--model", "."], "en.txt"),
     ],
 )
