@@ -11,6 +11,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 import typer
 
 from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts
+from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, check_writable
@@ -83,7 +84,10 @@ def _encoder(options: EncodedTexts) -> tuple[Any, dict[str, Any]]:
 
 
 def _encoded_chunks(
-    encoder: Any, language: str, texts: Iterable[str], encoding: dict[str, Any]
+    encoder: Any,
+    language: str,
+    texts: Iterable[str],
+    encoding: dict[str, Any],
 ) -> Iterator[tuple[Sequence[str], Any]]:
     """Texts with their vectors, `ROWS_AT_ONCE` at a time."""
     from tqdm import tqdm
@@ -159,7 +163,7 @@ def fit(options: FitOptions) -> None:
         **encoding,
     )
     fitted.save(options.output)
-    _print_removal(options.output, fitted.facts(), quarantine.report())
+    print_facts({"output": options.output, **fitted.facts(), "bad_lines": quarantine.report()})
 
 
 @dataclass(kw_only=True)
@@ -183,29 +187,7 @@ def apply(options: ApplyOptions) -> None:
     encoder = load_encoder(options.model, "cpu")
     debiased = debias_sentence_transformer(encoder, removal, normalize=options.normalize)
     debiased.save(str(folder), create_model_card=False)
-    _print_removal(options.output, removal.facts())
-
-
-def _print_removal(output: str, facts: dict[str, Any], rejected: str = "") -> None:
-    """Prints what a debias removes of each language, and which lines could not be read."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    removed = {
-        "components": f"{facts['components']} component(s)",
-        "mean": "the mean",
-        "whitening": "mean and covariance",
-    }[facts["method"]]
-    table = Table(title=escape(f"{output}: removes {removed} of each language, width {facts['dimension']}"))
-    table.add_column("language")
-    table.add_column("texts", justify="right")
-    table.add_column("share of squared length removed", justify="right")
-    for language, fitted in facts["languages"].items():
-        table.add_row(language, f"{fitted['texts']:,}", f"{100 * fitted['share']:.1f} %")
-    Console().print(table)
-    if rejected:
-        print(rejected)
+    print_facts({"output": options.output, **removal.facts()})
 
 
 debias = typer.Typer(

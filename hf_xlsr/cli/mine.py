@@ -148,7 +148,13 @@ def mine(options: MineOptions) -> None:
             hidden_pairs = _translations(options.known, mining.languages, sides, options.steps)
         source, target = sides
         run = run_mining(
-            source, target, options.folder, mining, encoder=options.model, vectors=vectors, known=hidden_pairs
+            source,
+            target,
+            options.folder,
+            mining,
+            encoder=options.model,
+            vectors=vectors,
+            known=hidden_pairs,
         )
         if run.is_main:
             _finish_mining(run, sides, mining, options)
@@ -211,7 +217,10 @@ def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
 
 
 def _translations(
-    paths: list[str], languages: Sequence[str] | None, sides: Sequence[Any], steps: list[str]
+    paths: list[str],
+    languages: Sequence[str] | None,
+    sides: Sequence[Any],
+    steps: list[str],
 ) -> list[tuple[str, str]]:
     """Translations, with each text in the form in which its side is read."""
     from hf_xlsr.data.cleaning import Cleaner, build_steps

@@ -216,7 +216,10 @@ def read_vectors(file: str) -> Any:
 
 
 def read_texts(
-    model: str, texts: list[str], options: TextOptions, quarantine: "Quarantine"
+    model: str,
+    texts: list[str],
+    options: TextOptions,
+    quarantine: "Quarantine",
 ) -> dict[str, Iterable[str]]:
     """Language -> texts of `--texts`, read as they are asked for; the model and the files are looked for first."""
     from hf_xlsr.data.sources import Source, open_source

@@ -91,8 +91,11 @@ class OutputOptions:
 
         if self.json:
             print(json.dumps(summary, indent=2, ensure_ascii=False))
-        else:
-            print_summary(summary)
+            return
+        first_pairs = summary.pop("first")
+        print_facts(summary)
+        for row in first_pairs:
+            print(f"{row['score']:.4f}\t{row['source']}\t{row['target']}")
 
     def _copy_skipped(self, report: Mapping[str, Any]) -> dict[str, str]:
         """Saves the skipped lines of each side that has some; file by side."""
@@ -108,57 +111,35 @@ class OutputOptions:
         return files
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Prints the report of `mine` or `score` as a table, and the first pairs."""
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Prints what a verb reports as a table of names and values."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{summary['pairs']:,} pairs in {escape(str(summary['output']))}", show_header=False)
-    for name, line in chain(_input_lines(summary), _search_lines(summary)):
-        table.add_row(name, escape(line))
-    console = Console()
-    console.print(table)
-    for row in summary["first"]:
-        console.print(f"{row['score']:.4f}\t{row['source']}\t{row['target']}", markup=False, highlight=False)
+    table = Table(show_header=False)
+    for name, value in facts.items():
+        if value not in (None, {}, [], ""):
+            table.add_row(name.replace("_", " "), escape(in_words(value)))
+    Console().print(table)
 
 
-def _input_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Heading and text of the lines on what was read."""
-    from hf_xlsr.mining.texts import counted
+def in_words(value: Any) -> str:
+    """A value of a report, with those inside it.
 
-    for name, counts in summary.items():
-        if not isinstance(counts, dict) or "sentences" not in counts:
-            continue
-        yield name, f"{counts['sentences']:,} sentences of {counts['lines']:,} lines in {counts['name']}"
-        if counts["duplicates"]:
-            yield "", f"{counts['duplicates']:,} equal to others"
-        if counts.get("bad_lines"):
-            yield "", counts["bad_lines"]
-        if counts["skipped"]:
-            yield "", f"skipped: {counted(counts['skipped'])}, see {summary['skipped_lines'][name]}"
-    if summary.get("bad_lines"):
-        yield "pairs", summary["bad_lines"]
-
-
-def _search_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Heading and text of the lines on the search and its result."""
-    recall = ""
-    if summary["method"] != "exact":
-        margin = summary.get("recall_margin", 0.0)
-        recall = f", recall {summary['recall']:.4f} ± {margin:.4f} on a sample"
-    yield "search", f"{summary['method']}, k {summary['k']}{recall}"
-
-    threshold = summary["threshold"]
-    yield "threshold", "none" if threshold is None else f"{threshold:.4f}"
-    estimate = summary["estimate"]
-    for name, low, high in (("precision", "low", "high"), ("recall", "recall_low", "recall_high")):
-        if name in estimate:
-            yield name, f"{100 * estimate[name]:.1f} % ({100 * estimate[low]:.1f}-{100 * estimate[high]:.1f})"
-    if estimate:
-        yield "", f"from {estimate['basis']}"
-
-    yield "report", summary["page"]
-    yield "seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in summary["seconds"].items())
-    if summary["reused"]:
-        yield "done before", ", ".join(summary["reused"])
+    Examples:
+        >>> in_words({"sentences": 1200, "skipped": {"blank": 3}, "bad_lines": ""})
+        'sentences 1,200, skipped (blank 3)'
+    """
+    if isinstance(value, Mapping):
+        words = []
+        for name, item in value.items():
+            text = f"({in_words(item)})" if isinstance(item, Mapping) else in_words(item)
+            if text.strip("()"):
+                words.append(f"{name.replace('_', ' ')} {text}")
+        return ", ".join(words)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(in_words, value))
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value or "")

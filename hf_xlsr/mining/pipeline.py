@@ -190,7 +190,10 @@ def _hidden_numbers(store: TextStore, lines: int) -> np.ndarray:
 
 
 def _hidden_curve(
-    hidden: HiddenPairs, hidden_numbers: Sequence[np.ndarray], mined: MinedBitext, run: MiningRun
+    hidden: HiddenPairs,
+    hidden_numbers: Sequence[np.ndarray],
+    mined: MinedBitext,
+    run: MiningRun,
 ) -> PrecisionCurve:
     """The curve of a run from the pairs that are mined with hidden sentences."""
     lines = [run.report[side]["lines"] for side in SIDES]

@@ -89,7 +89,11 @@ class LazyEncoder:
     """An encoder, or the name of one, which is loaded at its first use and released afterwards."""
 
     def __init__(
-        self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None, vectors: str | None = None
+        self,
+        encoder: Encoder | str,
+        device: str | None = None,
+        dtype: str | None = None,
+        vectors: str | None = None,
     ) -> None:
         self.model: str | None = None
         self._encoder: Any = None

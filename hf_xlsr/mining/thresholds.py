@@ -308,7 +308,10 @@ def label_curve(
 
 
 def _mean_chances(
-    features: np.ndarray, labelled_features: np.ndarray, accepted: np.ndarray, rng: np.random.Generator | None = None
+    features: np.ndarray,
+    labelled_features: np.ndarray,
+    accepted: np.ndarray,
+    rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """Mean chance to be true of the first pair, of the first two, and so on, as labels predict it.
 

@@ -185,9 +185,9 @@ def _language_pairs(source: Source, languages: Sequence[str]) -> list[Sequence[s
     """The language pairs of a source: of many languages, the first with each other one that a corpus has."""
     if source.corpus is None or source.languages or len(languages) < 3:
         return [languages]
-    first, *others = languages
-    corpus_languages = CORPORA[source.corpus].languages or others
-    return [(first, language) for language in others if language in corpus_languages]
+    first, *other_languages = languages
+    corpus_languages = CORPORA[source.corpus].languages or other_languages
+    return [(first, language) for language in other_languages if language in corpus_languages]
 
 
 def _every_text(source: Source) -> Iterator[str]:

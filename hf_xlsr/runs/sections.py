@@ -180,7 +180,11 @@ OF_THE_ENCODER = {"text_config", "head", "heads", "transformer_options", "encode
 
 
 def section_of(
-    owner: type, *, without: Collection[str] = (), only: Collection[str] = (), **more: Any
+    owner: type,
+    *,
+    without: Collection[str] = (),
+    only: Collection[str] = (),
+    **more: Any,
 ) -> type[Section]:
     """A section whose keys are the fields of a dataclass, each optional, and `more` as `(type, Field(...))`."""
     hints = typing.get_type_hints(owner, localns={"torch": torch})

@@ -127,7 +127,11 @@ def train_recipe(method: Method, console: Console | None = None) -> RunResult:
 
 
 def _train(
-    method: Method, settings: Mapping[str, Any], folder: RunFolder, state: PartialState, console: Console
+    method: Method,
+    settings: Mapping[str, Any],
+    folder: RunFolder,
+    state: PartialState,
+    console: Console,
 ) -> RunResult:
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     # Of saving and loading small models; training has its own bar.

@@ -370,7 +370,13 @@ class BlockSearch:
             self._save(f"{direction}-{start}", rows=labels, **block._asdict())
 
     def _settle(
-        self, direction: int, block: np.ndarray, lists: TopK, candidates: Vectors, *, certain: bool
+        self,
+        direction: int,
+        block: np.ndarray,
+        lists: TopK,
+        candidates: Vectors,
+        *,
+        certain: bool,
     ) -> Neighbours:
         """The neighbours of some queries from their lists.
 

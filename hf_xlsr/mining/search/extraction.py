@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,10 @@ class MinedBitext:
 
 
 def margin_scores(
-    forward_sim: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray, margin: str = "ratio"
+    forward_sim: np.ndarray,
+    mean_x: np.ndarray,
+    mean_y: np.ndarray,
+    margin: str = "ratio",
 ) -> np.ndarray:
     r"""Similarity of pairs against the neighbourhoods of their two sentences, float64.
 
@@ -74,7 +76,16 @@ def margin_scores(
 
 
 def mine_vectors(
-    source_vectors: np.ndarray, target_vectors: np.ndarray, *, k: int = 4, method: str = "auto", **extraction: Any
+    source_vectors: np.ndarray,
+    target_vectors: np.ndarray,
+    *,
+    k: int = 4,
+    method: str = "auto",
+    margin: str = "ratio",
+    retrieval: str = "max",
+    threshold: float | None = None,
+    one_to_one: bool = True,
+    max_pairs: int | None = None,
 ) -> MinedBitext:
     """Pairs of rows (of length 1) that are likely translations: `neighbours_both_ways`, then `extract_pairs`.
 
@@ -86,7 +97,14 @@ def mine_vectors(
         >>> list(zip(mined.source.tolist(), mined.target.tolist()))
         [(0, 1), (1, 2), (2, 0)]
     """
-    return extract_pairs(neighbours_both_ways(source_vectors, target_vectors, k, method=method), **extraction)
+    return extract_pairs(
+        neighbours_both_ways(source_vectors, target_vectors, k, method=method),
+        margin=margin,
+        retrieval=retrieval,
+        threshold=threshold,
+        one_to_one=one_to_one,
+        max_pairs=max_pairs,
+    )
 
 
 def extract_pairs(
@@ -132,7 +150,12 @@ def extract_pairs(
     source_means, target_means = neighbours.means()
     without_source, without_target = without or (None, None)
     forward, forward_scores = _best_by_margin(
-        neighbours.forward_similarities, neighbours.forward_indices, source_means, target_means, margin, without_target
+        neighbours.forward_similarities,
+        neighbours.forward_indices,
+        source_means,
+        target_means,
+        margin,
+        without_target,
     )
     backward, backward_scores = _best_by_margin(
         neighbours.backward_similarities,

@@ -185,7 +185,11 @@ class TopK:
         self.candidates = all_candidates.gather(1, top.indices)
 
     def _insert(
-        self, queries: slice | torch.Tensor, query: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
+        self,
+        queries: slice | torch.Tensor,
+        query: torch.Tensor,
+        values: torch.Tensor,
+        candidates: torch.Tensor,
     ) -> None:
         """Inserts candidates into the lists; `query` numbers the query of each among `queries`, and ascends."""
         touched, row, counts = torch.unique_consecutive(query, return_inverse=True, return_counts=True)
@@ -234,7 +238,11 @@ def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, 
 
 
 def search_down_to(
-    queries: np.ndarray, floor: np.ndarray, side: Vectors, k: int, tile: Tile
+    queries: np.ndarray,
+    floor: np.ndarray,
+    side: Vectors,
+    k: int,
+    tile: Tile,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `k` nearest if `k` have float32 products of `floor` or above, however many near ties there are."""
     query_tensor = as_tensor(queries, tile.device)

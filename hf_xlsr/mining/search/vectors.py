@@ -91,7 +91,10 @@ def convert(vectors: np.ndarray, out: np.ndarray) -> None:
 
 
 def pair_products(
-    queries: np.ndarray, rows: np.ndarray, candidates: np.ndarray | Vectors, columns: np.ndarray
+    queries: np.ndarray,
+    rows: np.ndarray,
+    candidates: np.ndarray | Vectors,
+    columns: np.ndarray,
 ) -> np.ndarray:
     """Inner products of pairs, summed in float64: each float32 depends only on its two vectors.
 

@@ -149,9 +149,9 @@ class Method(ABC):
         data = values.get("data")
         if isinstance(data, Mapping):
             section: Any = cls.recipe_class.model_fields["data"].annotation
+            keys = section.model_fields
             # Null removes what `data_from` took from another method.
-            removed = {key for key, value in data.items() if value is None} - set(section.model_fields)
-            values["data"] = {key: value for key, value in data.items() if key not in removed}
+            values["data"] = {key: value for key, value in data.items() if key in keys or value is not None}
 
         name = str(values.get("name", "recipe"))
         recipe = validated(cls.recipe_class, values, name)
@@ -330,7 +330,12 @@ class Method(ABC):
 
     @abstractmethod
     def evaluate_and_export(
-        self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
+        self,
+        folder: RunFolder,
+        trainer: XlsrTrainer,
+        data: TrainingData,
+        sets: Mapping[str, Any],
+        console: Console,
     ) -> Finished:
         """Writes the model to `folder.model`, evaluates it as loaded from there, and prints the results."""
 

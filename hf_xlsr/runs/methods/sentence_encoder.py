@@ -184,7 +184,12 @@ class SentenceEncoderMethod(Method):
         return results
 
     def evaluate_and_export(
-        self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
+        self,
+        folder: RunFolder,
+        trainer: XlsrTrainer,
+        data: TrainingData,
+        sets: Mapping[str, Any],
+        console: Console,
     ) -> Finished:
         encoder = CachedEncoder(self.export(trainer, folder.model))
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -207,7 +212,11 @@ class SentenceEncoderMethod(Method):
         return finished
 
     def _plot_pairs(
-        self, plot: Path, encoder: Any, test: list[dict[str, Any]], languages: tuple[str, str]
+        self,
+        plot: Path,
+        encoder: Any,
+        test: list[dict[str, Any]],
+        languages: tuple[str, str],
     ) -> list[Path]:
         rows = random_rows(test, min(self.recipe.evaluation.plot_pairs, 100), self.recipe.seed)
         if len(rows) < 2 or not can_plot():
