@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
-from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, option_specs, specs_of
+from hf_xlsr.cli.report import print_facts
+from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, Protocol, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 if TYPE_CHECKING:
@@ -94,9 +95,7 @@ class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):  # type: ignor
 def evaluate(options: EvaluateOptions) -> None:
     """Evaluate any sentence encoder under a protocol, or several under a suite."""
     if options.show_list:
-        from rich.console import Console
-
-        Console().print(_protocols_table())
+        print_facts({protocol.name: _described(protocol) for protocol in PROTOCOLS.values()})
         return
     for option in _missing(options):
         raise XlsrError(f"{option} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
@@ -255,17 +254,11 @@ def compare(options: CompareOptions) -> None:
         print(comparison.render_tables(tables), end="")
 
 
-def _protocols_table() -> Any:
-    from rich.table import Table
-
-    table = Table("protocol", "what it measures, and on what", show_lines=True)
-    table.columns[0].no_wrap = True
-    for protocol in PROTOCOLS.values():
-        lines = [protocol.summary, f"data: {protocol.data}"]
-        if protocol.optional:
-            lines.append(f"optional columns: {', '.join(protocol.optional)}")
-        specs = specs_of(protocol.options)
-        if specs:
-            lines.append("options: " + " ".join(map(flag, specs)))
-        table.add_row(protocol.name, "\n".join(lines))
-    return table
+def _described(protocol: Protocol) -> str:
+    """What a protocol measures, and what it reads."""
+    lines = [protocol.summary, f"data: {protocol.data}"]
+    if protocol.optional:
+        lines.append(f"optional columns: {', '.join(protocol.optional)}")
+    options = map(flag, specs_of(protocol.options))
+    lines.append(f"options: {' '.join(options)}")
+    return "\n".join(lines)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hf_xlsr.cli.options import MODEL, TEXTS, TextOptions, new_folder, parse_named, read_texts
+from hf_xlsr.cli.report import in_words
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -76,11 +77,7 @@ def export(options: ExportOptions) -> None:
 
     print(f'SentenceTransformer("{options.output}")')
     for route, numbers in onnx_files.items():
-        onnx_folder = Path(options.output) / "onnx" / route
-        print(f"{onnx_folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
-        if "cosine_int8" in numbers:
-            quantized = onnx_folder / "model_quantized.onnx"
-            print(f"{quantized}: cosine with torch {numbers['cosine_int8']:.4f} or more")
+        print(f"{Path(options.output, 'onnx', route)}, beside torch: {in_words(numbers)}")
 
 
 def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":

@@ -117,10 +117,12 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(show_header=False)
+    table = Table(show_header=False, show_lines=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in facts.items():
         if value not in (None, {}, [], ""):
-            table.add_row(name.replace("_", " "), escape(in_words(value)))
+            table.add_row(escape(name), escape(in_words(value)))
     Console().print(table)
 
 
@@ -136,10 +138,10 @@ def in_words(value: Any) -> str:
         for name, item in value.items():
             text = f"({in_words(item)})" if isinstance(item, Mapping) else in_words(item)
             if text.strip("()"):
-                words.append(f"{name.replace('_', ' ')} {text}")
+                words.append(f"{name} {text}")
         return ", ".join(words)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(in_words, value))
     if isinstance(value, float):
-        return f"{value:.4f}"
+        return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value or "")

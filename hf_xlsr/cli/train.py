@@ -1,21 +1,17 @@
 """The verbs `train`, `prepare`, `recipes` and `corpora`."""
 
-import textwrap
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from hf_xlsr.cli.report import in_words, print_facts
 from hf_xlsr.runs.own_data import OwnData
 from hf_xlsr.utils.tasks import import_ahead
 
 SHOWN_LANGUAGES = 15
-LAYOUT = textwrap.TextWrapper(
-    80, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False
-)
-# Name -> lines of text, by the group of the name.
-Groups = dict[str, dict[str, list[str]]]
+# Name -> text, by the group of the name.
+Groups = dict[str, dict[str, str]]
 
 
 @dataclass(kw_only=True)
@@ -114,16 +110,16 @@ def recipes(options: ListOptions) -> None:
         recipe = read_recipe(name)
         runs = load_runs(name)
         languages = recipe.get("languages") or ["any language"]
-        facts = [" ".join(languages)]
+        facts = " ".join(languages)
         if len(languages) > SHOWN_LANGUAGES:
-            facts = [f"{len(languages)} languages"]
+            facts = f"{len(languages)} languages"
         if len(runs) > 1:
-            facts.append(f"{len(runs)} runs")
+            facts += f", {len(runs)} runs"
         inputs: dict[str, None] = {}
         for run in runs:
             inputs |= dict.fromkeys(needs(run.recipe))
-        lines = [str(recipe.get("description", "")), f"{', '.join(facts)}; needs {', '.join(inputs)}"]
-        groups.setdefault(runs[0].name, {})[name] = lines
+        text = f"{recipe.get('description', '')}\n{facts}; needs {', '.join(inputs)}"
+        groups.setdefault(runs[0].name, {})[name] = text
     _print_groups(groups, options.word or "")
 
 
@@ -133,30 +129,18 @@ def corpora(options: ListOptions) -> None:
 
     groups: Groups = {}
     for row in corpora_table():
-        origin = row["source"]
-        if row["hub_id"] != "-":
-            origin += f", {row['hub_id']}"
-        lines = [f"{row['languages']}; {row['size']}; splits {row['splits']}", f"{origin}; licence: {row['licence']}"]
-        if row["note"] != "-":
-            lines.append(row["note"])
-        groups.setdefault(row["kind"], {})[row["name"]] = lines
+        facts = {key: row[key] for key in ("size", "splits", "source", "hub_id", "licence", "note") if row[key] != "-"}
+        groups.setdefault(row["kind"], {})[row["name"]] = f"{row['languages']}\n{in_words(facts)}"
     _print_groups(groups, options.word or "")
 
 
-def _print_groups(groups: Mapping[str, Mapping[str, Sequence[str]]], word: str) -> None:
-    """Prints names with indented texts below, in groups; with a word, those that contain it."""
-    count = 0
+def _print_groups(groups: Groups, word: str) -> None:
+    """Prints a table of each group, with the entries that contain the word."""
     for group, entries in groups.items():
-        is_first = True
-        for name, lines in entries.items():
-            if word.casefold() not in " ".join((group, name, *lines)).casefold():
-                continue
-            if is_first:
-                print(f"\n{group}" if count else group)
-                is_first = False
-            print(f"  {name}")
-            for line in lines:
-                print(LAYOUT.fill(" ".join(line.split())))
-            count += 1
-    if not count:
-        print(f"nothing found for '{word}'")
+        matches = {}
+        for name, text in entries.items():
+            if word.casefold() in f"{group} {name} {text}".casefold():
+                matches[name] = text
+        if matches:
+            print(group)
+            print_facts(matches)
