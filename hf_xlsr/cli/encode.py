@@ -150,6 +150,7 @@ def fit(options: FitOptions) -> None:
 
     check_method(options.components, options.method)
     check_writable(options.output, "--output", folder=True)
+
     quarantine = Quarantine()
     texts = read_texts(options.model, options.texts, options, quarantine)
     encoder, encoding = _encoder(options)

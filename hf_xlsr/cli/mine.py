@@ -124,6 +124,7 @@ def mine(options: MineOptions) -> None:
     target_vectors = options.target_vectors
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
+
     options.check_threshold(options.known, options.gold)
     mining = options.mining_options(one_to_one=not options.many)
     options.check_output(mining.languages)
@@ -146,6 +147,7 @@ def mine(options: MineOptions) -> None:
         hidden_pairs = None
         if options.known:
             hidden_pairs = _translations(options.known, mining.languages, sides, options.steps)
+
         source, target = sides
         run = run_mining(
             source,
@@ -160,7 +162,12 @@ def mine(options: MineOptions) -> None:
             _finish_mining(run, sides, mining, options)
 
 
-def _finish_mining(run: "MiningRun", sides: list[Any], mining: "MiningOptions", options: MineOptions) -> None:
+def _finish_mining(
+    run: "MiningRun",
+    sides: list[Any],
+    mining: "MiningOptions",
+    options: MineOptions,
+) -> None:
     """Chooses the threshold, cleans the pairs, and writes them."""
     from hf_xlsr.data.cleaning import Cleaner, build_steps
     from hf_xlsr.mining.outputs import PAIR_COLUMNS, read_labels
@@ -191,7 +198,13 @@ def _finish_mining(run: "MiningRun", sides: list[Any], mining: "MiningOptions", 
     report |= options.write(cleaner(row | row_languages for row in best.sentences()), columns, languages)
     if options.steps:
         report["cleaning"] = {**cleaning_counts, "pairs": cleaner.counts}
-    options.finish(run, run.rows.score, report, title=f"{options.source} and {options.target}", languages=languages)
+    options.finish(
+        run,
+        run.rows.score,
+        report,
+        title=f"{options.source} and {options.target}",
+        languages=languages,
+    )
 
 
 def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
@@ -287,13 +300,24 @@ def score(options: ScoreOptions) -> None:
         rows = (row for row in run.sentences() if threshold is None or row["score"] >= threshold)
         report = run.report | options.write(rows, SCORE_COLUMNS, mining.languages)
         report |= {"threshold": threshold, "estimate": estimate, "bad_lines": sources.bad_lines}
-        options.finish(run, run.scores.score, report, title=" and ".join(options.pairs), languages=mining.languages)
+        options.finish(
+            run,
+            run.scores.score,
+            report,
+            title=" and ".join(options.pairs),
+            languages=mining.languages,
+        )
 
 
 class _Column:
     """One column of the file of pairs, read again in each iteration."""
 
-    def __init__(self, options: ScoreOptions, languages: Sequence[str] | None, name: str) -> None:
+    def __init__(
+        self,
+        options: ScoreOptions,
+        languages: Sequence[str] | None,
+        name: str,
+    ) -> None:
         self.paths = options.pairs
         self.columns = options.columns
         self.languages = languages

@@ -178,6 +178,7 @@ def parse_prompts(values: Sequence[str] | None) -> Prompts:
     """
     if not values:
         return None
+
     by_name: dict[str, str] = {}
     for value in values:
         name, equals, text = value.partition("=")
@@ -191,6 +192,7 @@ def parse_prompts(values: Sequence[str] | None) -> Prompts:
         if name in by_name:
             raise XlsrError(f"`--prompt` has two texts for '{name}', '{by_name[name]}' and '{text}'.")
         by_name[name] = text
+
     return by_name
 
 
@@ -241,7 +243,13 @@ def read_texts(
 
     def stream(language: str) -> Iterator[str]:
         for source in sources[language]:
-            rows = open_source(source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
+            rows = open_source(
+                source,
+                languages=[language],
+                required=("text",),
+                optional=(),
+                quarantine=quarantine,
+            )
             for row in rows:
                 yield row["text"]
 

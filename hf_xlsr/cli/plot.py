@@ -82,7 +82,12 @@ def _check_picture(output: str) -> None:
     check_writable(output, "--output")
 
 
-def _encoded(models: Mapping[str, str], count: int, options: PairsOptions, single: bool = False) -> Any:
+def _encoded(
+    models: Mapping[str, str],
+    count: int,
+    options: PairsOptions,
+    single: bool = False,
+) -> Any:
     """Random rows by language pair, and vectors of both sides by model and language pair.
 
     Args:

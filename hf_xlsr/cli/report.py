@@ -50,7 +50,10 @@ class OutputOptions:
             raise typer.Exit(130) from None
 
     def write(
-        self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], languages: Sequence[str] | None
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        columns: Sequence[str],
+        languages: Sequence[str] | None,
     ) -> dict[str, Any]:
         """Writes some columns of the pairs; returns the number of pairs and the first three, for the report."""
         from hf_xlsr.mining.outputs import write_pairs
@@ -58,7 +61,13 @@ class OutputOptions:
         pairs = ({name: row[name] for name in columns} for row in rows)
         first_pairs = list(islice(pairs, 3))
         all_pairs = chain(first_pairs, pairs)
-        count = write_pairs(self.output, all_pairs, columns=columns, format=self.format, languages=languages)
+        count = write_pairs(
+            self.output,
+            all_pairs,
+            columns=columns,
+            format=self.format,
+            languages=languages,
+        )
         return {"pairs": count, "output": self.output, "first": first_pairs}
 
     def finish(

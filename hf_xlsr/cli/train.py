@@ -115,6 +115,7 @@ def recipes(options: ListOptions) -> None:
             facts = f"{len(languages)} languages"
         if len(runs) > 1:
             facts += f", {len(runs)} runs"
+
         inputs: dict[str, None] = {}
         for run in runs:
             inputs |= dict.fromkeys(needs(run.recipe))

@@ -75,6 +75,7 @@ class MiningOptions:
                 require_choice(name, value, choices)
         for name in ("k", "batch_size", "max_pairs"):
             require_positive(name, getattr(self, name))
+
         if self.recall is not None and not 0 < self.recall <= 1:
             raise XlsrError(f"`recall` must be above 0 and at most 1, got {self.recall}.")
         if self.languages is not None and len(self.languages) != 2:

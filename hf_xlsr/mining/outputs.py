@@ -121,6 +121,7 @@ def _tmx(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) 
         f'<header creationtool="hf-xlsr" creationtoolversion={quoteattr(version("hf-xlsr"))} segtype="sentence" '
         f'o-tmf="hf-xlsr" adminlang="en" srclang={quoteattr(languages[0])} datatype="plaintext"/>\n<body>\n'
     )
+
     for row in rows:
         unit = ""
         for name in _score_columns(columns):

@@ -230,7 +230,13 @@ def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any],
     return inputs, plan
 
 
-def _unit_vectors(job: Job, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
+def _unit_vectors(
+    job: Job,
+    side: str,
+    matrix: np.ndarray,
+    store: TextStore | None,
+    lines: int,
+) -> np.ndarray:
     """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk."""
     if len(matrix) != lines:
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
@@ -244,7 +250,12 @@ def _unit_vectors(job: Job, side: str, matrix: np.ndarray, store: TextStore | No
     return np.load(path, mmap_mode="r") if path.exists() else matrix
 
 
-def _save_unit_vectors(path: Path, side: str, matrix: np.ndarray, store: TextStore | None) -> None:
+def _save_unit_vectors(
+    path: Path,
+    side: str,
+    matrix: np.ndarray,
+    store: TextStore | None,
+) -> None:
     """Writes the vectors of the lines in the store (all if None) with length 1, unless the matrix itself has these."""
     lines = np.arange(len(matrix))
     if store is not None:

@@ -251,7 +251,13 @@ def encode_shards(
         texts = side.store.texts(np.arange(*side.file.shards[shard]))
         order = np.argsort([-len(text) for text in texts], kind="stable")
         by_length = [texts[row] for row in order]
-        vectors = embed(encoder.get(), by_length, language=side.language, role=side.role, **encoding)
+        vectors = embed(
+            encoder.get(),
+            by_length,
+            language=side.language,
+            role=side.role,
+            **encoding,
+        )
         side.file.write(shard, vectors[np.argsort(order)])
 
 
@@ -326,6 +332,7 @@ class Job:
         prompts = encoder.prompts().given(self.options.prompt)
         # A model given by name is identified by its files; an object may route by language.
         identity = cache(lambda language: encoder.identity(language, self.options.routes))
+
         encodings = {}
         for side in self.texts:
             language = self.language(side)
@@ -352,6 +359,7 @@ class Job:
             name = file_of(sentences) or side
             folder = self.folder(f"{side}.text")
             stage = self[f"{side}.text"]
+
             if stage.result is None and self.processes.is_main:
                 with self.timed("read"):
                     counts = read_texts(
@@ -405,7 +413,13 @@ class Job:
                 self[f"{name}.vectors"].finish()
         return vectors
 
-    def search(self, name: str, source: np.ndarray, target: np.ndarray, together: bool = False) -> BothWays:
+    def search(
+        self,
+        name: str,
+        source: np.ndarray,
+        target: np.ndarray,
+        together: bool = False,
+    ) -> BothWays:
         """The neighbours of both sides, saved in the folder of the stage; on a GPU if the encoder may use one.
 
         `together`, all processes search.

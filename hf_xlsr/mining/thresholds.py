@@ -93,7 +93,12 @@ class HiddenPairs:
     complete: int = 0
 
     @classmethod
-    def sample(cls, pairs: Iterable[tuple[str, str]], count: int = 4000, seed: int = 0) -> HiddenPairs:
+    def sample(
+        cls,
+        pairs: Iterable[tuple[str, str]],
+        count: int = 4000,
+        seed: int = 0,
+    ) -> HiddenPairs:
         """A random sample of known pairs, without repeated sentences, half of them complete."""
         target_of: dict[str, str] = {}
         known_targets = set[str]()
@@ -103,6 +108,7 @@ class HiddenPairs:
             if source and target and source not in target_of and target not in known_targets:
                 target_of[source] = target
                 known_targets.add(target)
+
         require_enough("known", "different pairs", len(target_of), 4 * FEWEST)
 
         # Of one half both sides are hidden; of the first half of the others the source alone, of the rest the target.
@@ -179,7 +185,15 @@ def hidden_curve(
 
     basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
     recall = _share(_at_least(mined.score[hit], grid), len(complete))
-    return PrecisionCurve(grid, _at_least(kept_scores, grid), basis, mixture.precision(kinds), low, high, *recall)
+    return PrecisionCurve(
+        grid,
+        _at_least(kept_scores, grid),
+        basis,
+        mixture.precision(kinds),
+        low,
+        high,
+        *recall,
+    )
 
 
 class _Mixture:
@@ -189,7 +203,13 @@ class _Mixture:
     pairs or sentences behind `F_1`, `F_2` and `F_0`.
     """
 
-    def __init__(self, scores: np.ndarray, grid: np.ndarray, sizes: Sequence[int], sentences: Sequence[int]) -> None:
+    def __init__(
+        self,
+        scores: np.ndarray,
+        grid: np.ndarray,
+        sizes: Sequence[int],
+        sentences: Sequence[int],
+    ) -> None:
         self.grid = grid
         self.sizes = sizes
         bands = min(BANDS, len(scores))
@@ -215,7 +235,12 @@ class _Mixture:
         points = np.where(total > 0, np.arange(len(total)), 0)
         return np.take(precision, np.maximum.accumulate(points))
 
-    def _rates(self, count: Counts, kinds: Sequence[np.ndarray], points: np.ndarray) -> list[np.ndarray]:
+    def _rates(
+        self,
+        count: Counts,
+        kinds: Sequence[np.ndarray],
+        points: np.ndarray,
+    ) -> list[np.ndarray]:
         """Scores of each kind at the points, for one hidden pair or sentence."""
         return [count(scores, points) / size for scores, size in zip(kinds, self.sizes, strict=True)]
 
@@ -238,7 +263,12 @@ def require_enough(name: str, what: str, count: int, fewest: int = FEWEST) -> No
         raise XlsrError(f"`{name}` must have at least {fewest} {what}, got {count}.")
 
 
-def gold_curve(right: np.ndarray, first: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
+def gold_curve(
+    right: np.ndarray,
+    first: np.ndarray,
+    total: int,
+    scores: np.ndarray,
+) -> PrecisionCurve:
     """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false.
 
     A gold pair that was mined several times is `right` each time, and found the `first` time.
@@ -261,7 +291,9 @@ def _share(counts: np.ndarray, totals: np.ndarray | int) -> tuple[np.ndarray, np
 
 
 def label_curve(
-    labels: Mapping[tuple[str, str], bool], rows: Iterable[Mapping[str, Any]], seed: int = 0
+    labels: Mapping[tuple[str, str], bool],
+    rows: Iterable[Mapping[str, Any]],
+    seed: int = 0,
 ) -> PrecisionCurve:
     """The curve from scored pairs of which a person accepted or rejected some; it has no recall.
 

@@ -107,7 +107,12 @@ class WorkFolder:
         return Stage(self.path / name)
 
     @contextmanager
-    def claim(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
+    def claim(
+        self,
+        kind: str,
+        inputs: Mapping[str, Mapping[str, Any]],
+        plan: Mapping[str, Any],
+    ) -> Iterator[None]:
         """Locks the folder for a job, and removes the stages of other settings than those of the plan.
 
         A job none of whose finished stages would be lost is replaced.
@@ -135,7 +140,12 @@ class WorkFolder:
 
             yield
 
-    def _check_job(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> None:
+    def _check_job(
+        self,
+        kind: str,
+        inputs: Mapping[str, Mapping[str, Any]],
+        plan: Mapping[str, Any],
+    ) -> None:
         """Refuses to remove finished stages of another job; a changed file is the same job."""
         old = _read_json(self.path / JOB)
         same_kind = old.get("kind") == kind
@@ -209,7 +219,12 @@ def npy_header(shape: tuple[int, ...], dtype: DTypeLike) -> bytes:
     return header.getvalue()
 
 
-def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], dtype: DTypeLike) -> None:
+def save_rows(
+    path: Path,
+    blocks: Iterable[np.ndarray],
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+) -> None:
     """Writes a `.npy` file block by block, and moves it into place when it is complete."""
     with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
         file.write(npy_header(shape, dtype))

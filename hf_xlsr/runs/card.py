@@ -54,6 +54,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     metric_cells = {}
     for key, value in metrics.items():
         metric_cells[code(key, cell=True)] = _shown(key, value)
+
     comparison = []
     for key, *values in comparison_rows(settings.get("comparison", {})):
         comparison.append((code(key, cell=True), *values))
@@ -195,6 +196,7 @@ def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     """What a card says of the training, by heading, in Markdown."""
     facts = {key: public_path(path) for key, path in _starting_weights(run.recipe).items()}
     facts |= run.card_facts(settings["data"])
+
     facts["parameters"] = f"{settings['parameters']:,}, including those only for training"
     facts["steps"] = f"{settings['steps']:,}"
     facts["time"] = (

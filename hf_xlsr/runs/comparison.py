@@ -36,7 +36,14 @@ def retrieval(encoder: Any, rows: Rows, *, name: str, split: str, batch_size: in
     for languages, rows_of_pair in by_pair(rows).items():
         sides = both_sides(rows_of_pair)
         for protocol in (tatoeba, xsim):
-            results |= protocol(encoder, *sides, languages=languages, name=name, split=split, batch_size=batch_size)
+            results |= protocol(
+                encoder,
+                *sides,
+                languages=languages,
+                name=name,
+                split=split,
+                batch_size=batch_size,
+            )
     return results
 
 
@@ -44,9 +51,16 @@ def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[
     """Metrics of a guard set: `sts` for scored pairs, else `retrieval`."""
     if not rows or "score" not in rows[0]:
         return retrieval(encoder, rows, name=name, split="guard", batch_size=batch_size)
+
     metrics: dict[str, float] = {}
     for language, rows_of_language in by_language(rows).items():
-        results = sts(encoder, {name: rows_of_language}, language=language, split="guard", batch_size=batch_size)
+        results = sts(
+            encoder,
+            {name: rows_of_language},
+            language=language,
+            split="guard",
+            batch_size=batch_size,
+        )
         metrics |= {key: value for key, value in results.items() if key.endswith("/spearman_all")}
     return metrics
 

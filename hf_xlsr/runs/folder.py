@@ -91,6 +91,7 @@ class RunFolder:
                 shown = ", ".join(keys[:4])
                 raise XlsrError(f"output folder '{self.path}' has a run with other {shown}; use --overwrite true.")
             return self.training
+
         self.preparing.mkdir()
         return self.preparing
 
@@ -121,7 +122,10 @@ class RunFolder:
 
 
 def differing_keys(
-    stored: Mapping[str, Any], recipe: Mapping[str, Any], *, without: Collection[str] = FREE_KEYS
+    stored: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    *,
+    without: Collection[str] = FREE_KEYS,
 ) -> list[str]:
     """Dotted keys in which a recipe differs from a stored one, `without` some of the top.
 

@@ -138,7 +138,9 @@ def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence
 
 
 def check_all_named(
-    models: Mapping[str, str], data: Mapping[str, tuple[Sequence[str], Sequence[str]]], what: str
+    models: Mapping[str, str],
+    data: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    what: str,
 ) -> None:
     """Raises one error that names all models and files that are missing, before `what` starts.
 

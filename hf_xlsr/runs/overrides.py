@@ -44,7 +44,9 @@ def parse_arguments(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def parse_overrides(
-    options: Iterable[tuple[str, str]], recipe: Mapping[str, Any], method: type[Method]
+    options: Iterable[tuple[str, str]],
+    recipe: Mapping[str, Any],
+    method: type[Method],
 ) -> dict[str, Any]:
     """Nested keys of a recipe, from options such as `data.train.path` or `learning_rate` with values in YAML."""
     keys = recipe_keys(recipe, method)

@@ -60,7 +60,12 @@ def with_own_data(recipe: Mapping[str, Any], own: OwnData, method: type[Method])
     return content
 
 
-def _own_sets(data: Mapping[str, Any], own: OwnData, languages: list[str], method: type[Method]) -> dict[str, Any]:
+def _own_sets(
+    data: Mapping[str, Any],
+    own: OwnData,
+    languages: list[str],
+    method: type[Method],
+) -> dict[str, Any]:
     """The section `data` with the sets of a user, and with a dev set drawn from their training data."""
     section: Any = method.recipe_class.model_fields["data"].annotation
     data_fields = section.model_fields
@@ -187,6 +192,7 @@ def drawn_dev(source: Mapping[str, Any], files: int) -> dict[str, Any] | None:
     """The part of a training source that a dev set is drawn from; None where the source selects its own part."""
     if "corpus" in source or source.get("hash_split"):
         return None
+
     columns = source.get("parallel") or {"source": "source", **parse_columns(source.get("columns"))}
     first_column = next(iter(columns.values()))
     return {

@@ -46,6 +46,7 @@ def push_run(
     """
     check_repo(repo)
     require_choice("what", what, PARTS)
+
     folder = RunFolder(run)
     uploads: list[RepoUpload] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -113,7 +114,14 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
         example=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
         language="sh",
     )
-    return RepoUpload(repo + TRAINING_SUFFIX, card, files, private=True, tag=TRAINING_TAG, replaces=("*",))
+    return RepoUpload(
+        repo + TRAINING_SUFFIX,
+        card,
+        files,
+        private=True,
+        tag=TRAINING_TAG,
+        replaces=("*",),
+    )
 
 
 def _step(checkpoint: Path) -> int:

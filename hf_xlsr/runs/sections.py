@@ -154,7 +154,12 @@ class Recipe(Section):
         return self.model_dump(serialize_as_any=True, warnings=False)
 
 
-def validated(model: type[ModelT], content: Mapping[str, Any], name: str, key: str = "") -> ModelT:
+def validated(
+    model: type[ModelT],
+    content: Mapping[str, Any],
+    name: str,
+    key: str = "",
+) -> ModelT:
     """Validates a section of a recipe; `key` is its key, empty for the whole recipe."""
     try:
         return model.model_validate(content)

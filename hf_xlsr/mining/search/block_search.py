@@ -145,7 +145,13 @@ class BlockSearch:
             self.sides.append(Vectors(matrix, searched_rows))
         self.tile = Tile(self.height, filter_, cells)
 
-    def run(self, method: str, results: Sequence[Neighbours], probes: int, recall: float | None) -> None:
+    def run(
+        self,
+        method: str,
+        results: Sequence[Neighbours],
+        probes: int,
+        recall: float | None,
+    ) -> None:
         """Fills `results`, one a direction, and finishes the stage.
 
         Of several processes the first one does both, and the others only pass it what they found.
@@ -313,7 +319,14 @@ class BlockSearch:
         return self._settle(direction, block, lists, candidates, certain=True)
 
     def _bar(self, total: int, done: int) -> tqdm:
-        return tqdm(desc="neighbours", total=total, initial=done, unit=" rows", unit_scale=True, disable=self.quiet)
+        return tqdm(
+            desc="neighbours",
+            total=total,
+            initial=done,
+            unit=" rows",
+            unit_scale=True,
+            disable=self.quiet,
+        )
 
     def _lists(self, direction: int, queries: int) -> TopK:
         """Empty lists of that many queries."""

@@ -63,7 +63,13 @@ class Centroids:
         return numbers
 
 
-def train_centroids(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> np.ndarray:
+def train_centroids(
+    side: Vectors,
+    name: str,
+    cells: int,
+    stage: Stage,
+    tile: Tile,
+) -> np.ndarray:
     """`(cells, width)` centroids of length 1, float32, by spherical k-means on a random sample of the side."""
     rng = np.random.default_rng(SEED)
     rows = sample_rows(rng, len(side), POINTS_PER_CELL * cells)
@@ -137,7 +143,13 @@ def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> C
     return Cells(vectors, np.array(starts), Centroids(centroids, tile, np.diff(starts) > 0))
 
 
-def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile) -> None:
+def probe_cells(
+    queries: torch.Tensor,
+    cells: Cells,
+    probes: int,
+    best: TopK,
+    tile: Tile,
+) -> None:
     """Compares queries with the vectors of their `probes` nearest cells that are not empty, and updates their lists.
 
     The work goes cell by cell, with all queries that probe it, so that each cell is read once.

@@ -214,7 +214,12 @@ def _best_by_margin(
     return best, best_scores
 
 
-def _greedy_matching(sources: np.ndarray, targets: np.ndarray, source_count: int, target_count: int) -> list[int]:
+def _greedy_matching(
+    sources: np.ndarray,
+    targets: np.ndarray,
+    source_count: int,
+    target_count: int,
+) -> list[int]:
     """Positions of the pairs that greedy one-to-one matching takes, ascending; the pairs are given best first."""
     taken: list[int] = []
     used_sources = bytearray(source_count)

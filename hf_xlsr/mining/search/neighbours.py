@@ -181,7 +181,13 @@ def neighbours_both_ways(
     return BothWays(*forward, *backward, method, figures["recall"], figures["margin"])
 
 
-def _agreed_sizes(stage: Stage, sizes: tuple[int, int], precision: str, *, is_first: bool) -> tuple[int, int]:
+def _agreed_sizes(
+    stage: Stage,
+    sizes: tuple[int, int],
+    precision: str,
+    *,
+    is_first: bool,
+) -> tuple[int, int]:
     """The sizes of the first of several processes: all must have lists of one length, of blocks of one size."""
     if is_first and "sizes" not in stage.state:
         stage.update(sizes=sizes, precision=precision)

@@ -120,7 +120,14 @@ class TopK:
     slack: float
 
     @classmethod
-    def empty(cls, queries: int, listed: int, k: int, slack: float, device: str | torch.device) -> TopK:
+    def empty(
+        cls,
+        queries: int,
+        listed: int,
+        k: int,
+        slack: float,
+        device: str | torch.device,
+    ) -> TopK:
         """Lists without a candidate."""
         values = torch.full((queries, listed), -torch.inf, device=device)
         candidates = torch.zeros((queries, listed), dtype=torch.int32, device=device)
@@ -136,7 +143,14 @@ class TopK:
     def __len__(self) -> int:
         return len(self.values)
 
-    def update(self, queries: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
+    def update(
+        self,
+        queries: slice | torch.Tensor,
+        tile: torch.Tensor,
+        first: int,
+        *,
+        by_row: bool,
+    ) -> None:
         """Merges a tile of similarities into the lists of some queries, which are its rows, or else its columns.
 
         The tile's first candidate has the position `first`. The maxima of groups rule out most of a tile. Members of a

@@ -43,7 +43,12 @@ class Vectors:
     in the matrix unless `labels` are passed.
     """
 
-    def __init__(self, matrix: np.ndarray, select: np.ndarray | None = None, labels: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        matrix: np.ndarray,
+        select: np.ndarray | None = None,
+        labels: np.ndarray | None = None,
+    ) -> None:
         self.matrix = matrix
         self.select = select
         self._labels = select if labels is None else labels

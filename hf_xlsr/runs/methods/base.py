@@ -314,7 +314,10 @@ class Method(ABC):
         return {}
 
     def build_trainer(
-        self, arguments: XlsrTrainingArguments, data: TrainingData, sets: Mapping[str, Any]
+        self,
+        arguments: XlsrTrainingArguments,
+        data: TrainingData,
+        sets: Mapping[str, Any],
     ) -> XlsrTrainer:
         """The trainer of the recipe, with the model for its data."""
         torch.manual_seed(self.recipe.seed)

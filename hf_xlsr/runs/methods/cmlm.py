@@ -75,6 +75,7 @@ class CmlmMethod(OneEncoderMethod):
             active["pairs"] = parse_sources(self.recipe.data.train)
         if self.config.nli_weight and self.recipe.nli.train:
             active["nli"] = parse_sources(self.recipe.nli.train)
+
         if not active:
             raise XlsrError(
                 f"recipe '{self.recipe.name}' has no data of a task with a weight: text, train or nli.train."

@@ -142,7 +142,13 @@ class SentenceEncoderMethod(Method):
         size = self.recipe.evaluation.batch_size
         for split in ("dev", "test"):
             if sets[split]:
-                metrics |= retrieval(encoder, sets[split], name=self.set_name(split), split=split, batch_size=size)
+                metrics |= retrieval(
+                    encoder,
+                    sets[split],
+                    name=self.set_name(split),
+                    split=split,
+                    batch_size=size,
+                )
 
         for name, rows in sets["guard"]:
             guarded = guard_metrics(encoder, name, rows, size)
