@@ -223,7 +223,7 @@ def read_texts(
     options: TextOptions,
     quarantine: "Quarantine",
 ) -> dict[str, Iterable[str]]:
-    """Language -> texts of `--texts`, read as they are asked for; the model and the files are looked for first."""
+    """The texts of `--texts` by language, read as they are asked for; model and files are looked for first."""
     from hf_xlsr.data.sources import Source, open_source
     from hf_xlsr.evaluation.table import parse_where
     from hf_xlsr.runs.inputs import check_named

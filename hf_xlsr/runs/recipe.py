@@ -70,7 +70,7 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
     data_from = content.pop("data_from", None)
     if data_from:
         data = section(read_recipe(str(data_from)), "data")
-        content["data"] = merge(data, section(content, "data"))
+        content["data"] = merge(data, content.get("data") or {})
 
     base_name = content.pop("base", None)
     base = read_recipe(str(base_name)) if base_name else {}

@@ -226,7 +226,7 @@ def training_section(arguments: type[TrainingArguments]) -> type[Section]:
 
 
 def refused(arguments: Any) -> dict[str, str]:
-    """Training arguments that recipes refuse -> the fix."""
+    """The training arguments that recipes refuse, each with what to do instead."""
     fixes = {**REFUSED, **ELSEWHERE}
     if not arguments.trains_embeddings:
         fixes |= dict.fromkeys(("matryoshka_dims", "cache_batch_size"), "it has no effect on this loss; remove it")

@@ -311,11 +311,12 @@ def _finish(
     card = render_card(method, finished.metrics, settings)
     write_text(folder.card, card)
 
+    outputs = [folder.results, folder.card, *finished.plots]
     if folder.model.is_dir():  # a model without stock modules has no export
         write_text(folder.model / "README.md", card)
-        console.print(f"model    {folder.model}", markup=False)
-    console.print(f"results  {folder.results}\ncard     {folder.card}", markup=False)
-    console.print(f"plots    {', '.join(map(str, finished.plots)) or 'none'}", markup=False)
+        outputs.insert(0, folder.model)
+    for output in outputs:
+        console.print(output, markup=False, highlight=False)
     return finished.metrics
 
 

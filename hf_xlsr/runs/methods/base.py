@@ -85,7 +85,7 @@ class TrainingData:
         return report
 
 
-# Task in a report of training data -> the key of its count, and what is counted.
+# What a report of training data counts of each task: the key of the number, and its name in a sentence.
 COUNTED = {
     "": ("pairs", "training examples"),
     "text": ("pairs", "pairs of consecutive sentences"),
@@ -172,7 +172,11 @@ class Method(ABC):
 
     @classmethod
     def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
-        """Keys of `model` that start the recipe from other encoders: language, or empty for all, -> path or id."""
+        """Keys of `model` that start the recipe from other encoders.
+
+        Args:
+            encoders: Path or id of the encoder of each language; under an empty name, of the encoder of all.
+        """
         if set(encoders) != {""}:
             raise XlsrError(f"--encoder must be one path or id for method '{cls.name}', got {', '.join(encoders)}.")
         return {"encoder": {"path": encoders[""]}}
