@@ -92,7 +92,13 @@ class OutputOptions:
 
         page = f"{self.output}.report.html"
         write_report(
-            page, run.sentences(), scores, run.curve, report.get("threshold"), title=title, languages=languages
+            page,
+            run.sentences(),
+            scores,
+            run.curve,
+            report.get("threshold"),
+            title=title,
+            languages=languages,
         )
         summary = {**report, "skipped_lines": self._copy_skipped(report), "page": page}
         if not self.work:

@@ -140,7 +140,8 @@ def _print_groups(groups: Groups, word: str) -> None:
     for group, entries in groups.items():
         matches = {}
         for name, text in entries.items():
-            if word.casefold() in f"{group} {name} {text}".casefold():
+            searched = f"{group} {name} {text}"
+            if word.casefold() in searched.casefold():
                 matches[name] = text
         if matches:
             print(group)

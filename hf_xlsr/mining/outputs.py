@@ -176,7 +176,8 @@ def write_report(
 
     page = files("hf_xlsr.mining").joinpath("report.html").read_text("utf-8")
     for kind in ("style", "script"):
-        text = page.split(f"<{kind}>")[1].split(f"</{kind}>")[0]
+        rest = page.split(f"<{kind}>")[1]
+        text = rest.split(f"</{kind}>")[0]
         digest = base64.b64encode(sha256(text.encode()).digest()).decode()
         page = page.replace(f"{kind.upper()}-HASH", f"sha256-{digest}")
     write_text(path, page.replace("REPORT-DATA", data))

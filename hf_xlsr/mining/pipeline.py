@@ -127,7 +127,8 @@ def mine_bitext(
     """
     options = replace(options or MiningOptions(), **changes)
     with job_folder(folder) as work:
-        return run_mining(source, target, work, options, encoder=encoder, known=known).chosen(options, precision).pairs
+        run = run_mining(source, target, work, options, encoder=encoder, known=known)
+        return run.chosen(options, precision).pairs
 
 
 def run_mining(

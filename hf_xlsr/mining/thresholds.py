@@ -112,8 +112,9 @@ class HiddenPairs:
         require_enough("known", "different pairs", len(target_of), 4 * FEWEST)
 
         # Of one half both sides are hidden; of the first half of the others the source alone, of the rest the target.
-        order = np.random.default_rng(seed).permutation(len(target_of))[:count].tolist()
         pairs = list(target_of.items())
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(pairs))[:count].tolist()
         complete = len(order) // 2
         middle = complete + (len(order) - complete) // 2
         sources = [pairs[number][0] for number in order[:middle]]

@@ -61,7 +61,10 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
 
     template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
     environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return environment.from_string(template).render(
         card_data=card_metadata(run, metrics).to_yaml(),

@@ -162,6 +162,7 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     source = _written_source(value)
     if "corpus" in source:
         return source
+
     names = column_names(str(value))
     if set(SCORED) <= set(names):
         return {**source, "columns": {name: name for name in SCORED}}

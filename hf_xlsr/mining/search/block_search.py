@@ -186,7 +186,8 @@ class BlockSearch:
                     for rows, products in self._products(queries, candidates):
                         lists.update(rows, products, first, by_row=True)
                         target_lists.update(columns, products, start + rows.start, by_row=False)
-                    bar.update(start + len(queries) * columns.stop // len(target) - bar.n)
+                    compared = len(queries) * columns.stop // len(target)
+                    bar.update(start + compared - bar.n)
 
                 self._finish(results, 0, source, start, lists, target)
                 self._save_progress(target_lists, following)

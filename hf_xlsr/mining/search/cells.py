@@ -48,7 +48,8 @@ class Centroids:
     def nearest(self, queries: torch.Tensor, count: int) -> np.ndarray:
         """`(len(queries), count)` numbers of centroids; above all numbers where the groups have fewer."""
         if self.groups is None:
-            products = self.tile.product(queries, self.vectors)[: len(queries), : len(self.vectors)]
+            products = self.tile.product(queries, self.vectors)
+            products = products[: len(queries), : len(self.vectors)]
             best = products.argmax(1, keepdim=True) if count == 1 else products.topk(count, 1, sorted=False).indices
             return np.take(self.numbers, best.cpu().numpy())
 
@@ -140,7 +141,8 @@ def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> C
         stage.update(**{finished: cells})
 
     vectors = Vectors(matrix, labels=side.labels(np.array(order)))
-    return Cells(vectors, np.array(starts), Centroids(centroids, tile, np.diff(starts) > 0))
+    is_filled = np.diff(starts) > 0
+    return Cells(vectors, np.array(starts), Centroids(centroids, tile, is_filled))
 
 
 def probe_cells(
@@ -157,7 +159,8 @@ def probe_cells(
     centroids = cells.centroids
     probes = min(probes, len(centroids.vectors))
     total = len(cells)
-    probed = np.empty((len(queries), probes), np.uint16 if total < 2**16 else np.int64)  # uint16 is sorted by radix
+    kind = np.uint16 if total < 2**16 else np.int64  # uint16 is sorted by radix
+    probed = np.empty((len(queries), probes), kind)
     for start in range(0, len(queries), centroids.step):
         block = slice(start, start + centroids.step)
         probed[block] = centroids.nearest(queries[block].float(), probes)
@@ -171,7 +174,8 @@ def probe_cells(
 
     height = tile.height(tile.size)
     for cell in np.flatnonzero(counts):
-        cell_queries = as_tensor(probing[bounds[cell] : bounds[cell + 1]], tile.device)
+        probing_cell = probing[bounds[cell] : bounds[cell + 1]]
+        cell_queries = as_tensor(probing_cell, tile.device)
         cell_start, cell_stop = cells.starts[cell : cell + 2].tolist()
         for start in range(cell_start, cell_stop, height):
             stop = min(start + height, cell_stop)

@@ -145,7 +145,8 @@ def extract_pairs(
     source_count = len(neighbours.forward_indices)
     target_count = len(neighbours.backward_indices)
     if not source_count or not target_count:
-        return MinedBitext(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
+        no_rows = np.empty(0, np.int64)
+        return MinedBitext(no_rows, no_rows, np.empty(0, np.float64))
 
     source_means, target_means = neighbours.means()
     without_source, without_target = without or (None, None)

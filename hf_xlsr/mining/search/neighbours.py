@@ -159,7 +159,8 @@ def neighbours_both_ways(
         # Processes of different precisions meet in one folder, where `_agreed_sizes` refuses them.
         machine = filter_.precision if processes == 1 else processes
         settings = repr((VERSION, k, method, cells, probes, recall, machine, *map(array_hash, matrices)))
-        folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
+        digest = hashlib.sha256(settings.encode()).hexdigest()
+        folder = Path(folder) / f"neighbours-{digest[:16]}"
     stage = Stage(folder)
 
     search = None

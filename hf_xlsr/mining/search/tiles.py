@@ -166,7 +166,9 @@ class TopK:
             maxima = groups.amax(0).T[:count]
         group_count = maxima.shape[1]
 
-        floor = torch.maximum(values[:, -1], values[:, self.k - 1] - self.slack)
+        last_listed = values[:, -1]
+        last_wanted = values[:, self.k - 1]
+        floor = torch.maximum(last_listed, last_wanted - self.slack)
         above_floor = maxima > floor[:, None]
         if group_count > listed and int(above_floor.sum(1).max()) > listed:
             # Lists that are not full yet: the `listed` greatest maxima are candidates that are better than all in the
@@ -277,7 +279,9 @@ def search_down_to(
 
         # Of each query, the `k` best so far.
         best = np.concatenate([best, near])
-        best = best[np.lexsort((best["label"], -best["exact"], best["query"]))]
-        rank = np.arange(len(best)) - np.searchsorted(best["query"], best["query"])
+        order = np.lexsort((best["label"], -best["exact"], best["query"]))
+        best = best[order]
+        first_of_query = np.searchsorted(best["query"], best["query"])
+        rank = np.arange(len(best)) - first_of_query
         best = best[rank < k]
     return best["exact"].reshape(-1, k), best["label"].reshape(-1, k)

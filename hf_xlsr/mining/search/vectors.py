@@ -140,7 +140,8 @@ class VectorStats(NamedTuple):
 
 def middle(matrix: np.ndarray) -> np.ndarray:
     """Mean of a sample of a side's vectors, `(width,)`."""
-    rows = np.linspace(0, len(matrix) - 1, min(len(matrix), ROWS_OF_MIDDLE)).astype(np.int64)
+    count = min(len(matrix), ROWS_OF_MIDDLE)
+    rows = np.linspace(0, len(matrix) - 1, count).astype(np.int64)
     mean: np.ndarray = Vectors(matrix)[rows].mean(axis=0)
     return mean
 
@@ -175,7 +176,8 @@ def scan(
             distances.append(_greatest_length(block - own_middle))
             shifts_of_block = residuals @ other_middle
         shifts += [shifts_of_block.min(), shifts_of_block.max()]
-        fingerprints[start : start + len(block)] = block.view(np.uint32).astype(np.uint64) @ factors
+        bits = block.view(np.uint32).astype(np.uint64)
+        fingerprints[start : start + len(block)] = bits @ factors
 
     longest = max(lengths)
     if not np.isfinite(longest):
