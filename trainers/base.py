@@ -469,7 +469,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
             raise XlsrError("`predict` needs one dataset of translation pairs, and a trainer of sentence embeddings.")
         metrics = self.evaluate_data(data, metric_key_prefix, ignore_keys)
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
-        return PredictionOutput(predictions=pair_embeddings(self, data), label_ids=None, metrics=metrics)
+        predictions: Any = pair_embeddings(self, data)
+        return PredictionOutput(predictions=predictions, label_ids=None, metrics=metrics)
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
         """The metrics of converted rows."""

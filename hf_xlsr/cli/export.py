@@ -49,7 +49,7 @@ def export(options: ExportOptions) -> None:
     from hf_xlsr.export.hub import folder_files
     from hf_xlsr.export.sentence_transformer import save_export
 
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     folder = new_folder(options.output).resolve()
     with_onnx = options.onnx or options.int8
     if with_onnx:
@@ -167,7 +167,7 @@ def prune(options: PruneOptions) -> None:
     from hf_xlsr.export.sentence_transformer import save_export
     from hf_xlsr.runs.card import card_of_model
 
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     if bool(options.texts) == bool(options.recipe):
         raise XlsrError("Give either --texts or --recipe.")
     layers = options.layer_numbers()

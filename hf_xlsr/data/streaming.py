@@ -72,7 +72,7 @@ class FeatureBatches(TorchIterableDataset[Features]):
     def __init__(self, epochs: int | None = 1) -> None:
         self.epochs = epochs
         self._epoch = torch.zeros((), dtype=torch.long)
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # workers may live longer than an epoch
+        self._epoch.share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch at which the next iteration starts."""

@@ -177,7 +177,7 @@ def train_tokenizer(
             special_tokens=[(token, tokenizer.token_to_id(token)) for token in FRAME],
         )
         roles |= {"cls_token": start, "bos_token": start, "sep_token": end, "eos_token": end}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **roles,
         model_max_length=max_length,
@@ -266,7 +266,7 @@ def trim_vocabulary(
     _renumber(spec["post_processor"], new_ids)
     spec["padding"] = None
     spec["truncation"] = None
-    small = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    small = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
         model_max_length=tokenizer.model_max_length,
         padding_side=tokenizer.padding_side,

@@ -133,9 +133,9 @@ def _train(
     state: PartialState,
     console: Console,
 ) -> RunResult:
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()
     # Of saving and loading small models; training has its own bar.
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     started = time.monotonic()
 
     with state.main_process_first():

@@ -58,10 +58,10 @@ class LossParts(dict[str, torch.Tensor]):
             return self
         return self + other
 
-    def __sub__(self, other: Any) -> LossParts:
+    def __sub__(self, other: LossParts | torch.Tensor | float) -> LossParts:
         return self + -1 * other
 
-    def __rsub__(self, other: Any) -> LossParts:
+    def __rsub__(self, other: torch.Tensor | float) -> LossParts:
         return -self + other
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
