@@ -208,3 +208,14 @@ def test_bucc_files(tmp_path: Path) -> None:
     assert set(inputs.hashes) == {"test", "tune"}
     assert inputs.test.gold == {("test-de-0", "test-en-1")}
     assert inputs.tune.sources[0] == "de train 0"
+
+
+def test_test_sentences_that_are_also_tuned_on_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = bucc_files(tmp_path)
+    read("bucc", *options.pop("data"), languages=["de", "en"], **options)
+    assert not caplog.records
+
+    shared = bucc_files(tmp_path)
+    shared |= {"tune": shared["data"], "tune_gold": shared["gold"]}
+    read("bucc", *shared.pop("data"), languages=["de", "en"], **shared)
+    assert "3 sources and 3 targets" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.search.neighbours import BothWays
+
+logger = logging.getLogger(__name__)
 
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
@@ -305,6 +308,11 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     data.refuse("bucc", "columns", "where", "config", "limit")
     test = _read_bitext("data", data.files, "gold", options)
     tune = _read_bitext("tune", options.get("tune", ()), "tune_gold", options)
+    shared_sources = set(test.sources) & set(tune.sources)
+    shared_targets = set(test.targets) & set(tune.targets)
+    if shared_sources or shared_targets:
+        counts = len(shared_sources), len(shared_targets)
+        logger.warning("%d sources and %d targets of --data are also in --tune", *counts)
 
     source_end, target_end = (format_suffix(Path(file)).lstrip(".") for file in data.files)
     views = pair_views(data.languages, (source_end, target_end), each=False, mapped=())
