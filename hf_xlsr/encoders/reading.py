@@ -232,9 +232,9 @@ def weights_folder(path: str | Path) -> Path:
         if any(folder.glob("model*.safetensors")):
             return folder
 
-    raise XlsrError(
-        f"'{home}' lacks the weights of an encoder; expected a finished run, a checkpoint or a saved model."
-    )
+    has_adapters = any((folder / ADAPTERS).is_file() for folder in folders)
+    content = "adapters without their encoder" if has_adapters else "no weights"
+    raise XlsrError(f"'{home}' holds {content}; expected a finished run, a checkpoint or a saved model.")
 
 
 def read_saved(place: ModelPlace, tokenizers: Any = None) -> SentenceEncoder:

@@ -229,6 +229,13 @@ def build(case: Case, seed: int = 0) -> Any:
     return model.eval()
 
 
+def in_training(model: Any) -> Any:
+    """A model that computes the loss of training, with its queues, while no submodule drops anything."""
+    model.eval()
+    model.training = True
+    return model
+
+
 def run(model: Any, case: Case, vocabulary: int = VOCABULARY) -> Any:
     """A forward pass, the same random numbers each time: HICTL draws its negative words."""
     torch.manual_seed(1)

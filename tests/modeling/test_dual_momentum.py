@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from model_cases import PLAIN, dual, dual_batch, enqueue_keys
+from model_cases import PLAIN, dual, dual_batch, enqueue_keys, in_training
 
 from hf_xlsr import DualMomentumModel, XlsrError
 from hf_xlsr.modeling.memory_queue import MemoryQueue
@@ -49,7 +49,7 @@ def test_queue_is_a_ring() -> None:
 
 @pytest.mark.parametrize("masks", [(), ("mask_stale_keys",), ("mask_stale_keys", "mask_duplicates")])
 def test_stale_keys_and_duplicates(masks: tuple[str, ...]) -> None:
-    model = dual(**dict.fromkeys(masks, True)).eval()
+    model = in_training(dual(**dict.fromkeys(masks, True)))
     batch = dual_batch(4, 1)
     copy = dual_batch(4, 3)
     copy["target_texts"] = torch.tensor([batch["target_texts"][0], 1, 2, 3])  # another pair with the same target

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from model_cases import BERT, VOCABULARY, Case, build, pair_batch, sentences
+from model_cases import BERT, VOCABULARY, Case, build, in_training, pair_batch, sentences
 from safetensors.torch import load_file, save_file
 from two_processes import run_on_two_processes
 
@@ -43,7 +43,7 @@ TEXTS = torch.tensor([50, 51, 10])  # the last negative is the translation of th
 
 
 def make(name: str) -> Any:
-    return build(MODELS[name]).double()
+    return in_training(build(MODELS[name]).double())
 
 
 def batch(name: str, pairs: range, negatives: range, dims: list[int] | None = None) -> dict[str, Any]:
