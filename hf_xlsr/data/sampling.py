@@ -37,7 +37,8 @@ class Batching:
         homogeneous: Fill each global batch from one language pair or language; smaller ones are skipped, with a warning.
         bucket: Sort by length; otherwise batches are random.
         num_processes: Each takes its slice of every global batch: two of 64 see the batches of one process of 128.
-        contrast: Whether a loss compares the rows of a batch, which needs two.
+        contrast: Whether a loss compares the rows of a batch. Then batches are full, since the loss depends on the
+            number of rows. Otherwise no stored row is left out that processes can share equally.
     """
 
     batch_size: int
@@ -51,6 +52,11 @@ class Batching:
     process_index: int = 0
     batch_option: str = "per_device_train_batch_size"
     contrast: bool = True
+
+    def num_batches(self, rows: int) -> int:
+        """Batches of so many rows, shared equally by the processes."""
+        own_rows = rows // self.num_processes
+        return own_rows // self.batch_size if self.contrast else -(-own_rows // self.batch_size)
 
     def __post_init__(self) -> None:
         self.global_batch = self.batch_size * self.num_processes
@@ -134,7 +140,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         lengths = np.asarray(lengths)
         # Sorting is fastest for 16 bits.
         self.lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
-        self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
+        self.drop_last = self.contrast
         self.epoch = 0
 
         if groups is None:
@@ -152,12 +158,13 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             where = (
                 "single language pairs of the training data do not" if self.homogeneous else "the training data do not"
             )
-            raise XlsrError(f"{where} fill a batch of {self.global_batch:,} examples; lower {self.batch_option}.")
+            least = self.global_batch if self.contrast else self.num_processes
+            raise XlsrError(f"{where} fill a batch of {least:,} examples; lower {self.batch_option}.")
 
     def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""
         counts = np.array(self.counts)
-        is_small = (counts > 0) & (counts < self.global_batch)  # a group may have no examples
+        is_small = np.array([size > 0 and not self.num_batches(size) for size in self.counts])  # a group may be empty
         if is_small.any() and self.process_index == 0:
             logger.warning(
                 "%d language pairs with %d examples are skipped: each has fewer than one batch.",
@@ -172,7 +179,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
 
     def __len__(self) -> int:
         sizes = self.counts if self.homogeneous else [sum(self.counts)]
-        return sum(size // self.global_batch for size in sizes)
+        return sum(map(self.num_batches, sizes))
 
     def __iter__(self) -> Iterator[list[ExampleKey]]:
         epoch = self.epoch
@@ -185,7 +192,8 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         for position in rng.permutation(ends[-1]):
             number = int(np.searchsorted(ends, position, side="right"))
             batch = splits[number].batch(int(position - ends[number]))  # a negative number counts from the end
-            yield [(epoch, index) for index in batch[self.own_rows].tolist()]
+            own_rows = np.array_split(batch, self.num_processes)[self.process_index]
+            yield [(epoch, index) for index in own_rows.tolist()]
 
     def length_order(self, examples: np.ndarray, epoch: int) -> np.ndarray:
         """An order of examples by length, with every stratum in its share."""
@@ -233,18 +241,24 @@ class _Split:
         self.is_sorted = np.full(-(-num_examples // self.width), not sampler.bucket)
 
         # Drop random examples, not always the longest ones of the last bucket.
-        num_batches = num_examples // size
-        dropped = np.sort(rng.permutation(num_examples)[num_batches * size :])
+        self.num_batches = sampler.num_batches(num_examples)
+        self.processes = sampler.num_processes
+        self.num_used = min(num_examples, self.num_batches * size) // self.processes * self.processes
+        dropped = np.sort(rng.permutation(num_examples)[self.num_used :])
         self.used_before = dropped - np.arange(len(dropped))  # examples used before each dropped one
 
         # Inside a batch the order is random again: processes must not get the short and the long half.
-        self.orders = np.tile(np.arange(size, dtype=np.min_scalar_type(size)), (num_batches, 1))
+        self.orders = np.tile(np.arange(size, dtype=np.min_scalar_type(size)), (self.num_batches, 1))
         rng.permuted(self.orders, axis=1, out=self.orders)
 
     def batch(self, number: int) -> np.ndarray:
         """The examples of a batch."""
-        num_batches, size = self.orders.shape
-        used = np.arange(size) + number % num_batches * size
+        number %= self.num_batches
+        own_rows = self.num_used // self.processes
+        start, end = (edge * own_rows // self.num_batches * self.processes for edge in (number, number + 1))
+        order = self.orders[number]
+        order = order[order < end - start]
+        used = np.arange(start, end)
         positions = used + np.searchsorted(self.used_before, used, side="right")
 
         for bucket in range(positions[0] // self.width, positions[-1] // self.width + 1):
@@ -252,7 +266,7 @@ class _Split:
                 of_bucket = self.examples[bucket * self.width : (bucket + 1) * self.width]
                 of_bucket[:] = of_bucket[self.sampler.length_order(of_bucket, self.epoch)]
                 self.is_sorted[bucket] = True
-        examples: np.ndarray = self.examples[positions[self.orders[number]]]
+        examples: np.ndarray = self.examples[positions[order]]
         return examples
 
 

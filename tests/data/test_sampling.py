@@ -4,11 +4,13 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import pytest
 from accelerate.data_loader import SkipBatchSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.sampling import MAIN, LengthBucketBatchSampler, MultiTaskBatchSampler, TaskKey, group_counts
+from hf_xlsr.utils.errors import XlsrError
 
 
 def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
@@ -173,3 +175,29 @@ def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int
         start = epoch * len(sampler)
         assert [keys_of(batch, "nli") for batch in batches] == in_a_row[start : start + len(sampler)]
         assert [len(keys_of(batch, "single")) for batch in batches] == [4] * len(sampler)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 300), batch_size=st.integers(1, 9), processes=st.integers(1, 3), groups=st.integers(1, 4))
+def test_without_contrast_every_row_is_in_an_epoch_once(
+    rows: int, batch_size: int, processes: int, groups: int
+) -> None:
+    """Batches are equally large but for one row, and processes share them equally; what they cannot share is left out."""
+    lengths = np.random.default_rng(rows).integers(1, 30, rows)
+    options: dict[str, Any] = {"contrast": False, "num_processes": processes, "groups": np.arange(rows) % groups}
+    if rows < processes:
+        with pytest.raises(XlsrError, match="per_device_train_batch_size"):
+            LengthBucketBatchSampler(lengths, batch_size, **options)
+        return
+
+    shares = []
+    for rank in range(processes):
+        shares.append(list(LengthBucketBatchSampler(lengths, batch_size, process_index=rank, **options)))
+    batches = [list(chain(*batch_shares)) for batch_shares in zip(*shares, strict=True)]
+    indices = [index for batch in batches for _, index in batch]
+    assert len(set(indices)) == len(indices) == rows - rows % processes
+    own_sizes = [len(share) for share in shares[0]]
+    assert len(batches) == -(-(rows // processes) // batch_size)
+    assert min(own_sizes) >= 1 and max(own_sizes) <= min(batch_size, min(own_sizes) + 1)
+    for share in shares:
+        assert [len(own_batch) for own_batch in share] == own_sizes

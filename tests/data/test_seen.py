@@ -32,6 +32,7 @@ def test_answers_equal_a_set(calls: list[list[str]], limit: int) -> None:
             assert not hashes.contains_many(["other"]).any()
 
 
+@pytest.mark.slow
 def test_eight_bytes_a_row() -> None:
     rows = 4 * seen.BUFFER_LIMIT
     batch = 4096  # the last one empties the buffer

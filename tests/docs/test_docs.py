@@ -44,7 +44,7 @@ OWN_TESTS = {
     "mteb.md": "evaluation/test_mteb_docs.py",
     "publish.md": "export/test_hub.py",
 }
-SLOW = ("README.md", "train.md", "evaluate.md", "install.md", "serve.md")
+SLOW = ("README.md", "train.md", "evaluate.md", "install.md", "serve.md", "publish.md", "quickstart.md")
 # What the words of a command say of data or models that only the Hub has.
 OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/|--suite open")
 # Recipes that are trained for real, shrunk; the others are resolved, which checks each of their keys.

@@ -65,6 +65,7 @@ def data_of(folder: Path) -> list[str]:
     return words
 
 
+@pytest.mark.slow
 def test_method_trains_and_exports(page_folder: Path) -> None:
     module_of("method")
     command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *SMALL]

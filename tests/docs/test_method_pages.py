@@ -35,6 +35,7 @@ def test_train_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
     assert dual == cmlm == "(1, 16)" and 0 <= float(stream) <= 1
 
 
+@pytest.mark.slow
 def test_translate_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}

@@ -14,6 +14,7 @@ LABELS = RNG.random(60) < 0.4
 PREDICTED = RNG.random(60) < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "columns", "expected"),
     [
@@ -36,6 +37,7 @@ def test_statistic(name: str, columns: tuple[np.ndarray, ...], expected: float) 
     assert interval(outcomes) == (low, high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "truth"), [("mean", 0.8), ("spearman", None), ("f1", None)])
 def test_coverage(name: str, truth: float | None) -> None:
     """Of 400 data sets of 150 examples, the intervals of about 95 % contain the value of the population."""
@@ -59,6 +61,7 @@ def test_coverage(name: str, truth: float | None) -> None:
     assert 0.91 <= covered / 400 <= 0.98  # the percentile method is a little short; four standard errors are 0.044
 
 
+@pytest.mark.slow
 def test_p_values() -> None:
     """Equal encoders differ significantly in about one of twenty tests, unequal ones nearly always."""
     rng = np.random.default_rng(3)

@@ -47,6 +47,7 @@ def f1(values: dict[str, float]) -> float:
     return 2 * values["precision"] * values["recall"] / (values["precision"] + values["recall"])
 
 
+@pytest.mark.slow
 def test_hidden_pairs_tell_precision_recall_and_the_best_threshold(tmp_path: Path) -> None:
     is_covered = []
     for seed in range(3):
@@ -140,6 +141,7 @@ def test_interval_of_labels_of_one_kind_is_that_of_the_posterior() -> None:
     np.testing.assert_allclose(curve.high, beta(40.5, 0.5).ppf(0.975), atol=0.001)
 
 
+@pytest.mark.slow
 def test_interval_of_hidden_pairs_covers_the_truth() -> None:
     """Most intervals contain the precision of what was mined; half of them would at a level of 50 %."""
     covered = []

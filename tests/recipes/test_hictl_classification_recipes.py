@@ -170,6 +170,7 @@ def test_recipe_runs(run: dict[str, Any], start: Path, toy: Path, tmp_path: Path
     assert "pipeline_tag: text-classification" in card and str(tmp_path.parent) not in card
 
 
+@pytest.mark.slow
 def test_start_from_a_run(start: Path, toy: Path, tmp_path: Path) -> None:
     first = shrunk(RUNS["hictl_xnli_local_cross_lingual"], start, toy, tmp_path / "first")
     second = merge(first, {"model": {"start": str(tmp_path / "first")}, "output_dir": str(tmp_path / "second")})

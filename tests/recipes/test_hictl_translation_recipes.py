@@ -175,9 +175,8 @@ def test_paper_recipes_run(group: str, data: dict[str, str], encoders: Path, tmp
         assert not torch.equal(weights[table], first[table])
 
 
-@pytest.mark.parametrize(
-    "name", ["hictl_multi30k_en_de", pytest.param("hictl_multi30k_en_de_ablation", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hictl_multi30k_en_de", "hictl_multi30k_en_de_ablation"])
 def test_small_recipes_run(
     name: str, data: dict[str, str], encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,9 @@ def test_adapters_of_any_task_type_train_alike(kind: str, task_type: str | None,
         assert torch.equal(weights[name], value), name
 
 
-@EVERY_KIND
+@pytest.mark.parametrize(
+    "kind", [*REFUSING, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in REFUSING)]
+)
 def test_checkpointing_gives_the_gradients_or_is_refused(kind: str, tmp_path: Path) -> None:
     """With frozen embeddings, where reentrant checkpointing can lose gradients in silence."""
     expected = step(kind, tmp_path, frozen_model(kind))

@@ -19,7 +19,7 @@ from hf_xlsr.trainers.live_encoder import EvaluationRows
 from hf_xlsr.utils.errors import XlsrError
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-FAST = ("FineTune", "DualMomentum")
+FAST = ("DualMomentum",)
 WITH_QUEUE = pytest.mark.parametrize("kind", ["DualMomentum", "Distillation"])
 
 

@@ -14,6 +14,7 @@ from dual_momentum_runs import tiny_dual, trainer_of
 from transformers import TrainerCallback
 
 
+@pytest.mark.slow
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
     """With queue negatives alone, accumulation is exactly a larger batch: same weights, same queues."""
     states = []

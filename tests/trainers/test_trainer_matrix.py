@@ -85,7 +85,7 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], b
         assert name.startswith(but) or torch.equal(value, other[name]), name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
 def test_log_results_and_card(name: str, finished: Any) -> None:
     log = json.loads((finished(name) / "training" / "log.json").read_text("utf-8"))
     losses = [entry for entry in log if "loss" in entry]
