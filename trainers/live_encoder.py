@@ -17,7 +17,7 @@ from hf_xlsr.data.collators import pad_rows, truncate_row
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.encoders.encoding import BATCH_SIZE
-from hf_xlsr.evaluation.pairs import nearest_row
+from hf_xlsr.evaluation.pairs import right_texts_both_ways
 from hf_xlsr.utils.distributed import computed_apart
 
 
@@ -215,13 +215,9 @@ def translation_accuracy(trainer: MeasuredTrainer, pairs: PreparedPairs) -> dict
     for group, languages in enumerate(pairs.language_pairs):
         numbers = np.flatnonzero(pairs.groups == group)
         rows = pairs.rows.select(numbers)
-        source = sources[numbers]
-        target = targets[numbers]
-        source_texts = np.asarray(rows["source_text"][:])
-        target_texts = np.asarray(rows["target_text"][:])
-
-        forward = float(np.mean(target_texts[nearest_row(source, target)] == target_texts))
-        backward = float(np.mean(source_texts[nearest_row(target, source)] == source_texts))
+        texts = (rows["source_text"][:], rows["target_text"][:])
+        right = right_texts_both_ways(sources[numbers], targets[numbers], *texts)
+        forward, backward = (float(np.mean(direction)) for direction in right)
         name = "-".join(languages)
         metrics[f"{name}_src2trg_accuracy"] = forward
         metrics[f"{name}_trg2src_accuracy"] = backward

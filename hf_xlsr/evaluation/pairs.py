@@ -181,6 +181,24 @@ def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> t
     return forward, backward
 
 
+def right_texts_both_ways(
+    source_vectors: np.ndarray,
+    target_vectors: np.ndarray,
+    sources: Sequence[Any],
+    targets: Sequence[Any],
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `right_both_ways`, but by text: a row is right if the text that it finds equals that of its translation.
+
+    This is the accuracy of `TranslationEvaluator` of sentence-transformers, and that during training. `sources` and
+    `targets` are texts or their hashes.
+    """
+    source_texts = np.asarray(sources)
+    target_texts = np.asarray(targets)
+    forward = target_texts[nearest_row(source_vectors, target_vectors)] == target_texts
+    backward = source_texts[nearest_row(target_vectors, source_vectors)] == source_texts
+    return forward, backward
+
+
 def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """The row of each query's nearest candidate, `(n,)`; ties go to the lowest row."""
     from hf_xlsr.mining.search.neighbours import nearest_neighbours

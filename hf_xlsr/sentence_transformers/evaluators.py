@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,8 @@ from sentence_transformers.sentence_transformer.evaluation import SentenceEvalua
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import EncodingOptions
-from hf_xlsr.evaluation import BuccData, bucc, language_bias, tatoeba, xsim
+from hf_xlsr.evaluation import BuccData, bucc, language_bias, xsim
+from hf_xlsr.evaluation.pairs import both_ways, encode_pairs, right_texts_both_ways
 
 COUNTS = ("pairs", "gold", "queries")
 NEGATIVE = "negative_"  # of a metric of which lower is better, as in `negative_mse` of sentence-transformers
@@ -72,10 +73,14 @@ class ProtocolEvaluator(SentenceEvaluator):
 
 
 class TatoebaEvaluator(ProtocolEvaluator):
-    """Translation retrieval accuracy by cosine nearest neighbour, see `hf_xlsr.evaluation.tatoeba`.
+    """Translation retrieval accuracy by cosine nearest neighbour.
 
     Metrics: `accuracy` (the primary one), `source_to_target_accuracy`, `target_to_source_accuracy`. Sources and targets
     are translations of each other, in the same order; `options` are those of `ProtocolEvaluator`.
+
+    A sentence is right if it finds the text of its translation, as in `eval_accuracy` of our trainers and in
+    `TranslationEvaluator`. The protocol `hf_xlsr.evaluation.tatoeba` compares rows, as LASER does, so that of equal
+    sentences one counts as right.
 
     Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -89,7 +94,6 @@ class TatoebaEvaluator(ProtocolEvaluator):
 
     protocol = "tatoeba"
     primary = "accuracy"
-    run: Callable[..., Mapping[str, float]] = staticmethod(tatoeba)
 
     def __init__(
         self,
@@ -106,9 +110,9 @@ class TatoebaEvaluator(ProtocolEvaluator):
         self.languages = languages
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
-        metrics = self.run(model, self.sources, self.targets, name="pairs", **options)
-        return {last_part(key): value for key, value in metrics.items()}
+        vectors = encode_pairs(model, self.sources, self.targets, self.languages, **self.encoding)
+        values, _ = both_ways("accuracy", *right_texts_both_ways(*vectors, self.sources, self.targets))
+        return values
 
 
 class XsimEvaluator(TatoebaEvaluator):
@@ -120,7 +124,6 @@ class XsimEvaluator(TatoebaEvaluator):
 
     protocol = "xsim"
     primary = "negative_error"
-    run = staticmethod(xsim)
 
     def __init__(
         self,
@@ -134,6 +137,11 @@ class XsimEvaluator(TatoebaEvaluator):
     ) -> None:
         super().__init__(sources, targets, name, **options)
         self.settings = {"k": k, "margin": margin}
+
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+        options: dict[str, Any] = {"languages": self.languages, **self.get_config_dict()}
+        metrics = xsim(model, self.sources, self.targets, name="pairs", **options)
+        return {last_part(key): value for key, value in metrics.items()}
 
 
 class BuccEvaluator(ProtocolEvaluator):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
 from st_helpers import routed_model, rows, shared_model
 
 from hf_xlsr.encoders.debias import fit_debias
@@ -73,3 +74,16 @@ def test_import_is_light() -> None:
         "assert not {'faiss', 'mteb', 'matplotlib', 'hf_xlsr.trainers.base'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_equal_sentences_are_translations_of_each_others_partners(tmp_path: Path) -> None:
+    """One measure during training, as in sentence-transformers and `eval_accuracy`."""
+    model = shared_model(tmp_path)
+    texts = rows(20).to_dict()
+    sources = texts["en"] + texts["en"][:5]
+    targets = [text.upper() for text in sources]  # near their sources, so that the duplicates decide
+    metrics = TatoebaEvaluator(sources, targets)(model)
+    expected = TranslationEvaluator(sources, targets)(model)
+    assert metrics["accuracy"] == pytest.approx(expected["mean_accuracy"])
+    assert metrics["source_to_target_accuracy"] == pytest.approx(expected["src2trg_accuracy"])
+    assert metrics["accuracy"] > tatoeba(model, sources, targets)["tatoeba/en-fr/test/accuracy"]
