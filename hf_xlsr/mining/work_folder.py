@@ -59,9 +59,11 @@ class Stage:
 
     def wait(self, name: str = "result") -> Any:
         """Waits until another process has finished the stage, or has stored another entry; returns what it stored."""
-        while self.state.get(name) is None:
+        value = self.state.get(name)
+        while value is None:
             time.sleep(SECONDS_BETWEEN_LOOKS)
-        return self.state[name]
+            value = self.state.get(name)
+        return value
 
     def restart(self, settings: Any) -> None:
         """Removes all files of the stage; it is then unfinished, for these settings."""
@@ -118,6 +120,8 @@ class WorkFolder:
         A job none of whose finished stages would be lost is replaced.
         """
         job = self.path / JOB
+        if self.path.is_file():
+            raise XlsrError(f"Work folder {self.path} is a file. Choose another folder.")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         if not job.is_file() and set(os.listdir(self.path)) - {LOCK}:
@@ -154,7 +158,7 @@ class WorkFolder:
             return
 
         for side, new_input in inputs.items():
-            old_input = old["inputs"].get(side, {})
+            old_input = old.get("inputs", {}).get(side, {})
             same_file = new_input["name"] is not None and new_input["name"] == old_input.get("name")
             same_content = new_input["sha256"] == old_input.get("sha256")
             if not same_kind or not (same_file or same_content):
@@ -238,8 +242,8 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The content; empty if the file is missing or unreadable."""
-    content: dict[str, Any] = {}
+    """The content; empty if the file is missing or unreadable, or holds something else."""
+    content = None
     with suppress(OSError, ValueError):
         content = json.loads(path.read_text("utf-8"))
-    return content
+    return content if isinstance(content, dict) else {}
