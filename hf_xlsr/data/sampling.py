@@ -38,7 +38,7 @@ class Batching:
         bucket: Sort by length; otherwise batches are random.
         num_processes: Each takes its slice of every global batch: two of 64 see the batches of one process of 128.
         contrast: Whether a loss compares the rows of a batch. Then batches are full, since the loss depends on the
-            number of rows. Otherwise no stored row is left out that processes can share equally.
+            number of rows. Otherwise an epoch ends with the stored rows that are left, which processes share equally.
     """
 
     batch_size: int
@@ -54,9 +54,9 @@ class Batching:
     contrast: bool = True
 
     def num_batches(self, rows: int) -> int:
-        """Batches of so many rows, shared equally by the processes."""
-        own_rows = rows // self.num_processes
-        return own_rows // self.batch_size if self.contrast else -(-own_rows // self.batch_size)
+        """Batches of so many rows: full ones and, if no rows are compared, one of the rest that processes can share."""
+        full_batches, rest = divmod(rows, self.global_batch)
+        return full_batches + (not self.contrast and rest >= self.num_processes)
 
     def __post_init__(self) -> None:
         self.global_batch = self.batch_size * self.num_processes
@@ -242,9 +242,7 @@ class _Split:
 
         # Drop random examples, not always the longest ones of the last bucket.
         self.num_batches = sampler.num_batches(num_examples)
-        self.processes = sampler.num_processes
-        self.num_used = min(num_examples, self.num_batches * size) // self.processes * self.processes
-        dropped = np.sort(rng.permutation(num_examples)[self.num_used :])
+        dropped = np.sort(rng.permutation(num_examples)[self.num_batches * size :])
         self.used_before = dropped - np.arange(len(dropped))  # examples used before each dropped one
 
         # Inside a batch the order is random again: processes must not get the short and the long half.
@@ -254,10 +252,11 @@ class _Split:
     def batch(self, number: int) -> np.ndarray:
         """The examples of a batch."""
         number %= self.num_batches
-        own_rows = self.num_used // self.processes
-        start, end = (edge * own_rows // self.num_batches * self.processes for edge in (number, number + 1))
+        start = number * self.orders.shape[1]
+        end = min(start + self.orders.shape[1], len(self.examples))
         order = self.orders[number]
         order = order[order < end - start]
+        order = order[: len(order) - len(order) % self.sampler.num_processes]  # each process gets as many
         used = np.arange(start, end)
         positions = used + np.searchsorted(self.used_before, used, side="right")
 
