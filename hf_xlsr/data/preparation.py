@@ -164,7 +164,9 @@ def write_judged(
     features = kind.text_features()
     batch = pa.RecordBatch.from_pydict(row_columns(judged_rows, features), features.arrow_schema)
 
-    table = np.column_stack([verdicts.dropped_by, verdicts.changed_by, *verdicts.keys.values()]).astype(np.uint64)
+    # Each column as uint64 before they are joined: numpy would join integers and hashes as rounded floats.
+    columns = [verdicts.dropped_by, *verdicts.changed_by.T, *verdicts.keys.values()]
+    table = np.column_stack([column.astype(np.uint64) for column in columns])
     batch = batch.append_column(_VERDICTS, pa.FixedSizeListArray.from_arrays(table.ravel(), table.shape[1]))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)

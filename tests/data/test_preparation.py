@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +19,9 @@ import pytest
 from tokenizer_helpers import framed_tokenizer
 
 from hf_xlsr.data import conversion, preparation
+from hf_xlsr.data.cleaning import build_steps, judge_rows
 from hf_xlsr.data.conversion import DataConverter
-from hf_xlsr.data.encoding import TokenCounts
+from hf_xlsr.data.encoding import PAIRS, TokenCounts
 from hf_xlsr.data.label_tasks import LabelledTask
 from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.prepared import PreparedRows
@@ -286,3 +288,24 @@ def test_articles_are_split_into_sentences(tmp_path: Path) -> None:
         clean = clean_texts(sources, languages=["en"])
         assert clean.rows["text"] == texts
         assert clean.report["texts"] == len(texts)
+
+
+def test_verdicts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Hashes of 64 bits, of which a float would keep 53, beside the numbers of steps."""
+    steps = build_steps(["normalize", "deduplicate", {"near_duplicates": {}}])
+    rows = [
+        {"source": f" text {n}", "target": f"texte {n}", "source_lang": "en", "target_lang": "fr"} for n in range(50)
+    ]
+    rows[3]["source"] = " "
+    _, verdicts = judge_rows(steps, rows)
+    assert set(verdicts.dropped_by.tolist()) == {0, 3}
+    assert (verdicts.keys[1] > 2**53).sum() > 40
+
+    file = tmp_path / "judged.arrow"
+    preparation.write_judged(steps, PAIRS, file, rows)
+    _, read = preparation.read_judged(steps, file)
+    np.testing.assert_array_equal(read.dropped_by, verdicts.dropped_by)
+    np.testing.assert_array_equal(read.changed_by, verdicts.changed_by)
+    assert read.keys.keys() == verdicts.keys.keys()
+    for number, keys in verdicts.keys.items():
+        assert read.keys[number].tolist() == keys.tolist()
