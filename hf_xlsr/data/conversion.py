@@ -49,7 +49,7 @@ from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json
 from hf_xlsr.utils.hashing import address_of, address_of_rows, cached
-from hf_xlsr.utils.tasks import Task, run_tasks
+from hf_xlsr.utils.tasks import Task, runner_of
 
 logger = logging.getLogger(__name__)
 
@@ -331,8 +331,7 @@ def tokenise_rows(
 
     with pa.OSFile(str(folder / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         total = TokenCounts(encoder.counts.tokenizers, encoder.counts.max_length)
-        tasks = _token_tasks(shards, len(rows))
-        for task in run_tasks(work, tasks, num_proc=num_proc, description="tokenising"):
+        for task in runner_of(num_proc).run(work, _token_tasks(shards, len(rows)), description="tokenising"):
             batches, counts = read_tokens(task.output)
             for batch in batches:
                 writer.write_batch(batch)

@@ -30,7 +30,7 @@ from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json, write_text
 from hf_xlsr.utils.hashing import address_of, cached, remembered_file, remembered_sha256, set_address
-from hf_xlsr.utils.tasks import Task, run_tasks
+from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +109,11 @@ def _make_rows(
     """Writes the clean rows to `folder / "text.arrow"`, and returns the counts of the report."""
     (folder / "cleaned").mkdir(exist_ok=True)
     shard_rows = SHARD_ROWS
+    runner = runner_of(num_proc)
     if limit is not None:
         # No more rows are read than a batch beyond the limit, whatever the number of processes.
         shard_rows = BATCH_ROWS
-        num_proc = 1
+        runner = InProcess()
 
     schema = kind.text_features().arrow_schema
     num_rows = 0
@@ -122,7 +123,7 @@ def _make_rows(
         work = partial(write_judged, cleaner.steps, kind)
 
         with pa.OSFile(str(folder / "text.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-            for task in run_tasks(work, tasks, num_proc=num_proc, description="cleaning"):
+            for task in runner.run(work, tasks, description="cleaning"):
                 judged_rows, verdicts = read_judged(cleaner.steps, task.output)
                 is_kept = cleaner.keeps(verdicts, None if limit is None else limit - num_rows)
                 batch = judged_rows.slice(0, len(is_kept)).filter(pa.array(is_kept)).select(schema.names)

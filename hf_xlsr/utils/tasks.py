@@ -16,7 +16,7 @@ from itertools import islice
 from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
@@ -41,68 +41,76 @@ Work = Callable[[Path, Any], None]
 """Writes the file of a task to the path that it is given, from the task's content."""
 
 
-def run_tasks(
-    work: Work,
-    tasks: Iterable[Task],
-    *,
-    num_proc: int | None = None,
-    description: str = "",
-) -> Iterator[Task]:
-    """Yields each task once its file exists, in the order of the tasks.
+class Runner(Protocol):
+    """Runs the tasks of a stage. A cluster engine is one more class with this method."""
 
-    Several processes of this machine end with this one, also if it is killed; `work` must be picklable for them. Tasks
-    are taken from their iterable as they are needed. Where a worker is killed, often for lack of memory, its task and
-    those that waited run again in a new pool.
-    """
-    if not num_proc or num_proc == 1:
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        """Yields each task once its file exists, in the order of the tasks."""
+        ...
+
+
+class InProcess:
+    """Runs tasks one after the other in this process."""
+
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        """As `Runner.run`."""
         for task in tqdm(tasks, desc=description, unit="task", disable=None):
             complete(work, task)
             yield task
-        return
-
-    remaining = iter(tasks)
-    started: list[Task] = []
-    failures = 0
-    with tqdm(desc=description, unit="task", disable=None) as bar:
-        while True:
-            try:
-                for task in _run_pool(work, started, remaining, num_proc):
-                    failures = 0
-                    bar.update()
-                    yield task
-                return
-            except BrokenProcessPool:
-                failures += 1
-                if failures > MAX_RESTARTS:
-                    raise XlsrError(
-                        "processes were killed again and again, often for lack of memory. Lower `num_proc`."
-                    ) from None
 
 
-def _run_pool(
-    work: Work,
-    started: list[Task],
-    remaining: Iterator[Task],
-    num_proc: int,
-) -> Iterator[Task]:
-    """Runs tasks in one pool; `started` holds those in its hands, so that another pool can take them over."""
-    # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
-    method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
-    pool = ProcessPoolExecutor(num_proc, get_context(method), _start, (work,))
-    jobs: list[Future[None]] = []
-    try:
-        for task in started:
-            jobs.append(pool.submit(_complete, task))
-        while True:
-            for task in islice(remaining, num_proc * TASKS_PER_PROCESS - len(started)):
-                started.append(task)
-                jobs.append(pool.submit(_complete, task))
-            if not jobs:
-                return
-            jobs.pop(0).result()
-            yield started.pop(0)
-    finally:
-        pool.shutdown(cancel_futures=True)
+class LocalPool:
+    """Runs tasks in processes of this machine, which end with this process, also if it is killed.
+
+    Tasks are taken from their iterable as they are needed. Where a worker is killed, often for lack of memory, its task
+    and those that waited run again in a new pool.
+    """
+
+    def __init__(self, num_proc: int) -> None:
+        self.num_proc = num_proc
+
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        """As `Runner.run`; `work` must be picklable."""
+        remaining = iter(tasks)
+        started: list[Task] = []
+        failures = 0
+        with tqdm(desc=description, unit="task", disable=None) as bar:
+            while True:
+                try:
+                    for task in self._run_pool(work, started, remaining):
+                        failures = 0
+                        bar.update()
+                        yield task
+                    return
+                except BrokenProcessPool:
+                    failures += 1
+                    if failures > MAX_RESTARTS:
+                        message = "processes were killed again and again, often for lack of memory. Lower `num_proc`."
+                        raise XlsrError(message) from None
+
+    def _run_pool(self, work: Work, started: list[Task], remaining: Iterator[Task]) -> Iterator[Task]:
+        """Runs tasks in one pool; `started` holds those in its hands, so that another pool can take them over."""
+        # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
+        method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+        pool = ProcessPoolExecutor(self.num_proc, get_context(method), _start, (work,))
+        jobs: list[Future[None]] = []
+        try:
+            jobs += [pool.submit(_complete, task) for task in started]
+            while True:
+                for task in islice(remaining, self.num_proc * TASKS_PER_PROCESS - len(started)):
+                    started.append(task)
+                    jobs.append(pool.submit(_complete, task))
+                if not jobs:
+                    return
+                jobs.pop(0).result()
+                yield started.pop(0)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def runner_of(num_proc: int | None) -> Runner:
+    """The runner for a number of processes; None is 1."""
+    return LocalPool(num_proc) if num_proc and num_proc > 1 else InProcess()
 
 
 def complete(work: Work, task: Task) -> None:
