@@ -77,7 +77,7 @@ def export(options: ExportOptions) -> None:
 
     print(f'SentenceTransformer("{options.output}")')
     for route, numbers in onnx_files.items():
-        print(f"{Path(options.output, 'onnx', route)}, beside torch: {in_words(numbers)}")
+        print(f"{Path(options.output, 'onnx', route)} against torch: {in_words(numbers)}")
 
 
 def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":

@@ -110,7 +110,7 @@ def results_table(results: Results, title: str) -> Table:
 
 
 def _cells(record: Result) -> list[str]:
-    """What stands in the line of a value."""
+    """The cells of a result: protocol, languages, split, metric, value, interval."""
     metric = record.metric.replace("_", " ")
     value = metric_value(record.metric, record.value)
     if not isinstance(record.value, int):

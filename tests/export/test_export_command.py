@@ -219,7 +219,7 @@ def test_commands_and_code_of_the_page(
         assert name in names
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == 'SentenceTransformer("my-encoder")'
-    assert printed[1].startswith("my-encoder/onnx, beside torch: difference ")
+    assert printed[1].startswith("my-encoder/onnx against torch: difference ")
     assert "cosine_int8" in printed[1]
     namespace: dict[str, Any] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
