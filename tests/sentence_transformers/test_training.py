@@ -157,7 +157,7 @@ def train_in_two(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("queue", "router")), "margin", "structure", "datasets"],
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("queue", "router", "structure")), "margin", "datasets"],
 )
 def test_two_processes_train_like_one(kind: str, tmp_path: Path) -> None:
     run_on_two_processes(train_in_two, tmp_path, kind, folder=tmp_path)

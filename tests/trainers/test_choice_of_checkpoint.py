@@ -19,7 +19,6 @@ from hf_xlsr.trainers.live_encoder import EvaluationRows
 from hf_xlsr.utils.errors import XlsrError
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-FAST = ("DualMomentum",)
 WITH_QUEUE = pytest.mark.parametrize("kind", ["DualMomentum", "Distillation"])
 
 
@@ -78,9 +77,8 @@ def measured_losses(kind: str, folder: Path) -> None:
     torch.save(losses, folder / f"losses{trainer.args.process_index}-{trainer.args.world_size}.pt")
 
 
-@pytest.mark.parametrize(
-    "kind", [*FAST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in FAST)]
-)
+@pytest.mark.slow
+@EVERY_KIND
 def test_the_loss_does_not_depend_on_the_number_of_processes(kind: str, tmp_path: Path) -> None:
     """Also of rows that two processes cannot share equally."""
     measured_losses(kind, tmp_path)
