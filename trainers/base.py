@@ -30,6 +30,7 @@ from hf_xlsr.trainers.data_flow import DataFlow
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
     EvaluationRows,
+    encoding_under_autocast,
     evaluating,
     evaluation_loss,
     pair_embeddings,
@@ -428,7 +429,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
         if sets is self.eval_sets and self.evaluations:
             encoder = self.live_encoder()
-            with evaluating(self.accelerator.unwrap_model(self.model), self.autocast_dtype):
+            encoder_dtype = self.autocast_dtype if self.args.trains_embeddings else None  # others do it themselves
+            with (
+                evaluating(self.accelerator.unwrap_model(self.model), None),
+                encoding_under_autocast(encoder, encoder_dtype),
+            ):
                 for evaluation in self.evaluations:
                     for name, value in evaluation(encoder).items():
                         metrics[f"{metric_key_prefix}_{name}"] = value

@@ -60,6 +60,31 @@ def evaluating(model: Any, autocast_dtype: torch.dtype | None) -> Iterator[torch
 
 
 @contextmanager
+def encoding_under_autocast(encoder: Any, autocast_dtype: torch.dtype | None) -> Iterator[None]:
+    """Computes the embeddings of a live encoder under autocast, and what evaluators make of them in float32.
+
+    Under autocast their similarities would be rounded to bfloat16, which numpy does not have.
+    """
+    if autocast_dtype is None:
+        yield
+        return
+
+    forward = encoder.forward
+
+    def forward_under_autocast(*args: Any, **options: Any) -> dict[str, Any]:
+        with torch.autocast(encoder.device.type, autocast_dtype):
+            features: dict[str, Any] = forward(*args, **options)
+        features["sentence_embedding"] = features["sentence_embedding"].float()
+        return features
+
+    encoder.forward = forward_under_autocast
+    try:
+        yield
+    finally:
+        del encoder.forward
+
+
+@contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Sets a model to evaluation mode, and restores the mode of each module."""
     training = [module for module in model.modules() if module.training]

@@ -35,9 +35,14 @@ def is_own(model: Any) -> bool:
     return isinstance(model, nn.Module) and isinstance(base_model(model), XlsrPreTrainedModel)
 
 
-def own_tokenizer(model: Any) -> Any:
-    """The tokenizer in the place that the encoder of one of our models was loaded from."""
-    return load_tokenizer(base_model(model).encoder.name_or_path, "processing_class")
+def own_tokenizer(model: Any, name: str = "") -> Any:
+    """The tokenizer of one of our models: that of an encoder it was made from, or in the place it was loaded from."""
+    trained = base_model(model)
+    tokenizer = trained.given_tokenizers.get(name)
+    if tokenizer is not None:
+        return tokenizer
+    encoder = trained.encoders[name] if name else trained.encoder
+    return load_tokenizer(encoder.name_or_path, "tokenizers" if name else "processing_class")
 
 
 def saved_model(model: Any, model_class: Any) -> tuple[Any, Any] | None:
@@ -88,9 +93,7 @@ def dual_model_and_tokenizers(
         if tokenizers:
             return model, dict(tokenizers)
         trained = base_model(model)
-        encoders = trained.encoders.items()
-        own_tokenizers = {name: load_tokenizer(encoder.name_or_path, "tokenizers") for name, encoder in encoders}
-        return model, by_language(trained, own_tokenizers)
+        return model, by_language(trained, {name: own_tokenizer(model, name) for name in trained.encoders})
     saved = saved_model(model, DualMomentumModel)
     if saved is not None:
         return saved[0], dict(tokenizers) if tokenizers else by_language(*saved)

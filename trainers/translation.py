@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import set_seed
+from transformers import GenerationConfig, set_seed
 
 from hf_xlsr.data.collators import TranslationCollator, pad_rows
 from hf_xlsr.data.conversion import DataConverter
@@ -33,6 +33,8 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
 
     Args:
         freeze_encoder: Train the decoder alone: the paper's first step.
+        generation_num_beams: Beams with which the saved model translates.
+        generation_length_penalty: Of these beams; above 0 it favours long translations.
     """
 
     smooths_labels = True
@@ -40,13 +42,17 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
     learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
     freeze_encoder: bool = False
+    generation_num_beams: int = field(default=5, metadata={"help": "of the saved model, and on the test set"})
+    generation_length_penalty: float = field(default=1.0, metadata={"help": "above 0 it favours long translations"})
 
 
 class LiveTranslator(LiveModel):
     """Translates with the current weights."""
 
     @torch.no_grad()
-    def translate(self, sentences: Sequence[str], *, batch_size: int = 32, **options: Any) -> list[str]:
+    def translate(
+        self, sentences: Sequence[str], *, batch_size: int = 32, num_beams: int = 1, **options: Any
+    ) -> list[str]:
         """A translation of each sentence, in the given order; `options` are those of `generate`."""
         if not sentences:
             return []
@@ -70,6 +76,7 @@ class LiveTranslator(LiveModel):
                     input_ids=torch.from_numpy(batch).to(device),
                     attention_mask=torch.from_numpy(mask).to(device),
                     max_length=self.max_length,
+                    num_beams=num_beams,
                     **options,
                 )
                 texts = self.tokenizer.batch_decode(generated, skip_special_tokens=True)
@@ -115,7 +122,22 @@ class TranslationTrainer(XlsrTrainer):
         """Without prompts, which a translation does not have."""
         own_length = self.tokenizers.model_max_length
         self.max_length = usable_length([model.encoder, model.decoder], own_length, self.args.max_length)
+        model.generation_config = self._generation_config(model)
         return DataConverter(self.tokenizers, max_length=self.max_length, num_proc=self.args.num_proc)
+
+    def _generation_config(self, model: Any) -> GenerationConfig:
+        """How users of the saved model translate."""
+        given = model.generation_config
+        new_config: Any = GenerationConfig  # untyped
+        config: GenerationConfig = new_config(
+            bos_token_id=given.bos_token_id,
+            eos_token_id=given.eos_token_id,
+            pad_token_id=given.pad_token_id,
+            num_beams=self.args.generation_num_beams,
+            length_penalty=self.args.generation_length_penalty,
+            max_length=self.max_length,
+        )
+        return config
 
     def make_collator(self, model: Any) -> TranslationCollator:
         """Pads sources and targets."""

@@ -83,9 +83,9 @@ def class_names(data: Any, name: str = "train_dataset") -> list[str]:
 
 
 def pair_languages(data: Any) -> list[str]:
-    """The languages of translation pairs of users, or of converted pairs, sorted; of a stream, of its first rows."""
+    """The languages of pairs of users, or of converted pairs, as they first appear; of a stream, of its first rows."""
     if hasattr(data, "language_pairs"):
-        return sorted(set(chain.from_iterable(data.language_pairs)))
+        return list(dict.fromkeys(chain.from_iterable(data.language_pairs)))
 
     readers: list[tuple[Any, Callable[[Iterable[Any]], Iterator[Row]]]] = []
     if hasattr(data, "streams"):
@@ -97,15 +97,15 @@ def pair_languages(data: Any) -> list[str]:
             if reader is not None:
                 readers.append((dataset, reader.stream))
 
-    languages: set[str] = set()
+    languages: dict[str, None] = {}
     for dataset, read in readers:
         rows = read(dataset.iter(batch_size=1000))
         if not isinstance(dataset, Dataset):
             rows = islice(rows, STREAMED_ROWS // len(readers))
         for row in rows:
-            languages.update((row["source_lang"], row["target_lang"]))
+            languages |= dict.fromkeys((row["source_lang"], row["target_lang"]))
 
-    return sorted(languages)
+    return list(languages)
 
 
 def continues_after(rows: Dataset) -> np.ndarray:

@@ -410,7 +410,14 @@ def load_tokenizer(path: str, place: str = "tokenizer") -> Any:
         check_tokenizer_files(tokenizer)
     except (OSError, ValueError, KeyError) as error:
         raise XlsrError(f"`{place}`: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
+    forget_loading(tokenizer)
     return tokenizer
+
+
+def forget_loading(tokenizer: Any) -> None:
+    """Removes how a tokenizer was loaded, which its saved files would repeat."""
+    for name in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(name, None)
 
 
 def trained_tokenizer(

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.sources import expand
-from hf_xlsr.data.tokenization import load_tokenizer
+from hf_xlsr.data.tokenization import forget_loading, load_tokenizer
 from hf_xlsr.encoders.assembly import (
     MODULES_FILE,
     EncoderPart,
@@ -134,6 +134,8 @@ def _part(
     if no_pooler(encoder.config):
         encoder.pooler = None  # DDP would wait for its gradient
     set_pad_token(tokenizer, encoder)
+    if tokenizer is not None:
+        forget_loading(tokenizer)
 
     options = dict(options or {})
     tokenizer_length = getattr(tokenizer, "model_max_length", None)

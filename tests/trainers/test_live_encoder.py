@@ -115,6 +115,15 @@ def test_pooling_is_exact_under_bfloat16(tmp_path: Path) -> None:
     assert seen["token_embeddings"].dtype == seen["sentence_embedding"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", TRAINERS)
+@pytest.mark.parametrize("name", ["bert_cls", "bert_mean"])
+def test_evaluators_get_float32_under_bfloat16(kind: str, name: str, tmp_path: Path) -> None:
+    """They turn embeddings into numpy arrays, which have no bfloat16."""
+    trainer = TRAINERS[kind](build(name, tmp_path / "raw"), tmp_path / "run", precision="bfloat16")
+    trainer.evaluations = [evaluation.TranslationEvaluator(SOURCES, TARGETS)]
+    assert 0 <= trainer.evaluate()["eval_mean_accuracy"] <= 1
+
+
 @pytest.mark.parametrize(
     ("name", "layers"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seven_trainers
 import torch
 from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
@@ -25,6 +26,7 @@ from test_fine_tune import tokenizer as labelled_tokenizer
 from transformers import AutoConfig
 
 from hf_xlsr import trainers
+from hf_xlsr.data.raw_rows import pair_languages
 from hf_xlsr.encoders.heads import pooling_name
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import save_export, to_sentence_transformer
@@ -174,3 +176,16 @@ def test_fine_tuning_of_plain_rows_with_compute_metrics(tmp_path: Path) -> None:
     hidden = [{**row, "label": -1 if number % 2 else row["label"]} for number, row in enumerate(rows[:30])]
     for unlabelled in (hidden, [{"text": row["text"]} for row in rows[:30]]):
         np.testing.assert_allclose(trainer.predict(unlabelled).predictions, outputs, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Lightweight", "Distillation", "DualMomentum", "Hictl", "Cmlm"])
+def test_tokenizer_of_the_object_that_the_model_was_made_from(kind: str, tmp_path: Path) -> None:
+    name = "tokenizers" if kind == "DualMomentum" else "processing_class"
+    trainer = seven_trainers.trainer_of(kind, tmp_path, **{name: None})
+
+    tokenizer = trainer.tokenizers["fr"] if kind == "DualMomentum" else trainer.tokenizers
+    assert tokenizer.get_vocab() == framed_tokenizer().get_vocab()
+
+
+def test_languages_keep_the_order_of_the_data() -> None:
+    assert pair_languages(PAIRS.select_columns(["fr", "en"])) == ["fr", "en"]

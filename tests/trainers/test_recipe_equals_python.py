@@ -1,7 +1,6 @@
 """The same data, settings and seed by recipe and by Python: equal weights, exports, and tables of before and after.
 
-A case is a trainer in a setting. Both roads train it once, and each test compares one thing that they left. What differs
-today is named in `DIFFERENCES`, as an expected failure; a difference that disappears fails the test until it is removed.
+A case is a trainer in a setting. Both roads train it once, and each test compares one thing that they left.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder
 from hf_xlsr.runs.recipe import load_runs  # noqa: E402
 from hf_xlsr.runs.train import train_recipe  # noqa: E402
 from hf_xlsr.trainers import add_adapters, fine_tune, translation  # noqa: E402
-from hf_xlsr.utils.errors import XlsrError  # noqa: E402
 
 SEED = 7
 LANGUAGES = ("en", "fr")
@@ -495,42 +493,15 @@ PYTHON: dict[str, Callable[[Case, Path, Path], Any]] = {
 
 # --- Tests ---------------------------------------------------------------------------------------------------------
 
-QUEUES = (
-    "Queues are filled language by language: recipes keep the order of `languages`, Python sorts those of the data."
-)
-ROUTER = "A model from a folder with routes looks for the tokenizers of its encoders in the folder above the routes."
-DECODING = "The recipe writes its beam search and length as generation_config.json; Python leaves the defaults."
-
-DIFFERENCES: dict[str, dict[str, str]] = {
-    "weights": {
-        "dual_momentum-routed": ROUTER,
-        "dual_momentum-plain-by_place": QUEUES,
-    },
-    "export": {
-        "dual_momentum-routed": ROUTER,
-        "dual_momentum-plain-by_place": QUEUES,
-        "translation-plain": DECODING,
-        "translation-plain-trimmed": DECODING,
-        "translation-own": DECODING,
-        "translation-own-held_out": DECODING,
-    },
-    "table": {},
-}
-"""What differs today: the thing that is compared -> case -> why."""
-
 FAST = {"dual_momentum-own-held_out", "lightweight-own", "hictl-plain-held_out"}
 """The cases of the fast suite."""
 
 
-def cases(compared: str, chosen: Iterable[Case] = CASES) -> list[Any]:
-    """Cases as parameters: expected failures where the roads differ today, and slow but for a few."""
+def cases(chosen: Iterable[Case] = CASES) -> list[Any]:
+    """Cases as parameters, slow but for a few."""
     parameters = []
     for case in chosen:
-        reason = DIFFERENCES[compared].get(str(case))
         marks = [] if str(case) in FAST else [pytest.mark.slow]
-        if reason is not None:
-            failures = (AssertionError, XlsrError, TypeError)
-            marks.append(pytest.mark.xfail(strict=True, raises=failures, reason=reason))
         parameters.append(pytest.param(case, id=str(case), marks=marks))
     return parameters
 
@@ -553,7 +524,7 @@ def roads(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Cas
 Roads = Callable[[Case], tuple[Left, Left]]
 
 
-@pytest.mark.parametrize("case", cases("weights"))
+@pytest.mark.parametrize("case", cases())
 def test_weights(case: Case, roads: Roads) -> None:
     recipe, python = roads(case)
     assert recipe.weights.keys() == python.weights.keys()
@@ -561,7 +532,7 @@ def test_weights(case: Case, roads: Roads) -> None:
     assert different == []
 
 
-@pytest.mark.parametrize("case", cases("export"))
+@pytest.mark.parametrize("case", cases())
 def test_export(case: Case, roads: Roads) -> None:
     recipe, python = (files_of(left.export) for left in roads(case))
     assert recipe.keys() == python.keys()
@@ -579,7 +550,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 COMPARED = [case for case in CASES if case.held_out and case.trainer not in TASKS and case.encoder != "new"]
 
 
-@pytest.mark.parametrize("case", cases("table", COMPARED))
+@pytest.mark.parametrize("case", cases(COMPARED))
 def test_table_of_before_and_after(case: Case, roads: Roads) -> None:
     recipe, python = roads(case)
     assert recipe.table

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
-from transformers import GenerationConfig
 
 from hf_xlsr.data.cleaning import row_text, texts_of
 from hf_xlsr.data.evaluation_sets import labelled_sets
@@ -76,14 +75,9 @@ class FineTuningMethod(Method):
             model = model_class.from_encoder(start, **values, **options)
         return self.initialize(model)
 
-    def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, generation: Any = None) -> Any:
-        """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`, and loads it from there.
-
-        `generation` is how a translation model decodes.
-        """
+    def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any) -> Any:
+        """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`; loads it from there."""
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        if generation is not None:
-            model.generation_config = generation
         model.save_pretrained(folder.model)
         tokenizer.save_pretrained(str(folder.model))
         # As in training: on a CPU bfloat16 rounds differently with another implementation.
@@ -245,8 +239,6 @@ class TranslationEvaluation(Section):
     tokenize: str | list[str] | None = Field(
         None, description="tokenizers of sacrebleu; by default those of the target language"
     )
-    num_beams: int = Field(5, ge=1, description="beams on the test set")
-    length_penalty: float = Field(1.0, description="above 0 it favours long translations")
     num_beams_in_training: int = Field(1, ge=1, description="beams on the dev set during training")
     batch_size: int = Field(32, ge=1, description="sentences decoded together")
 
@@ -295,8 +287,6 @@ class TranslationMethod(FineTuningMethod):
             "split": split,
             "tokenize": as_list(evaluation.tokenize) or None,
             "batch_size": evaluation.batch_size,
-            "length_penalty": evaluation.length_penalty,
-            "num_beams": evaluation.num_beams if split == "test" else evaluation.num_beams_in_training,
         }
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
@@ -304,7 +294,8 @@ class TranslationMethod(FineTuningMethod):
             return []
 
         def score(translator: Any) -> Results:
-            return bleu_rows(translator, sets["dev"], **self._scoring("dev")).results
+            num_beams = self.recipe.evaluation.num_beams_in_training
+            return bleu_rows(translator, sets["dev"], num_beams=num_beams, **self._scoring("dev")).results
 
         return [score]
 
@@ -345,14 +336,7 @@ class TranslationMethod(FineTuningMethod):
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: TrainingData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        # Users of the folder decode as the recipe does by default.
-        decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
-        trained = trainer.accelerator.unwrap_model(trainer.model).generation_config
-        ends = {key: getattr(trained, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        new_generation: Any = GenerationConfig  # untyped
-        generation = new_generation(**ends, **decoding, max_length=trainer.max_length)
-
-        model = self.save(folder, trainer, data.tokenizer, generation)
+        model = self.save(folder, trainer, data.tokenizer)
         test = sets["test"]
         finished = Finished(Results(), dimension=model.config.hidden_size)
 
@@ -361,7 +345,8 @@ class TranslationMethod(FineTuningMethod):
             translator.model = model
             translator.progress = not trainer.args.disable_tqdm
 
-            scored = bleu_rows(translator, test, **self._scoring("test"))
+            num_beams = model.generation_config.num_beams
+            scored = bleu_rows(translator, test, num_beams=num_beams, **self._scoring("test"))
             finished.metrics = scored.results
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             for key, signature in scored.signatures.items():
