@@ -259,10 +259,9 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
         axes.remove()
 
     if "eval_loss" in series and losses:
-        handles = []
-        for style, label in (("-", "training"), ("--", "evaluation")):
-            handles.append(Line2D([], [], color=COLOURS[0], linestyle=style, label=label))
-        figure.legend(handles=handles, loc="outside upper left", ncols=2)
+        training = Line2D([], [], color=COLOURS[0], linestyle="-", label="training")
+        evaluation = Line2D([], [], color=COLOURS[0], linestyle="--", label="evaluation")
+        figure.legend(handles=[training, evaluation], loc="outside upper left", ncols=2)
     return save_figure(figure, path)
 
 
