@@ -178,11 +178,11 @@ class SentenceEncoderModel(XlsrPreTrainedModel):
         """None: the decoder of a masked-LM head is the embedding table, which counts once."""
 
     def embed_states(
-        self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor
+        self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, normalize: bool = False
     ) -> torch.Tensor:
         """The head's embeddings of encoded sentences, `(batch, width)`, float32; see `run_head`."""
         features = head_inputs(states, input_ids, attention_mask, self.prompt_length)
-        return run_head(self.head, features)
+        return run_head(self.head, features, normalize=normalize)
 
     def sentence_encoder(self, tokenizer: Any) -> SentenceEncoder:
         """The encoder in training, its head and settings, which are not copied."""

@@ -42,7 +42,7 @@ class EncoderSettingsConfig(PreTrainedConfig):
     @property
     def settings(self) -> EncoderSettings:
         """Prompts, similarity and truncation."""
-        return EncoderSettings(**(self.encoder_settings or {}))
+        return EncoderSettings.from_dict(self.encoder_settings)
 
     def validate_pooling(self) -> None:
         """Checks that sentence-transformers has this pooling."""

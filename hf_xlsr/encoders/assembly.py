@@ -65,6 +65,11 @@ class EncoderSettings:
                         settings.task_routes[task] = route
         return settings
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None) -> EncoderSettings:
+        """The settings that a configuration stores."""
+        return cls(**(values or {}))
+
     def arguments(self) -> dict[str, Any]:
         """The settings as arguments of `SentenceTransformer`; those of a router belong to its module."""
         return {
