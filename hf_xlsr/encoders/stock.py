@@ -121,6 +121,12 @@ def set_pad_token(tokenizer: Any, encoder: Any) -> None:
         encoder.config.pad_token_id = tokenizer.pad_token_id
 
 
+def takes_token_types(encoder: Any) -> bool:
+    """Whether an encoder distinguishes the first and the second sentence of an input."""
+    token_types = getattr(encoder.config, "type_vocab_size", None) or 0
+    return token_types > 1 and "token_type_ids" in inspect.signature(encoder.forward).parameters
+
+
 @torch.no_grad()
 def is_causal(encoder: Any) -> bool:
     """Whether a token's state depends on the tokens before it alone, as in a decoder; found by trying."""

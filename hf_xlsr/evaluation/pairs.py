@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,32 +60,13 @@ def embed_pairs(
     first_prompt = table.text(role=first_role, language=first_language)
     second_prompt = table.text(role=second_role, language=second_language)
 
-    options: dict[str, Any] = {"normalize": normalize, **encoding}
+    embed_side = partial(embed, encoder, normalize=normalize, **encoding)
     if first_language == second_language and first_prompt == second_prompt:
-        texts = [*first_texts, *second_texts]
-        vectors = embed(
-            encoder,
-            texts,
-            language=first_language,
-            role=first_role,
-            **options,
-        )
+        vectors = embed_side([*first_texts, *second_texts], language=first_language, role=first_role)
         return vectors[: len(first_texts)], vectors[len(first_texts) :]
 
-    first_vectors = embed(
-        encoder,
-        first_texts,
-        language=first_language,
-        role=first_role,
-        **options,
-    )
-    second_vectors = embed(
-        encoder,
-        second_texts,
-        language=second_language,
-        role=second_role,
-        **options,
-    )
+    first_vectors = embed_side(first_texts, language=first_language, role=first_role)
+    second_vectors = embed_side(second_texts, language=second_language, role=second_role)
     return first_vectors, second_vectors
 
 

@@ -82,10 +82,15 @@ class TaskInputs(Inputs):
         return tasks_by_language
 
 
+def _open_tested(protocol: Protocol, data: DataOptions) -> tuple[Table, dict[str, Rows]]:
+    """The table of `--data`, and the rows to test on by the name of their field."""
+    table = open_data(protocol, data)
+    return table, {"rows": read_one_table(table, "--data", data.split)}
+
+
 def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> PairInputs:
     """Reads translation pairs, and the candidates of `pool`."""
-    table = open_data(protocol, data)
-    tables = {"rows": read_one_table(table, "--data", data.split)}
+    table, tables = _open_tested(protocol, data)
     pool = options.get("pool")
     if pool:
         split = None if is_table(pool) else data.split
@@ -98,15 +103,13 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
 def read_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
     """Reads the rows of one table."""
-    table = open_data(protocol, data)
-    tables = {"rows": read_one_table(table, "--data", data.split)}
+    table, tables = _open_tested(protocol, data)
     return RowInputs(**finished_fields(protocol, table, data, tables))
 
 
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
     """Reads the rows of one table, and those of `tune`."""
-    table = open_data(protocol, data)
-    tables = {"rows": read_one_table(table, "--data", data.split)}
+    table, tables = _open_tested(protocol, data)
     if options.get("tune"):
         tune_table = table.open(options["tune"], data.languages)
         tables["tune"] = read_one_table(tune_table, "--tune", "dev")

@@ -86,19 +86,11 @@ def results_table(results: Results, title: str) -> Table:
     table = Table(title=escape(title))
     for column in ("protocol", "languages", "split", "metric"):
         table.add_column(column, overflow="fold")
-    table.add_column(
-        "value",
-        overflow="fold",
-        no_wrap=True,
-        justify="right",
-    )
+    number_columns = ["value"]
     if any(record.low is not None for record in results.records.values()):
-        table.add_column(
-            "95 %",
-            overflow="fold",
-            no_wrap=True,
-            justify="right",
-        )
+        number_columns.append("95 %")
+    for column in number_columns:
+        table.add_column(column, overflow="fold", no_wrap=True, justify="right")
 
     for _, records in groupby(results.records.values(), attrgetter("name")):
         for record in records:

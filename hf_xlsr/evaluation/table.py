@@ -188,20 +188,25 @@ class Table:
     def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
         """The valid rows of one reading, with the tag that a row or the format gives its languages."""
         options = {} if self.mteb_task is not None else self._options(language)
-        is_tmx = _format(self.files) == "tmx"
-        if is_tmx and UNKNOWN in view:
-            raise self._unknown_language(self.language_columns[view.index(UNKNOWN)])
-
-        # Columns of pairs may be named like the languages.
-        by_name = self.paired and not options.get("columns") and UNKNOWN not in view
-        languages = view
-        if not (is_tmx or by_name or "corpus" in options):
-            languages = (UNKNOWN,) * len(view)
+        languages = (UNKNOWN,) * len(view)
+        if self._needs_languages(view, options):
+            languages = view
 
         key = self.files, str(options), split, languages, self.required
         if key not in self.cache:
             self.cache[key] = list(self._read(options, split, languages))
         return self.cache[key]
+
+    def _needs_languages(self, view: tuple[str, ...], options: Mapping[str, Any]) -> bool:
+        """Whether the texts of a reading are found by their languages: in a TMX file, a corpus, or by column names."""
+        if _format(self.files) == "tmx":
+            if UNKNOWN in view:
+                raise self._unknown_language(self.language_columns[view.index(UNKNOWN)])
+            return True
+        if "corpus" in options:
+            return True
+        # Columns of pairs may be named like the languages.
+        return self.paired and not options.get("columns") and UNKNOWN not in view
 
     def _read(self, options: dict[str, Any], split: str, languages: tuple[str, ...]) -> Iterator[Row]:
         if self.mteb_task is not None:

@@ -180,7 +180,10 @@ def run_mining(
             run.texts = (stores["source"], stores["target"])
             if hidden.complete and run.is_main:
                 mined = _by_line(_load_pairs(job, "hidden"), run.texts)
-                run.curve = _hidden_curve(hidden, hidden_numbers, mined, run)
+                present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
+                lines = [report[side]["lines"] for side in SIDES]
+                sentences = [report[side]["sentences"] for side in SIDES]
+                run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
         job.processes.barrier()
     return run
 
@@ -188,19 +191,6 @@ def run_mining(
 def _hidden_numbers(store: TextStore, lines: int) -> np.ndarray:
     """Number of each row's sentence among the hidden ones, from 0; below 0 for a sentence of the text."""
     return store.lines(np.arange(len(store))) - lines
-
-
-def _hidden_curve(
-    hidden: HiddenPairs,
-    hidden_numbers: Sequence[np.ndarray],
-    mined: MinedBitext,
-    run: MiningRun,
-) -> PrecisionCurve:
-    """The curve of a run from the pairs that are mined with hidden sentences."""
-    lines = [run.report[side]["lines"] for side in SIDES]
-    sentences = [run.report[side]["sentences"] for side in SIDES]
-    present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
-    return hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
 
 
 def _save_pairs(job: Job, name: str, mined: MinedBitext) -> None:
@@ -303,13 +293,7 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
             "source": neighbours.forward_indices.shape[1],
             "target": neighbours.backward_indices.shape[1],
         }
-        figures = {
-            "method": neighbours.method,
-            "recall": neighbours.recall,
-            "recall_margin": neighbours.recall_margin,
-            "k": k,
-            "neighbours": sizes,
-        }
+        figures = {**neighbours.figures, "k": k, "neighbours": sizes}
         job["neighbours"].finish(**figures)
     for side, size in sizes.items():
         if size < k:

@@ -142,9 +142,7 @@ def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs, plan
 
 
-def _neighbour_means(
-    job: Job, vectors: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, dict[str, str | float]]:
+def _neighbour_means(job: Job, vectors: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Mean cosine of each distinct source and target with its nearest in the other pool.
 
     Also the method and recall of the less exact search.
@@ -161,9 +159,4 @@ def _neighbour_means(
         target_means, _ = second_search.means()
         if (second_search.method, -second_search.recall) > (search.method, -search.recall):
             search = second_search
-    figures: dict[str, str | float] = {
-        "method": search.method,
-        "recall": search.recall,
-        "recall_margin": search.recall_margin,
-    }
-    return source_means, target_means, figures
+    return source_means, target_means, search.figures

@@ -165,16 +165,8 @@ def hidden_curve(
         usable = min(len(complete), alone)
     require_enough("known", "mined pairs that are not in the texts themselves", usable)
 
-    # Scores that tell of `F_1`, `F_2` and `F_0`, and how many hidden pairs or sentences each kind comes from. A false
-    # pair of two sentences with translations counts for both.
-    source_translated = np.isin(source, complete)
-    target_translated = np.isin(target, complete)
-    hit = source_translated & (source == target)
-    wrong_ends = np.where(hit, 0, np.add(source_translated, target_translated, dtype=int))
-    false = (source >= hidden.complete) | (target >= hidden.complete)
-    kinds = [mined.score[hit], np.repeat(mined.score, wrong_ends), mined.score[false]]
-    sizes = [len(complete), 2 * len(complete), alone]
-
+    kinds = _scores_by_kind(source, target, mined.score, complete, hidden.complete)
+    sizes = [len(complete), 2 * len(complete), alone]  # hidden pairs or sentences that each kind comes from
     grid = _grid(kept_scores)
     mixture = _Mixture(scores, grid, sizes, sentences)
     rng = np.random.default_rng(seed)
@@ -185,7 +177,7 @@ def hidden_curve(
     low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
 
     basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
-    recall = _share(_at_least(mined.score[hit], grid), len(complete))
+    recall = _share(_at_least(kinds[0], grid), len(complete))
     return PrecisionCurve(
         grid,
         _at_least(kept_scores, grid),
@@ -195,6 +187,23 @@ def hidden_curve(
         high,
         *recall,
     )
+
+
+def _scores_by_kind(
+    source: np.ndarray, target: np.ndarray, scores: np.ndarray, complete: Sequence[int], first_alone: int
+) -> list[np.ndarray]:
+    """Scores of the mined pairs that tell of `F_1`, `F_2` and `F_0`, see `hidden_curve`.
+
+    `source` and `target` are numbers of hidden sentences; those in `complete` have their translation on the other side,
+    those from `first_alone` on have none.
+    """
+    source_translated = np.isin(source, complete)
+    target_translated = np.isin(target, complete)
+    is_hit = source_translated & (source == target)
+    # A false pair of two sentences with translations counts for both.
+    wrong_ends = np.where(is_hit, 0, np.add(source_translated, target_translated, dtype=int))
+    is_alone = (source >= first_alone) | (target >= first_alone)
+    return [scores[is_hit], np.repeat(scores, wrong_ends), scores[is_alone]]
 
 
 class _Mixture:

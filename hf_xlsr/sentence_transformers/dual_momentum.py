@@ -9,6 +9,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ LOSSES: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[DualMomentumLoss]] 
 _numbers = itertools.count()
 
 
+HardNegatives = tuple[torch.Tensor | None, torch.Tensor | None]  # their keys and hashes of their texts
 # From sources and targets to their features.
 PairFeatures = Callable[[Sequence[str], Sequence[str]], list[dict[str, Any]]]
 
@@ -64,6 +66,18 @@ class PairKeys(NamedTuple):
     source_texts: torch.Tensor
     target_texts: torch.Tensor
     pairs: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        source_keys: torch.Tensor,
+        target_keys: torch.Tensor,
+        source_texts: torch.Tensor,
+        target_texts: torch.Tensor,
+    ) -> PairKeys:
+        """The keys, with hashes of the pairs that the texts make."""
+        pairs = source_texts * HASH_FACTOR + target_texts
+        return cls(source_keys, target_keys, source_texts, target_texts, pairs)
 
 
 class DualMomentumLoss(nn.Module):
@@ -198,10 +212,7 @@ class DualMomentumLoss(nn.Module):
 
     @torch.no_grad()
     def _pair_keys(self, source: Mapping[str, Any], target: Mapping[str, Any]) -> PairKeys:
-        source_texts = text_hashes(source)
-        target_texts = text_hashes(target)
-        pairs = source_texts * HASH_FACTOR + target_texts
-        return PairKeys(self._keys(source), self._keys(target), source_texts, target_texts, pairs)
+        return PairKeys.of(self._keys(source), self._keys(target), text_hashes(source), text_hashes(target))
 
     @torch.no_grad()
     def _hard_negatives(self, columns: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -222,30 +233,47 @@ class DualMomentumLoss(nn.Module):
         if not self.model.training:
             return self._evaluation_losses(columns)
         keys, is_new = self._keys_of_batch(columns)
-        negatives: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        negatives: HardNegatives = (None, None)
         if columns[2:]:
             negatives = self._hard_negatives(columns[2:])
 
         source = _unit(self.model(columns[0])["sentence_embedding"])
         target = _unit(self.model(columns[1])["sentence_embedding"])
 
-        source_queue = target_queue = None
-        if self.queues:
-            source_queue = self.queues["source"]
-            target_queue = self.queues["target"]
-        options: dict[str, Any] = {
-            "matryoshka_dims": self.matryoshka_dims,
-            "in_batch": self.config.in_batch_negatives,
-            "gather": self.gather_across_devices,
-        }
-        onward_keys = (keys.target_keys, target_queue, keys.target_texts, keys.pairs, *negatives)
-        back_keys = (keys.source_keys, source_queue, keys.source_texts, keys.pairs)
         with self._autocast(self.autocast_dtype):
-            onward, _ = direction_loss(self.config, source, *onward_keys, **options)
-            back, _ = direction_loss(self.config, target, *back_keys, **options)
+            losses = self._direction_losses(
+                source,
+                target,
+                keys,
+                negatives,
+                queues=self.queues,
+                in_batch=self.config.in_batch_negatives,
+                gather=self.gather_across_devices,
+            )
 
         if is_new and torch.is_grad_enabled():
             self.waiting.append(keys)
+        return losses
+
+    def _direction_losses(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        keys: PairKeys,
+        negatives: HardNegatives,
+        *,
+        queues: Any,
+        in_batch: bool,
+        gather: bool,
+    ) -> LossParts:
+        """The losses of sources among the targets' keys and of targets among the sources'; there may be no queues."""
+        source_queue = queues["source"] if queues else None
+        target_queue = queues["target"] if queues else None
+        direction = partial(
+            direction_loss, self.config, matryoshka_dims=self.matryoshka_dims, in_batch=in_batch, gather=gather
+        )
+        onward, _ = direction(source, keys.target_keys, target_queue, keys.target_texts, keys.pairs, *negatives)
+        back, _ = direction(target, keys.source_keys, source_queue, keys.source_texts, keys.pairs)
         return LossParts(source_to_target=onward, target_to_source=back)
 
     def _check_steps(self) -> None:
@@ -275,15 +303,12 @@ class DualMomentumLoss(nn.Module):
         """
         source, target, *negatives = (_unit(self.model(features)["sentence_embedding"]) for features in columns)
         source_texts, target_texts, *negative_texts = (text_hashes(features) for features in columns)
-        pairs = source_texts * HASH_FACTOR + target_texts
-        hard_negatives: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        hard_negatives: HardNegatives = (None, None)
         if negatives:
             hard_negatives = (torch.cat(negatives), torch.cat(negative_texts))
 
-        options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "in_batch": True, "gather": False}
-        onward, _ = direction_loss(self.config, source, target, None, target_texts, pairs, *hard_negatives, **options)
-        back, _ = direction_loss(self.config, target, source, None, source_texts, pairs, **options)
-        return LossParts(source_to_target=onward, target_to_source=back)
+        keys = PairKeys.of(source, target, source_texts, target_texts)
+        return self._direction_losses(source, target, keys, hard_negatives, queues=None, in_batch=True, gather=False)
 
     def check_shapes(self) -> None:
         """Checks that the model still has the weights that its momentum copy was made of."""

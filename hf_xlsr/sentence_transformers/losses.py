@@ -188,12 +188,15 @@ class AlignmentSimilarityLoss(PairLoss):
         normalize: bool = False,
         gather_across_devices: bool = False,
     ) -> None:
-        weights = {"alignment_weight": alignment_weight, "similarity_weight": similarity_weight}
-        temperatures = {
-            "alignment_temperature": alignment_temperature,
-            "similarity_temperature": similarity_temperature,
-        }
-        super().__init__(model, gather_across_devices, **weights, **temperatures, normalize=normalize)
+        super().__init__(
+            model,
+            gather_across_devices,
+            alignment_weight=alignment_weight,
+            similarity_weight=similarity_weight,
+            alignment_temperature=alignment_temperature,
+            similarity_temperature=similarity_temperature,
+            normalize=normalize,
+        )
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
         """The weighted parts by name, whose sum is the loss."""

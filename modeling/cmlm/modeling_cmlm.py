@@ -17,7 +17,7 @@ from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
-from hf_xlsr.encoders.stock import first_position
+from hf_xlsr.encoders.stock import first_position, takes_token_types
 from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
@@ -144,10 +144,8 @@ class CmlmModel(EncoderWithLmHead):
                 f"head of width {config.hidden_size}."
             )
 
-        parameters = inspect.signature(self.encoder.forward).parameters
-        token_types = getattr(text_config, "type_vocab_size", None) or 0
-        self._takes_positions = "position_ids" in parameters
-        self._takes_types = "token_type_ids" in parameters and token_types > 1
+        self._takes_positions = "position_ids" in inspect.signature(self.encoder.forward).parameters
+        self._takes_types = takes_token_types(self.encoder)
 
         std = getattr(text_config, "initializer_range", 0.02)
         self.projections = SentenceProjections(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.reading import find_model, read_encoder
-from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout, takes_token_types
 from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder, with_dropout
 from hf_xlsr.utils.errors import XlsrError
@@ -54,9 +53,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         self.num_labels: int = config.num_labels or 1
         self.encoder: Any = encoder_from_config(text_config) if encoder is None else encoder
 
-        parameters = inspect.signature(self.encoder.forward).parameters
-        token_types = getattr(text_config, "type_vocab_size", None) or 0
-        self.takes_token_types = "token_type_ids" in parameters and token_types > 1
+        self.takes_token_types = takes_token_types(self.encoder)
 
         dropout = config.classifier_dropout
         if dropout is None:

@@ -27,6 +27,7 @@ styled = rc_context(
     {
         "font.family": [name for name in FONTS if name in font_manager.get_font_names()],
         "text.parse_math": False,
+        "legend.frameon": False,
         "svg.hashsalt": "hf-xlsr",
     }
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,6 @@ def plot_tsne(
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
         ncols=2,
-        frameon=False,
         markerscale=0.7,
     )
     _list_pairs(listing, list(zip(sources, targets, strict=True)), list_columns)
@@ -124,10 +124,7 @@ def plot_spaces(
         ...     plot_spaces(f"{folder}/spaces.png", {"apart": {("en", "fr"): (english + 9, french - 9)}}).name
         'spaces.png'
     """
-    pairs: dict[tuple[str, str], None] = {}
-    for vectors_by_pair in spaces.values():
-        pairs |= dict.fromkeys(vectors_by_pair)
-
+    pairs = dict.fromkeys(chain.from_iterable(spaces.values()))
     width = SIDE * len(pairs) + 0.6
     height = (SIDE + 0.25) * len(spaces) + 0.9
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -151,7 +148,6 @@ def plot_spaces(
         side_names,
         loc="outside upper center",
         ncols=2,
-        frameon=False,
         markerscale=2.5,
     )
     return save_figure(figure, path)

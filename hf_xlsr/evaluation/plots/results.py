@@ -7,7 +7,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -55,9 +55,7 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
     A table has a row for each of its columns, with a point and its 95 % interval for each encoder. The last row is the
     unweighted mean over the columns that all encoders have.
     """
-    labels: dict[str, None] = {}
-    for table in tables:
-        labels |= dict.fromkeys(table.rows)
+    labels = dict.fromkeys(chain.from_iterable(table.rows for table in tables))
     colours = dict(zip(labels, cycle(COLOURS), strict=False))  # after eight they repeat
 
     row_height = 0.12 * len(colours) + 0.16
@@ -83,7 +81,6 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
         handles=handles,
         loc="outside lower left",
         ncols=min(len(colours), 3),
-        frameon=False,
     )
     return save_figure(figure, path)
 
@@ -179,7 +176,6 @@ def plot_languages(path: str | os.PathLike[str], results: Mapping[str, Mapping[s
         handles=handles,
         loc="outside upper center",
         ncols=3,
-        frameon=False,
         fontsize=9,
     )
     return save_figure(figure, path)
@@ -263,26 +259,9 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
         axes.remove()
 
     if "eval_loss" in series and losses:
-        training = Line2D(
-            [],
-            [],
-            color=COLOURS[0],
-            linestyle="-",
-            label="training",
-        )
-        evaluation = Line2D(
-            [],
-            [],
-            color=COLOURS[0],
-            linestyle="--",
-            label="evaluation",
-        )
-        figure.legend(
-            handles=[training, evaluation],
-            loc="outside upper left",
-            ncols=2,
-            frameon=False,
-        )
+        training = Line2D([], [], color=COLOURS[0], linestyle="-", label="training")
+        evaluation = Line2D([], [], color=COLOURS[0], linestyle="--", label="evaluation")
+        figure.legend(handles=[training, evaluation], loc="outside upper left", ncols=2)
     return save_figure(figure, path)
 
 

@@ -237,18 +237,12 @@ def _single_rows(sentences: Sequence[str]) -> dict[str, int]:
 
 def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
     """Scores and codes of the mined pairs of texts with one id each."""
+    from hf_xlsr.mining.search.block_search import RESULTS
     from hf_xlsr.mining.search.extraction import extract_pairs
 
     # The nearest k are the first of the nearest however many.
-    neighbours = searched.neighbours
-    nearest = replace(
-        neighbours,
-        forward_similarities=neighbours.forward_similarities[:, :k],
-        forward_indices=neighbours.forward_indices[:, :k],
-        backward_similarities=neighbours.backward_similarities[:, :k],
-        backward_indices=neighbours.backward_indices[:, :k],
-    )
-    mined = extract_pairs(nearest, margin=margin)
+    columns = {name: getattr(searched.neighbours, name)[:, :k] for name in RESULTS}
+    mined = extract_pairs(replace(searched.neighbours, **columns), margin=margin)
 
     sources = searched.source_rows[mined.source]
     targets = searched.target_rows[mined.target]

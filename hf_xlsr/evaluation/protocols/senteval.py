@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
@@ -19,6 +19,9 @@ from hf_xlsr.evaluation.reading import TaskInputs, read_tasks
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
 from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +101,6 @@ def senteval(
     """
     import torch
 
-    from hf_xlsr.evaluation.senteval import FOLDS, SCHEDULE, Classification, relatedness
     from hf_xlsr.utils.devices import resolve_device
 
     torch_device = torch.device("cpu")
@@ -112,30 +114,13 @@ def senteval(
     results = Results()
     accuracies = []
     for name, task in loaded_tasks.items():
-        spec = task.spec
         features = _features(encoder, task, language, encoding)
-        splits = task.splits.values()
-        test_rows = task.splits["test"]
-
-        if spec.test == "relatedness":
-            dev_pearson, tested = relatedness(features, task.gold, *splits, seed=seed, device=torch_device)
-            dev = {"pearson": dev_pearson}
-        else:
-            classification = Classification(
-                features, task.gold, schedule=SCHEDULE, folds=FOLDS, seed=seed, device=torch_device
-            )
-            test = getattr(classification, spec.test)
-            outcome = test(*splits)
-            accuracies.append(outcome.test)
-
-            dev = {"accuracy": outcome.dev}
-            tested = {"accuracy": outcome.test}
-            if spec.f1:
-                is_positive = task.gold[test_rows] == 1
-                tested["f1"] = float(f1(outcome.predicted == 1, is_positive))
-
+        tested, dev = _measure(task, features, seed, torch_device)
         logger.info("%s: %s", name, tested)
-        tested["pairs" if spec.pairs else "sentences"] = len(test_rows)
+        if "accuracy" in tested:
+            accuracies.append(tested["accuracy"])
+
+        tested["pairs" if task.spec.pairs else "sentences"] = len(task.splits["test"])
         results |= measured(name, "senteval", language, "test", tested)
         results |= measured(name, "senteval", language, "dev", dev)
 
@@ -217,6 +202,27 @@ def _features(encoder: Encoder, task: _Task, language: str, encoding: EncodingOp
         )
     u, v = embed_pairs(encoder, task.sides, (language, language), normalize=False, **encoding)
     return np.concatenate([np.abs(u - v), u * v], axis=1)
+
+
+def _measure(
+    task: _Task, features: np.ndarray, seed: int, device: torch.device
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Trains and tests the classifiers of a task: metrics on the tested rows, and those that chose on dev."""
+    from hf_xlsr.evaluation.senteval import FOLDS, SCHEDULE, Classification, relatedness
+
+    splits = task.splits.values()
+    if task.spec.test == "relatedness":
+        dev_pearson, tested = relatedness(features, task.gold, *splits, seed=seed, device=device)
+        return tested, {"pearson": dev_pearson}
+
+    classification = Classification(features, task.gold, schedule=SCHEDULE, folds=FOLDS, seed=seed, device=device)
+    test = getattr(classification, task.spec.test)
+    outcome = test(*splits)
+    tested = {"accuracy": outcome.test}
+    if task.spec.f1:
+        is_positive = task.gold[task.splits["test"]] == 1
+        tested["f1"] = float(f1(outcome.predicted == 1, is_positive))
+    return tested, {"accuracy": outcome.dev}
 
 
 @dataclass(frozen=True)

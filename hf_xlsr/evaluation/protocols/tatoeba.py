@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from typing_extensions import Unpack
@@ -189,28 +190,9 @@ def xsr_both_directions(
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
-    forward = xsr(
-        encoder,
-        sources,
-        targets,
-        target_pool,
-        name=name,
-        languages=languages,
-        split=split,
-        **encoding,
-    )
-
-    backward = xsr(
-        encoder,
-        targets,
-        sources,
-        source_pool,
-        name=name,
-        languages=languages[::-1],
-        split=split,
-        roles=PAIR_ROLES[::-1],
-        **encoding,
-    )
+    search = partial(xsr, encoder, name=name, split=split, **encoding)
+    forward = search(sources, targets, target_pool, languages=languages)
+    backward = search(targets, sources, source_pool, languages=languages[::-1], roles=PAIR_ROLES[::-1])
     return forward | backward
 
 

@@ -156,6 +156,22 @@ def probe_cells(
 
     The work goes cell by cell, with all queries that probe it, so that each cell is read once.
     """
+    probing, bounds = _queries_by_cell(queries, cells, probes)
+    height = tile.height(tile.size)
+    for cell in np.flatnonzero(np.diff(bounds)):
+        cell_queries = as_tensor(probing[bounds[cell] : bounds[cell + 1]], tile.device)
+        cell_start, cell_stop = cells.starts[cell : cell + 2].tolist()
+        for start in range(cell_start, cell_stop, height):
+            stop = min(start + height, cell_stop)
+            candidates = as_tensor(cells.vectors.block(start, stop), tile.device)
+            for first in range(0, len(cell_queries), tile.size):
+                block_queries = cell_queries[first : first + tile.size]
+                products = tile.product(queries[block_queries].float(), candidates)
+                best.update(block_queries, products, start, by_row=True)
+
+
+def _queries_by_cell(queries: torch.Tensor, cells: Cells, probes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Queries sorted by the cells that they probe, and bounds: those of a cell are from `bounds[cell]` to the next."""
     centroids = cells.centroids
     probes = min(probes, len(centroids.vectors))
     total = len(cells)
@@ -165,22 +181,7 @@ def probe_cells(
         block = slice(start, start + centroids.step)
         probed[block] = centroids.nearest(queries[block].float(), probes)
 
-    # Queries sorted by the cells that they probe: those of a cell are `probing[bounds[cell] : bounds[cell + 1]]`.
-    probing = np.argsort(probed, axis=None, kind="stable")
     counts = np.bincount(probed.ravel(), minlength=total)[:total]
-    bounds = np.append(0, np.cumsum(counts))
-    del probed
+    probing = np.argsort(probed, axis=None, kind="stable")
     probing //= probes  # from the number of a probe to that of its query
-
-    height = tile.height(tile.size)
-    for cell in np.flatnonzero(counts):
-        probing_cell = probing[bounds[cell] : bounds[cell + 1]]
-        cell_queries = as_tensor(probing_cell, tile.device)
-        cell_start, cell_stop = cells.starts[cell : cell + 2].tolist()
-        for start in range(cell_start, cell_stop, height):
-            stop = min(start + height, cell_stop)
-            candidates = as_tensor(cells.vectors.block(start, stop), tile.device)
-            for first in range(0, len(cell_queries), tile.size):
-                block_queries = cell_queries[first : first + tile.size]
-                products = tile.product(queries[block_queries].float(), candidates)
-                best.update(block_queries, products, start, by_row=True)
+    return probing, np.append(0, np.cumsum(counts))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,11 @@ class BothWays:
     method: str
     recall: float
     recall_margin: float = 0.0
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """How the search was done, for reports."""
+        return {"method": self.method, "recall": self.recall, "recall_margin": self.recall_margin}
 
     def means(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean similarity of each source and of each target with its neighbours, float64."""

@@ -157,7 +157,7 @@ class TopK:
         group are as far apart as there are groups, so that maxima are taken over whole vectors of neighbouring numbers.
         """
         values = self.values[queries]
-        count, listed = values.shape
+        count = len(values)
         if by_row:
             groups = tile.view(len(tile), GROUP, -1)
             maxima = groups.amax(1)[:count]
@@ -165,20 +165,7 @@ class TopK:
             groups = tile.view(GROUP, -1, tile.shape[1])
             maxima = groups.amax(0).T[:count]
         group_count = maxima.shape[1]
-
-        last_listed = values[:, -1]
-        last_wanted = values[:, self.k - 1]
-        floor = torch.maximum(last_listed, last_wanted - self.slack)
-        above_floor = maxima > floor[:, None]
-        if group_count > listed and int(above_floor.sum(1).max()) > listed:
-            # Lists that are not full yet: the `listed` greatest maxima are candidates that are better than all in the
-            # other groups.
-            top = maxima.topk(listed, 1)
-            floor = torch.maximum(floor, top.values[:, self.k - 1] - self.slack)
-            query, rank = (top.values > floor[:, None]).nonzero(as_tuple=True)
-            group = top.indices[query, rank]
-        else:
-            query, group = above_floor.nonzero(as_tuple=True)
+        floor, query, group = self._groups_to_search(values, maxima)
 
         for start in range(0, len(query), GROUPS_AT_ONCE):
             chunk = slice(start, start + GROUPS_AT_ONCE)
@@ -189,6 +176,27 @@ class TopK:
             if len(hit):
                 candidates = first + member * group_count + chunk_group[hit]
                 self._insert(queries, chunk_query[hit], members[hit, member], candidates)
+
+    def _groups_to_search(
+        self, values: torch.Tensor, maxima: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The groups that may hold a better candidate for a list, by their maxima, `(queries, groups)`.
+
+        Returns the similarity that a candidate of each query must exceed, and the query and the group of each hit.
+        """
+        listed = values.shape[1]
+        floor = torch.maximum(values[:, -1], values[:, self.k - 1] - self.slack)
+        above_floor = maxima > floor[:, None]
+        if maxima.shape[1] > listed and int(above_floor.sum(1).max()) > listed:
+            # Lists that are not full yet: the `listed` greatest maxima are candidates that are better than all in the
+            # other groups.
+            top = maxima.topk(listed, 1)
+            floor = torch.maximum(floor, top.values[:, self.k - 1] - self.slack)
+            query, rank = (top.values > floor[:, None]).nonzero(as_tuple=True)
+            return floor, query, top.indices[query, rank]
+
+        query, group = above_floor.nonzero(as_tuple=True)
+        return floor, query, group
 
     def merge(self, values: torch.Tensor, candidates: torch.Tensor) -> None:
         """Merges the lists that another process has of the same queries."""
