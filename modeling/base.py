@@ -65,6 +65,8 @@ class XlsrPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     encoder: Any
+    given_tokenizer: Any = None
+    """The tokenizer of the encoder that the model was made from, or those of its encoders by name; it is not saved."""
 
     @classmethod
     def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
@@ -160,6 +162,7 @@ class SentenceEncoderModel(XlsrPreTrainedModel):
         }
         config_class: Any = cls.config_class
         model = cls(config_class(**{**values, **options}), part)
+        model.given_tokenizer = part.tokenizer
         model.adopt(read)
         return model
 

@@ -147,7 +147,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
             "transformer_options": {name: part.options for name, part in parts.items()},
             "encoder_settings": read.settings.to_dict(),
         }
-        return cls(DualMomentumConfig(**{**values, **options}), parts)
+        model = cls(DualMomentumConfig(**{**values, **options}), parts)
+        model.given_tokenizer = {name: part.tokenizer for name, part in parts.items()}
+        return model
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # the options pass through
