@@ -6,7 +6,6 @@ import copy
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,8 +65,8 @@ class XlsrPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     encoder: Any
-    given_tokenizers: Mapping[str, Any] = MappingProxyType({})
-    """Tokenizers of the encoders that the model was made from, by the encoder's name; None for one without."""
+    given_tokenizer: Any = None
+    """The tokenizer of the encoder that the model was made from, or those of its encoders by name; it is not saved."""
 
     @classmethod
     def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
@@ -163,7 +162,7 @@ class SentenceEncoderModel(XlsrPreTrainedModel):
         }
         config_class: Any = cls.config_class
         model = cls(config_class(**{**values, **options}), part)
-        model.given_tokenizers = {"": part.tokenizer}
+        model.given_tokenizer = part.tokenizer
         model.adopt(read)
         return model
 

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PredictionOutput, SaveStrategy
 
@@ -86,6 +87,16 @@ def attention_for(implementation: str | None, device: str, dtype: torch.dtype | 
     return "eager" if is_slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
+@dataclass(frozen=True)
+class GivenData:
+    """What users give a trainer beside the model: its rows by task, and what else is read as the model needs."""
+
+    rows: dict[str, Any]
+    processing_class: Any
+    eval_dataset: Any
+    data_collator: Any
+
+
 class XlsrTrainer(DataFlow, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
@@ -105,6 +116,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
     Args:
         model: Any of this package's models, with or without adapters.
         args: Training arguments of the trainer's own class.
+        model_init: As for `Trainer`, instead of `model`: a function, also of a trial, that returns `model` in any form
+            that the trainer takes. Each training starts from its model, as `hyperparameter_search` needs.
         train_dataset: Rows of text, or converted rows.
         processing_class: The tokenizer; by default that of the model's place.
         eval_dataset: Translation pairs in any form of `train_dataset`, or a dict of them, each measured under its name:
@@ -127,6 +140,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
     token_labels = ""
     # Wider types in Trainer.
     model: Any
+    model_init: Any
     processing_class: Any
     tokenizers: Any  # of all texts, or by language
     max_length: int
@@ -135,9 +149,10 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
     def __init__(
         self,
-        model: Any,
-        args: Any,
+        model: Any = None,
+        args: Any = None,
         *,
+        model_init: Callable[..., Any] | None = None,
         train_dataset: Any = None,
         processing_class: Any = None,
         eval_dataset: Any = None,
@@ -152,18 +167,22 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if compute_metrics is not None and not args.evaluates_rows:
             raise XlsrError("`compute_metrics` is not supported by this trainer. For metrics use evaluations=[...].")
 
+        if (model is None) == (model_init is None):
+            raise XlsrError("A trainer needs either `model` or `model_init`, and not both.")
+        if model_init is not None and optimizers != (None, None):
+            raise XlsrError("`optimizers` are those of one model; use `optimizer_cls_and_kwargs` with `model_init`.")
+
         self.args = args
         rows = self.read_rows(train_dataset)
-        model, self.tokenizers = self.make_model(without_task(model), rows, processing_class)
-        if self.no_reentrant:
-            check_checkpointing(model, args)
+        self._given = GivenData(rows, processing_class, eval_dataset, data_collator)
+        if model_init is not None:
+            self.model_init = model_init
+            set_seed(args.seed)
+            model = super().call_model_init()
+        model = self._prepared_model(model)
 
-        check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
-        self.converter = self.make_converter(base_model(model), rows)
-        self.features = self.make_features(rows)
-        self.eval_sets = self.converted_sets(eval_dataset)
-
-        self._check_choice_of_best()
+        if args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST:
+            self._check_choice_of_best()
 
         self.evaluations = list(evaluations)
         if evaluator is not None:
@@ -182,25 +201,98 @@ class XlsrTrainer(DataFlow, SlimPushes):
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
+        self.model_init = model_init
 
-        if self.is_fsdp_enabled:
-            set_up_sharding(self)
-        self._choose_attention()
         self._part_sums: dict[str, torch.Tensor] = {}
         self._part_count = 0
 
         self._graceful_stop = GracefulStopCallback()
-        for callback in self.make_callbacks():
+        self._own_callbacks: list[TrainerCallback] = []
+        self._set_up_model()
+
+    def _prepared_model(self, given: Any) -> Any:
+        """The model of what a user gives, and the data as it reads them."""
+        rows = self._given.rows
+        model, self.tokenizers = self.make_model(without_task(given), rows, self._given.processing_class)
+        if self.no_reentrant:
+            check_checkpointing(model, self.args)
+
+        check_sharding(self.args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+        self.converter = self.make_converter(base_model(model), rows)
+        self.features = self.make_features(rows)
+        self.eval_sets = self.converted_sets(self._given.eval_dataset)
+        return model
+
+    def _set_up_model(self) -> None:
+        """Sets what the trainer does with its model, and the callbacks for it."""
+        if self.is_fsdp_enabled:
+            set_up_sharding(self)
+        self._choose_attention()
+        handler = self.callback_handler
+        handler.callbacks = [callback for callback in handler.callbacks if callback not in self._own_callbacks]
+        self._own_callbacks = self.make_callbacks()
+        for callback in self._own_callbacks:
             self.add_callback(callback)
 
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model by `model_init`, which the data, the evaluation and the callbacks follow.
+
+        As `Trainer` draws its random numbers, a training is that of a trainer with this model.
+        """
+        self._hp_search_setup(trial)  # Trainer does this later, but a model may depend on the arguments
+        set_seed(self.args.seed)
+        model = self._prepared_model(super().call_model_init(trial))
+
+        self.model = model
+        self.model.config.use_cache = self.args.use_cache
+        self._live = None
+        self.train_dataset = next(iter(self.features.values()), None)
+        self.eval_dataset = self.eval_sets or self.evaluations or None
+        self.processing_class = None if isinstance(self.tokenizers, Mapping) else self.tokenizers
+        self.data_collator = self._given.data_collator or self.make_collator(base_model(model))
+        self.callback_handler.model = model
+        self.callback_handler.processing_class = self.processing_class
+        self._set_up_model()
+
+        set_seed(self.args.seed)
+        return model
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As `Trainer.hyperparameter_search`; by default the objective is `metric_for_best_model` in its direction.
+
+        Without such a metric it is the loss. A `compute_objective` is minimised unless `direction` says otherwise.
+        """
+        if compute_objective is None:
+            self._check_choice_of_best()
+            compute_objective = self._best_metric
+            if direction is None and self.args.greater_is_better:
+                direction = "maximize"
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction or "minimize", *args, **kwargs
+        )
+
+    def _best_metric(self, metrics: dict[str, float]) -> float:
+        """The metric that chooses the best of several models."""
+        name = "eval_" + (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+        if name not in metrics:
+            raise XlsrError(f"`metric_for_best_model` '{name}' is not measured. Metrics: {', '.join(metrics)}.")
+        return metrics[name]
+
     def _check_choice_of_best(self) -> None:
-        """Checks that the loss chooses a checkpoint only where evaluation has one."""
-        args = self.args
-        chooses = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
-        if not chooses or (args.metric_for_best_model or "").removeprefix("eval_") != "loss" or "" in self.eval_sets:
+        """Checks that the loss chooses the best model only where evaluation has one."""
+        metric = self.args.metric_for_best_model or "loss"
+        if metric.removeprefix("eval_") != "loss" or "" in self.eval_sets:
             return
         if not self.eval_sets:
-            raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
+            raise XlsrError("The choice of the best model needs an `eval_dataset`, or `metric_for_best_model`.")
         names = ", ".join(f"'{name}_loss'" for name in self.eval_sets)
         raise XlsrError(f"`metric_for_best_model` must name one of several evaluation datasets: {names}.")
 

@@ -72,9 +72,10 @@ class CmlmTrainer(PairTrainer):
 
     def __init__(
         self,
-        model: Any,
-        args: Any,
+        model: Any = None,
+        args: Any = None,
         *,
+        model_init: Callable[..., Any] | None = None,
         train_dataset: Any = None,
         retrieval_dataset: Any = None,
         nli_dataset: Any = None,
@@ -93,6 +94,7 @@ class CmlmTrainer(PairTrainer):
         super().__init__(
             model,
             args,
+            model_init=model_init,
             train_dataset={TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset},
             processing_class=processing_class,
             eval_dataset=eval_dataset,

@@ -7,7 +7,7 @@ forward pass, which may run twice (gradient checkpointing, evaluation).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,9 +202,10 @@ class DualMomentumTrainer(XlsrTrainer):
 
     def __init__(
         self,
-        model: Any,
-        args: Any,
+        model: Any = None,
+        args: Any = None,
         *,
+        model_init: Callable[..., Any] | None = None,
         tokenizers: Mapping[str, Any] | None = None,
         train_dataset: Any = None,
         nli_dataset: Any = None,
@@ -220,6 +221,7 @@ class DualMomentumTrainer(XlsrTrainer):
         super().__init__(
             model,
             args,
+            model_init=model_init,
             train_dataset={PAIRS: train_dataset, NLI: nli_dataset},
             processing_class=tokenizers,
             eval_dataset=eval_dataset,
@@ -230,13 +232,18 @@ class DualMomentumTrainer(XlsrTrainer):
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
         )
-        self.add_callback(SoundStepCallback(self.step_keys))
-        self.add_callback(MomentumCallback(self.step_keys))
-        self.add_callback(MemoryQueueCallback(self.step_keys))
-        if args.queue_prefill:
-            self.add_callback(QueuePrefillCallback(self))
-        if args.neftune_noise_alpha is not None:
-            self.add_callback(EmbeddingNoiseCallback())
+
+    def make_callbacks(self) -> list[TrainerCallback]:
+        """Also moves momentum encoders and queues after each step."""
+        callbacks = super().make_callbacks()
+        callbacks.append(SoundStepCallback(self.step_keys))
+        callbacks.append(MomentumCallback(self.step_keys))
+        callbacks.append(MemoryQueueCallback(self.step_keys))
+        if self.args.queue_prefill:
+            callbacks.append(QueuePrefillCallback(self))
+        if self.args.neftune_noise_alpha is not None:
+            callbacks.append(EmbeddingNoiseCallback())
+        return callbacks
 
     def read_rows(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The rows of the tasks that have data."""

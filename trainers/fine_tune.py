@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,24 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import Trainer, set_seed
 from transformers.trainer_utils import PredictionOutput
+from transformers.utils import CONFIG_NAME
 
 from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import row_columns
 from hf_xlsr.data.label_tasks import LabelledSet
-from hf_xlsr.data.raw_rows import class_names
+from hf_xlsr.data.raw_rows import class_names, is_numbered
 from hf_xlsr.data.sampling import MAIN
-from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, usable_length, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.live_encoder import EvaluationRows, LiveModel, batches_by_length, evaluating
-from hf_xlsr.trainers.pretrained import is_own, own_tokenizer
+from hf_xlsr.trainers.pretrained import own_tokenizer, trained_model
 from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.errors import XlsrError
 
@@ -115,20 +117,27 @@ def metric_keys(sets: Sequence[LabelledSet], *, protocol: str) -> list[str]:
     return list(mean_over_languages(scores))
 
 
+def own_class_names(config: Any) -> list[str]:
+    """The names of a model's classes; none if it has only those that transformers makes up."""
+    names = [config.id2label[number] for number in range(config.num_labels)]
+    return [] if names == [f"LABEL_{number}" for number in range(len(names))] else names
+
+
 class FineTuneTrainer(XlsrTrainer):
     """`XlsrTrainer` for `HictlForSequenceClassification`, with evaluation of named sets by language.
 
     `docs/fine-tune.md` has a complete script.
 
     Args:
-        model: The classifier, or one in a PEFT wrapper; or, for a new output layer that fits the labels, an encoder in
-            any form that `hf_xlsr.encoders.reading.read_encoder` takes.
+        model: The classifier, its folder, or one in a PEFT wrapper; or, for a new output layer that fits the labels, an
+            encoder in any form that `hf_xlsr.encoders.reading.read_encoder` takes.
         args: `FineTuneTrainingArguments`.
         train_dataset: Labelled rows: those of `DataConverter.labelled`; or datasets of `datasets` (streams are read
             into memory), lists of dicts, or a dict of these by language, with the columns `text`, `text` and `text_pair`,
-            `premise` and `hypothesis`, or `sentence1` and `sentence2`, and `label`.
+            `premise` and `hypothesis`, or `sentence1` and `sentence2`, and `label`. A model without names of its classes
+            gets those of a `ClassLabel`, or of labels of text in alphabetical order, and saves them.
         eval_dataset: Likewise, or a `LabelledSet`; `compute_metrics` gets its outputs.
-        processing_class: The tokenizer; by default that of the encoder's place.
+        processing_class: The tokenizer; by default that of the model.
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
     """
@@ -136,38 +145,37 @@ class FineTuneTrainer(XlsrTrainer):
     contrast = False
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
-        """The model, or a new output layer for the labels of the rows on a given encoder."""
-        labels = class_names(rows[MAIN]) if rows else []
-        num_outputs = len(labels) or 1
+        """The model, or a new output layer on a given encoder, for the labels of the rows and with their names."""
+        own = trained_model(HictlForSequenceClassification, model, processing_class)
+        known = [] if own is None else own_class_names(base_model(own[0]).config)
+        names = class_names(rows[MAIN], known=known) if rows else []
+        num_outputs = len(names) or 1
 
-        if is_own(model):
-            tokenizer = processing_class or own_tokenizer(model)
-            check_token_ids(tokenizer, vocab_size_of(base_model(model).encoder))
-        else:
-            read = read_encoder(model)
-            tokenizer = processing_class or read.single().required_tokenizer()
-            check_token_ids(tokenizer, vocab_size_of(read.single().encoder))
+        if own is None:
             set_seed(self.args.seed)
-            names: dict[str, Any] = {}
-            if not all(map(str.isdigit, labels)):
-                names["id2label"] = dict(enumerate(labels))
-                names["label2id"] = {label: number for number, label in enumerate(labels)}
-            model = HictlForSequenceClassification.from_encoder(read, num_labels=num_outputs, **names)
+            model = HictlForSequenceClassification.from_encoder(model, num_labels=num_outputs, place="model")
+            own = model, processing_class or own_tokenizer(model)
 
-        num_labels = base_model(model).config.num_labels
-        if rows and (num_labels < num_outputs or (num_labels > 1) != bool(labels)):
-            kind = "classes (integers)" if labels else "scores (floats)"
-            raise XlsrError(f"`num_labels` must be {num_outputs} for these {kind}, got {num_labels}.")
+        model, tokenizer = own
+        check_token_ids(tokenizer, vocab_size_of(base_model(model).encoder))
+        config = base_model(model).config
+        if rows and (config.num_labels < num_outputs or (config.num_labels > 1) != bool(names)):
+            kind = "classes (integers)" if names else "scores (floats)"
+            raise XlsrError(f"`num_labels` must be {num_outputs} for these {kind}, got {config.num_labels}.")
+        if not is_numbered(names):
+            config.id2label = {**config.id2label, **dict(enumerate(names))}
+            config.label2id = {label: number for number, label in config.id2label.items()}
         return model, tokenizer
 
     def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
         """Without prompts, which a classifier does not have."""
+        self.class_names = own_class_names(model.config)
         self.max_length = usable_length([model.encoder], self.tokenizers.model_max_length, self.args.max_length)
         return DataConverter(self.tokenizers, max_length=self.max_length, num_proc=self.args.num_proc)
 
     def convert(self, task: str, rows: Any) -> Any:
         """Labelled rows."""
-        return rows if hasattr(rows, "lengths") else self.converter.labelled(rows)
+        return rows if hasattr(rows, "lengths") else self.converter.labelled(rows, classes=self.class_names)
 
     def convert_eval(self, rows: Any, keep_unlabelled: bool = False) -> Any:
         """The rows of labelled data for `LabelledCollator`."""
@@ -175,8 +183,11 @@ class FineTuneTrainer(XlsrTrainer):
             return rows.features(self.tokenizers, self.max_length)
         if isinstance(rows, list) and rows and "input_ids" in rows[0]:
             return rows
-        if not hasattr(rows, "lengths"):
-            rows = self.converter.labelled(rows, "eval_dataset", keep_unlabelled=keep_unlabelled)
+        if hasattr(rows, "lengths"):
+            class_names(rows, "eval_dataset", self.class_names)  # raises if the classes have other names
+        else:
+            options: dict[str, Any] = {"keep_unlabelled": keep_unlabelled, "classes": self.class_names}
+            rows = self.converter.labelled(rows, "eval_dataset", **options)
         return rows.rows
 
     def make_collator(self, model: Any) -> LabelledCollator:
@@ -205,6 +216,17 @@ class FineTuneTrainer(XlsrTrainer):
         """As `Trainer.predict`, for every row. Metrics need a label in every row."""
         rows = self.convert_eval(test_dataset, keep_unlabelled=True)
         return Trainer.predict(self, rows, ignore_keys, metric_key_prefix)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        if (folder / CONFIG_NAME).is_file():  # adapters have none
+            stored = own_class_names(HictlConfig.from_pretrained(folder))
+            if stored and stored != self.class_names:
+                raise XlsrError(
+                    f"'{folder}' has the classes {', '.join(stored)}, but this training has "
+                    f"{', '.join(self.class_names)}. Resume with the same rows."
+                )
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def live_encoder(self) -> Any:
         """The model as a classifier."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from hf_xlsr.data.collators import HictlCollator
+from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.encoders.stock import vocab_size_of
 from hf_xlsr.modeling.hictl import HictlForPreTraining
@@ -90,13 +91,14 @@ class HictlTrainer(PairTrainer):
             return features
         return ConcatenatedRows([features])
 
-    @cached_property
-    def _special_ids(self) -> torch.Tensor:
-        """Rows of the embedding table that are not words."""
-        tokenizer = self.processing_class
-        rows = vocab_size_of(base_model(self.model).encoder) or 0
-        spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
-        return torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
+    def make_converter(self, model: Any, rows: Mapping[str, Any]) -> DataConverter:
+        """As the base, and finds the rows of the embedding table that are not words."""
+        converter = super().make_converter(model, rows)
+        tokenizer = self.tokenizers
+        vocab_size = vocab_size_of(model.encoder) or 0
+        spare = torch.arange(min(len(tokenizer), vocab_size), vocab_size)  # if it is larger than the vocabulary
+        self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
+        return converter
 
     def make_callbacks(self) -> list[TrainerCallback]:
         """Also remembers the contrast of the last steps, if negative sentences depend on it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -109,9 +109,10 @@ class DistillationTrainer(LightweightTrainer):
 
     def __init__(
         self,
-        model: Any,
-        args: Any,
+        model: Any = None,
+        args: Any = None,
         *,
+        model_init: Callable[..., Any] | None = None,
         teacher: Any,
         train_dataset: Any = None,
         processing_class: Any = None,
@@ -129,6 +130,7 @@ class DistillationTrainer(LightweightTrainer):
         super().__init__(
             model,
             args,
+            model_init=model_init,
             train_dataset=train_dataset,
             processing_class=processing_class,
             eval_dataset=eval_dataset,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import set_seed
+from transformers import AutoConfig, set_seed
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import load_tokenizer
@@ -35,25 +35,38 @@ def is_own(model: Any) -> bool:
     return isinstance(model, nn.Module) and isinstance(base_model(model), XlsrPreTrainedModel)
 
 
-def own_tokenizer(model: Any, name: str = "") -> Any:
-    """The tokenizer of one of our models: that of an encoder it was made from, or in the place it was loaded from."""
+def own_tokenizer(model: Any) -> Any:
+    """The tokenizer of one of our models, or those of its encoders by name.
+
+    It is that of the encoder that the model was made from, in the folder that the model was loaded from, or in the place
+    of the encoder.
+    """
     trained = base_model(model)
-    tokenizer = trained.given_tokenizers.get(name)
-    if tokenizer is not None:
-        return tokenizer
-    encoder = trained.encoders[name] if name else trained.encoder
-    return load_tokenizer(encoder.name_or_path, "tokenizers" if name else "processing_class")
+    tokenizer = trained.given_tokenizer
+    if tokenizer is None and trained.name_or_path:
+        tokenizer = saved_tokenizers(trained.name_or_path, trained)
+
+    encoders = getattr(trained, "encoders", None)
+    if encoders is None:
+        return tokenizer or load_tokenizer(trained.encoder.name_or_path, "processing_class")
+    tokenizers = tokenizer or {}
+    return {
+        name: tokenizers.get(name) or load_tokenizer(encoder.name_or_path, "tokenizers")
+        for name, encoder in encoders.items()
+    }
 
 
-def saved_model(model: Any, model_class: Any) -> tuple[Any, Any] | None:
-    """A saved model of the trainer's own class with its tokenizers; None if a path names something else."""
-    if not isinstance(model, str | Path):
+def trained_model(model_class: Any, model: Any, tokenizer: Any = None) -> tuple[Any, Any] | None:
+    """A model of this package with its tokenizer, given as an object or as its folder; None for anything else."""
+    if isinstance(model, str | Path):
+        location = find_model(model, trained=True)
+        config = AutoConfig.from_pretrained(location.path) if location.model_type else None
+        if config is None or model_class.__name__ not in (config.architectures or ()):
+            return None
+        model = model_class.from_pretrained(location.path)
+    elif not is_own(model):
         return None
-    location = find_model(model, trained=True)
-    if location.model_type != model_class.config_class.model_type:
-        return None
-    loaded = model_class.from_pretrained(location.path)
-    return loaded, saved_tokenizers(location.path, loaded)
+    return model, tokenizer or own_tokenizer(model)
 
 
 def model_and_tokenizer(
@@ -64,12 +77,9 @@ def model_and_tokenizer(
     `model` is one of `model_class`, with or without adapters; the folder of one; or an encoder in any form that
     `read_encoder` takes, for a new model with the values `options` in its configuration.
     """
-    if is_own(model):
-        return model, tokenizer or own_tokenizer(model)
-    saved = saved_model(model, model_class)
-    if saved is not None:
-        loaded, saved_tokenizer = saved
-        return loaded, tokenizer or saved_tokenizer
+    own = trained_model(model_class, model, tokenizer)
+    if own is not None:
+        return own
     read = read_encoder(model)
     encoder_tokenizer = read.single().tokenizer
     set_seed(seed)
@@ -89,14 +99,10 @@ def dual_model_and_tokenizers(
     `model` may also be its folder, a mapping from language to encoder, a model with routes by language, or one encoder
     of all languages, which come from `languages`. Encoders have any form that `read_encoder` takes.
     """
-    if is_own(model):
-        if tokenizers:
-            return model, dict(tokenizers)
-        trained = base_model(model)
-        return model, by_language(trained, {name: own_tokenizer(model, name) for name in trained.encoders})
-    saved = saved_model(model, DualMomentumModel)
-    if saved is not None:
-        return saved[0], dict(tokenizers) if tokenizers else by_language(*saved)
+    own = trained_model(DualMomentumModel, model, tokenizers)
+    if own is not None:
+        own_model, own_tokenizers = own
+        return own_model, dict(tokenizers) if tokenizers else by_language(base_model(own_model), own_tokenizers)
 
     read = read_encoder(model)
     if "" in read.parts:

@@ -19,7 +19,7 @@ from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.live_encoder import LiveModel, batches_by_length, evaluating
-from hf_xlsr.trainers.pretrained import is_own, own_tokenizer
+from hf_xlsr.trainers.pretrained import trained_model
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -106,8 +106,9 @@ class TranslationTrainer(XlsrTrainer):
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
         """The model, or a new decoder on a given encoder."""
-        if is_own(model):
-            tokenizer = processing_class or own_tokenizer(model)
+        own = trained_model(HictlForConditionalGeneration, model, processing_class)
+        if own is not None:
+            model, tokenizer = own
         else:
             read = read_encoder(model)
             tokenizer = processing_class or read.single().required_tokenizer()

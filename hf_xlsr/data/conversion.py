@@ -58,6 +58,7 @@ VERSION = 2
 SHARD_ROWS = 20_000  # rows of a task
 BATCH_ROWS = 1000  # rows tokenised and stored together
 _STREAM_SHARDS = 64  # of a stored dataset that is mixed with streams
+TEXT_TYPES = ("string", "large_string")
 _COUNTS = b"counts"
 _KINDS = {
     "pairs": PAIRS,
@@ -168,29 +169,36 @@ class DataConverter:
         name: str = "train_dataset",
         *,
         keep_unlabelled: bool = False,
+        classes: Sequence[str] = (),
     ) -> PreparedRows:
         """Labelled texts, each row tokenised as one sequence: `PreparedRows`; streams are read into memory.
 
         Columns: `text`, `text` and `text_pair`, `premise` and `hypothesis`, or `sentence1` and `sentence2`; `label`: a
-        `ClassLabel`, an integer or, of a regression, a float (and `lang`). The report has the `labels` of a
+        `ClassLabel`, an integer, a text or, of a regression, a float (and `lang`). The report has the `labels` of a
         classification. Rows without a label, or of class -1, are skipped; `keep_unlabelled` keeps them, and drops the
-        labels of all if there are any.
+        labels of all if there are any. `classes` are the names that a model has, see `class_names`.
         """
         datasets = []
-        tokenised = []
+        keys = []
         for key, dataset in open_datasets(data, name):
             if isinstance(dataset, IterableDataset):
                 dataset = Dataset.from_list(list(dataset), features=dataset.features)
             if keep_unlabelled and "label" not in dataset.column_names:
                 dataset = dataset.add_column("label", [-1] * len(dataset))
             datasets.append(dataset)
+            keys.append(key)
+
+        names = class_names(dict(enumerate(datasets)), name, classes)
+        tokenised = []
+        for key, dataset in zip(keys, datasets, strict=True):
             reader = self._labelled_reader(key, dataset, name, keep_unlabelled)
+            if dataset.features["label"].dtype in TEXT_TYPES:
+                reader = replace(reader, label_names=tuple(names))
             tokenised.append(self._tokenise(dataset, reader))
 
         rows, counts = _joined(tokenised)
         _warn_of_skipped(len(rows), datasets)
 
-        names = class_names(dict(enumerate(datasets)), name)
         if keep_unlabelled and any(value < 0 or math.isnan(value) for value in rows["label"]):
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
@@ -208,8 +216,6 @@ class DataConverter:
                 continue
 
             dtype = data.features["label"].dtype
-            if dtype == "string":
-                raise XlsrError(f"`{name}` has labels of text. Number them: dataset.class_encode_column('label').")
             if dtype.startswith("float"):
                 reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
             check_framing(self.tokenizers, len(kind.texts))

@@ -25,6 +25,8 @@ from hf_xlsr.utils.errors import XlsrError
 SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
 STREAMED_ROWS = 1000
 """First rows of all streams, of which the languages are those of a new model."""
+UNNAMED_CLASSES = {"", "-", "-1"}
+"""Labels of text that stand for none."""
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
 
@@ -60,26 +62,68 @@ def has_stream(data: Any) -> bool:
     return isinstance(data, IterableDataset) or hasattr(data, "streams")
 
 
-def class_names(data: Any, name: str = "train_dataset") -> list[str]:
-    """Names of the classes of labelled data of users, or of converted data; empty for scores."""
-    if hasattr(data, "lengths"):
-        return list(data.report.get("labels", {}))
+def class_names(data: Any, name: str = "train_dataset", known: Sequence[str] = ()) -> list[str]:
+    """Names of the classes of labelled data of users, or of converted data, in the order of their numbers.
 
-    highest = -1
+    They are those of a `ClassLabel`, or labels of text, sorted; of numbers without names the numbers; none for scores.
+    `known` are names that a model has, which also give labels of text their order.
+
+    Raises:
+        XlsrError: Names of a `ClassLabel` differ from each other or from those of the model; a label of text is unknown.
+    """
+    if hasattr(data, "lengths"):
+        return _agreeing(list(data.report.get("labels", {})), known, name)
+
+    names: list[str] = list(known)
+    numbers_or_texts: set[Any] = set()
     for _, dataset in open_datasets(data, name):
         label = (dataset.features or {}).get("label")
         if isinstance(label, ClassLabel):
-            return list(label.names)
-        if label is not None:
-            dataset = dataset.select_columns(["label"])
-        for batch in dataset.iter(batch_size=1000):
-            for value in batch.get("label", ()):
-                if isinstance(value, float):
-                    return []
-                if value is not None:
-                    highest = max(highest, value)
+            names = _agreeing(list(label.names), names, name)
+        else:
+            numbers_or_texts |= _distinct_labels(dataset)
 
-    return list(map(str, range(highest + 1)))
+    texts = {label for label in numbers_or_texts if isinstance(label, str)}
+    numbers = numbers_or_texts - texts
+    if any(isinstance(number, float) for number in numbers):
+        return []
+
+    texts -= UNNAMED_CLASSES
+    names = names or sorted(texts)
+    unknown = sorted(texts.difference(names))
+    if unknown:
+        raise XlsrError(f"`{name}` has the label '{unknown[0]}'; the classes are {', '.join(names)}.")
+    highest = max(numbers, default=-1)
+    return names if highest < len(names) else list(map(str, range(highest + 1)))
+
+
+def _distinct_labels(dataset: Dataset | IterableDataset) -> set[Any]:
+    """The labels of a dataset; of scores, those of the first rows."""
+    if "label" in (dataset.features or {}):
+        dataset = dataset.select_columns(["label"])
+    labels: set[Any] = set()
+    for batch in dataset.iter(batch_size=1000):
+        labels.update(batch.get("label", ()))
+        if any(isinstance(label, float) for label in labels):
+            break
+    return labels - {None}
+
+
+def _agreeing(names: list[str], known: Sequence[str], data_name: str) -> list[str]:
+    """Names of classes, which must be the known ones in the same order, unless they are just numbers."""
+    if is_numbered(names):
+        return list(known) if 0 < len(names) <= len(known) else names
+    if known and names != list(known):
+        raise XlsrError(
+            f"`{data_name}` has the classes {', '.join(names)}, but they must be {', '.join(known)}, in this order. Use "
+            "dataset.align_labels_with_mapping, or a model without names."
+        )
+    return names
+
+
+def is_numbered(names: Sequence[str]) -> bool:
+    """Whether classes have no names, only their numbers."""
+    return list(names) == list(map(str, range(len(names))))
 
 
 def pair_languages(data: Any) -> list[str]:
@@ -154,7 +198,7 @@ class RowReader:
         columns: Columns of the texts in the raw rows.
         languages: Languages of the texts where rows name none.
         negatives: Columns of hard negatives, one text or a list of texts each.
-        label_names: Names of the raw labels' numbers, where the dataset has names.
+        label_names: Names of the raw labels' numbers, where the dataset has names; or the classes of labels of text.
         documents: Whether a text of running text is a document to split.
         keeps_unlabelled: Whether rows without a label are kept, with the label -1, or NaN as a score.
     """
@@ -245,6 +289,8 @@ class RowReader:
             return NLI_TASK.value(label)
 
         is_class = self.kind.kept["label"] == "int32"
+        if isinstance(label, str):
+            label = None if label in UNNAMED_CLASSES else self.label_names.index(label)
         if is_class and label is not None and label < 0:
             label = None
         if label is None and self.keeps_unlabelled:

@@ -148,7 +148,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
             "encoder_settings": read.settings.to_dict(),
         }
         model = cls(DualMomentumConfig(**{**values, **options}), parts)
-        model.given_tokenizers = {name: part.tokenizer for name, part in parts.items()}
+        model.given_tokenizer = {name: part.tokenizer for name, part in parts.items()}
         return model
 
     @classmethod

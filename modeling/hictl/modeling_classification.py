@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.encoders.reading import find_model, read_encoder
+from hf_xlsr.encoders.assembly import EncoderPart
+from hf_xlsr.encoders.reading import find_model, optional_tokenizer, read_encoder
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout, takes_token_types
 from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder, with_dropout
@@ -81,13 +82,15 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             place: Name of `encoder` in error messages.
             **options: Values of `HictlConfig`, such as `classifier_dropout` or `id2label`.
         """
-        started = start_encoder(encoder, place=place, dropout=dropout)
+        part = start_encoder(encoder, place=place, dropout=dropout)
         values = {
-            **config_of_encoder(started),
+            **config_of_encoder(part.encoder),
             "num_labels": num_labels,
             "problem_type": "regression" if num_labels == 1 else "single_label_classification",
         }
-        return cls(HictlConfig(**{**values, **options}), started)
+        model = cls(HictlConfig(**{**values, **options}), part.encoder)
+        model.given_tokenizer = part.tokenizer
+        return model
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -133,20 +136,20 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         return total / (labels != IGNORE).sum().clamp(min=1)
 
 
-def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = None) -> Any:
-    """A pretrained encoder without what is behind it.
+def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = None) -> EncoderPart:
+    """A pretrained encoder and its tokenizer, without what is behind it.
 
     `given` is anything that `hf_xlsr.encoders.reading.read_encoder` reads, or the place of any HICTL model. `place` is
     its name in error messages.
     """
     saved = find_model(given) if isinstance(given, str | Path) else None
     if saved is None or saved.model_type != HictlConfig.model_type:
-        encoder = read_encoder(given, place).single(place).encoder
-        if is_causal(encoder):
+        part = read_encoder(given, place).single(place)
+        if is_causal(part.encoder):
             raise XlsrError(
-                f"{place} must read whole sentences in its first state, got a causal {type(encoder).__name__}."
+                f"{place} must read whole sentences in its first state, got a causal {type(part.encoder).__name__}."
             )
-        return with_dropout(encoder, dropout)
+        return EncoderPart(with_dropout(part.encoder, dropout), part.tokenizer)
 
     # The output layer is not used, so its size does not matter.
     loaded: Any = HictlForSequenceClassification.from_pretrained(
@@ -156,4 +159,4 @@ def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = 
     missing = sorted(name for name in info["missing_keys"] if name.startswith("encoder."))
     if missing:
         raise XlsrError(f"{place} '{given}': missing weights ({missing[0]}, ...).")
-    return with_dropout(model.encoder, dropout)
+    return EncoderPart(with_dropout(model.encoder, dropout), optional_tokenizer(saved.path))

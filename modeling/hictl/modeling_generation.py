@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.data.tokenization import load_tokenizer
-from hf_xlsr.encoders.reading import encoder_folder, read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions
 from hf_xlsr.losses.cross_entropy import IGNORE, masked_lm_loss
 from hf_xlsr.losses.in_batch import row_lengths
@@ -122,21 +119,19 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
 
         Args:
             encoder: See `start_encoder`.
-            tokenizer: Defines the tokens that begin and end a sentence; by default the encoder's, of a folder or id.
+            tokenizer: Defines the tokens that begin and end a sentence; by default the encoder's.
             tokens: Ids of the tokens to keep (see `keep_tokens`); all by default.
             dropout: On states and attention of encoder and decoder; by default the encoder's.
             random_weights: Takes the encoder's shape and vocabulary, and new weights: the Transformer of table 4.
             **options: Values of `HictlConfig`.
         """
-        started = start_encoder(encoder, dropout=dropout)
+        part = start_encoder(encoder, dropout=dropout)
+        started = part.encoder
         if random_weights:
             started = encoder_from_config(started.config)
 
-        if tokenizer is None and isinstance(encoder, str | Path):
-            tokenizer = load_tokenizer(encoder_folder(encoder))
-        elif tokenizer is None:
-            tokenizer = read_encoder(encoder).single().tokenizer
-
+        if tokenizer is None:
+            tokenizer = part.required_tokenizer()
         check_token_ids(tokenizer, started.config.vocab_size if tokens is None else len(tokens))
         first_token, last_token = sentence_ends(tokenizer)
         started.config.bos_token_id = first_token
@@ -144,6 +139,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         started.config.pad_token_id = tokenizer.pad_token_id
 
         model = cls(HictlConfig(**{**config_of_encoder(started), **options}), started)
+        model.given_tokenizer = tokenizer
         if tokens is not None:
             model.keep_tokens(tokens)
         return model

@@ -99,8 +99,9 @@ def test_labelled_rows() -> None:
     found = CONVERT.labelled(data)
     assert found.rows["label"][:] == [1, 0, 1, 0] and found.rows["lang"][:] == ["en", "en", "de", "de"]
     assert list(found.report["labels"]) == ["0", "1"]
-    with pytest.raises(XlsrError, match="class_encode_column"):
-        CONVERT.labelled([{"text": "red", "label": "good"}])
+    of_text = CONVERT.labelled([{"text": "red", "label": label} for label in ("good", "bad", "good")])
+    assert of_text.rows["label"][:] == [1, 0, 1]
+    assert list(of_text.report["labels"]) == ["bad", "good"]
 
 
 def test_hard_negatives() -> None:

@@ -100,11 +100,11 @@ def test_from_exports_and_runs(plain: tuple[Path, Any], tokenizer: Any, tmp_path
     folder, encoder = plain
     exported = tmp_path / "run" / "model"
     to_sentence_transformer(encoder, tokenizer).save(str(exported))
-    assert equal(start_encoder(exported), encoder)
+    assert equal(start_encoder(exported).encoder, encoder)
 
     (tmp_path / "run" / "training").mkdir()
     (tmp_path / "run" / "training" / "recipe.json").write_text("{}", "utf-8")
-    assert equal(start_encoder(tmp_path / "run"), encoder)
+    assert equal(start_encoder(tmp_path / "run").encoder, encoder)
 
     exported.rename(tmp_path / "elsewhere")
     with pytest.raises(XlsrError, match="run"):
@@ -116,7 +116,7 @@ def test_folders_without_an_encoder(tmp_path: Path) -> None:
         start_encoder("nowhere", place="model.start")
 
     lightweight().save_pretrained(tmp_path / "lightweight")
-    assert equal(start_encoder(tmp_path / "lightweight"), lightweight().encoder)  # a model of ours has an encoder too
+    assert equal(start_encoder(tmp_path / "lightweight").encoder, lightweight().encoder)  # models of ours have one too
 
     torn = build()
     state = {name: value for name, value in torn.state_dict().items() if "layer.1" not in name}
