@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import AutoConfig, set_seed
+from transformers import set_seed
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import load_tokenizer
@@ -60,8 +60,7 @@ def trained_model(model_class: Any, model: Any, tokenizer: Any = None) -> tuple[
     """A model of this package with its tokenizer, given as an object or as its folder; None for anything else."""
     if isinstance(model, str | Path):
         location = find_model(model, trained=True)
-        config = AutoConfig.from_pretrained(location.path) if location.model_type else None
-        if config is None or model_class.__name__ not in (config.architectures or ()):
+        if location.architecture != model_class.__name__:
             return None
         model = model_class.from_pretrained(location.path)
     elif not is_own(model):

@@ -188,10 +188,12 @@ class ModelPlace:
     Attributes:
         path: Its folder, or its id on the Hub.
         model_type: That of a saved model of this package; empty for what sentence-transformers loads.
+        architecture: Name of the class of a saved model of this package.
     """
 
     path: str
     model_type: str = ""
+    architecture: str = ""
 
 
 def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
@@ -211,10 +213,13 @@ def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
     if is_run or (home / ADAPTERS).is_file():
         folder = weights_folder(home)
     try:
-        model_type = read_json(folder / "config.json")["model_type"]
+        config = read_json(folder / "config.json")
+        model_type = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         return ModelPlace(str(folder) if home.is_dir() else str(name))
-    return ModelPlace(str(folder), model_type if model_type in OWN_MODEL_TYPES else "")
+    if model_type not in OWN_MODEL_TYPES:
+        return ModelPlace(str(folder))
+    return ModelPlace(str(folder), model_type, (config.get("architectures") or [""])[0])
 
 
 def encoder_folder(name: str | Path) -> str:
