@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 from conftest import make_pairs
@@ -138,7 +139,6 @@ def trials(first: Any, second: Any) -> Callable[[Any], Any]:
 @pytest.fixture
 def search(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Searches over learning rates that are given one by one."""
-    optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def run(trainer: Any, rates: list[float], name: str = "learning_rate", **options: Any) -> tuple[Any, list[Any]]:
@@ -214,7 +214,6 @@ def test_default_objective(
 
 
 def test_given_objective_and_direction_win(search: Any, tmp_path: Path) -> None:
-    model_init = lambda: model_of("DualMomentum", **QUEUE)  # noqa: E731
     settings = {"metric_for_best_model": "accuracy"}
     options: dict[str, Any] = {"settings": settings, "eval_dataset": make_pairs(16, seed=2)}
     rates = [1e-2, 0.0]
@@ -223,7 +222,7 @@ def test_given_objective_and_direction_win(search: Any, tmp_path: Path) -> None:
         return metrics["eval_loss"]
 
     measured: list[dict[str, float]] = []
-    trainer = initialised("DualMomentum", tmp_path, model_init, **options)
+    trainer = initialised("DualMomentum", tmp_path, lambda: model_of("DualMomentum", **QUEUE), **options)
     trainer.add_callback(Measured(measured))
     for direction, choose in ((None, min), ("maximize", max)):
         given = {"direction": direction} if direction else {}
@@ -293,10 +292,11 @@ def test_refusals(options: dict[str, Any], match: str, tmp_path: Path) -> None:
 
 
 def test_metric_that_nothing_measures(search: Any, tmp_path: Path) -> None:
-    model_init = lambda: model_of("Lightweight")  # noqa: E731
     with pytest.raises(XlsrError, match="eval_dataset"):
-        search(initialised("Lightweight", tmp_path, model_init), [1e-2])
+        search(initialised("Lightweight", tmp_path, lambda: encoder()), [1e-2])
     settings = {"metric_for_best_model": "web_error"}
-    trainer = initialised("Lightweight", tmp_path, model_init, settings=settings, eval_dataset=make_pairs(16, seed=2))
+    trainer = initialised(
+        "Lightweight", tmp_path, lambda: encoder(), settings=settings, eval_dataset=make_pairs(16, seed=2)
+    )
     with pytest.raises(XlsrError, match="web_error.*eval_accuracy"):
         search(trainer, [1e-2])
