@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
 ENCODERS = {"encoders/en": "source", "encoders/zh": "target"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,6 @@ from sentence_transformers.sentence_transformer.evaluation import SequentialEval
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PredictionOutput, SaveStrategy
 
 from hf_xlsr.data.conversion import DataConverter
@@ -27,6 +25,7 @@ from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.trainers.data_flow import DataFlow
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
@@ -51,33 +50,6 @@ PLAIN_ATTENTION_TOKENS = 200
 NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
-def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
-    """The newest complete checkpoint; a killed process may leave an incomplete one.
-
-    The main process writes `trainer_state.json` last, and every process its random state: a checkpoint with all of
-    them is complete.
-    """
-    random_states = ["rng_state.pth"]
-    if processes > 1:
-        random_states = [f"rng_state_{rank}.pth" for rank in range(processes)]
-
-    checkpoints: dict[int, Path] = {}
-    for path in Path(folder).glob("checkpoint-*"):
-        step = path.name.rsplit("-", 1)[1]
-        if step.isdigit():
-            checkpoints[int(step)] = path
-
-    for _, path in sorted(checkpoints.items(), reverse=True):
-        try:
-            json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
-        except (OSError, ValueError):
-            continue
-        if all((path / name).is_file() for name in random_states):
-            return path
-
-    return None
-
-
 def attention_for(implementation: str | None, device: str, dtype: torch.dtype | None, max_length: int) -> str | None:
     """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
 
@@ -89,7 +61,7 @@ def attention_for(implementation: str | None, device: str, dtype: torch.dtype | 
 
 @dataclass(frozen=True)
 class GivenData:
-    """What users give a trainer beside the model: its rows by task, and what else is read as the model needs."""
+    """What a trainer reads again for each model of `model_init`: its rows by task, and what users give beside them."""
 
     rows: dict[str, Any]
     processing_class: Any

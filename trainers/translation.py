@@ -34,7 +34,7 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
     Args:
         freeze_encoder: Train the decoder alone: the paper's first step.
         generation_num_beams: Beams with which the saved model translates.
-        generation_length_penalty: Of these beams; above 0 it favours long translations.
+        generation_length_penalty: Length penalty of these beams; above 0 it favours long translations.
     """
 
     smooths_labels = True

@@ -25,7 +25,7 @@ from hf_xlsr.utils.errors import XlsrError
 SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
 STREAMED_ROWS = 1000
 """First rows of all streams, of which the languages are those of a new model."""
-UNNAMED_CLASSES = {"", "-", "-1"}
+NO_CLASS = {"", "-", "-1"}
 """Labels of text that stand for none."""
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
@@ -88,7 +88,7 @@ def class_names(data: Any, name: str = "train_dataset", known: Sequence[str] = (
     if any(isinstance(number, float) for number in numbers):
         return []
 
-    texts -= UNNAMED_CLASSES
+    texts -= NO_CLASS
     names = names or sorted(texts)
     unknown = sorted(texts.difference(names))
     if unknown:
@@ -290,7 +290,7 @@ class RowReader:
 
         is_class = self.kind.kept["label"] == "int32"
         if isinstance(label, str):
-            label = None if label in UNNAMED_CLASSES else self.label_names.index(label)
+            label = None if label in NO_CLASS else self.label_names.index(label)
         if is_class and label is not None and label < 0:
             label = None
         if label is None and self.keeps_unlabelled:

@@ -15,7 +15,7 @@ from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.runs.card import PLOTS, card_for, card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
-from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 PARTS = ("encoder", "training", "all")

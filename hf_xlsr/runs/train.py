@@ -31,8 +31,9 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
 from hf_xlsr.runs.methods.base import Method, TrainingData
 from hf_xlsr.trainers.adapters import merged
-from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
+from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.trainers.sharding import gather_model
 from hf_xlsr.utils.devices import autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError

@@ -18,7 +18,7 @@ from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.sources import parse_sources
-from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
 SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_device_train_batch_size", "8"]
 

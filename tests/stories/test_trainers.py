@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from story_helpers import Script, assert_equal, killed_and_resumed, weights, write_files
 
 from hf_xlsr import DualMomentumModel, DualMomentumTrainer, DualMomentumTrainingArguments, XlsrError
-from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
 SCRIPT = """
 from datasets import load_dataset

@@ -16,7 +16,7 @@ from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
 
 class SignalAt(TrainerCallback):

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
-from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
 WORDS = (
     "--max_steps 40 --save_steps 5 --logging_steps 7 --gradient_accumulation_steps 2 --dataloader_num_workers 1 "
