@@ -27,6 +27,8 @@ from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_t
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.trainers.data_flow import DataFlow
+from hf_xlsr.trainers.guarded import GuardedTrainer
+from hf_xlsr.trainers.guards import GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
     EvaluationRows,
@@ -67,9 +69,10 @@ class GivenData:
     processing_class: Any
     eval_dataset: Any
     data_collator: Any
+    guards: dict[str, Any]
 
 
-class XlsrTrainer(DataFlow, SlimPushes):
+class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.conversion.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts
@@ -97,6 +100,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
             `hf_xlsr.trainers.live_encoder.translation_accuracy`).
         evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
         evaluator: One evaluator of sentence-transformers or a list of them, likewise.
+        guards: Data by name on which training should not make the model worse: rows in any form, a path, or a source as
+            in a recipe. They are measured before training, by `evaluate`, and after training, when `changes` has what
+            changed; see `guard_limit` of the arguments. For sentence embeddings they are translation pairs (`tatoeba`
+            and `xsim`), or rows of `sentence1`, `sentence2` and `score` (`sts`), also in languages without training
+            data.
         data_collator: Replaces the trainer's own.
         compute_metrics: As for `Trainer`, of trainers that evaluate rows.
         callbacks: As for `Trainer`.
@@ -130,6 +138,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         compute_metrics: Callable[[Any], dict[str, float]] | None = None,
         callbacks: list[TrainerCallback] | None = None,
@@ -146,7 +155,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
         self.args = args
         rows = self.read_rows(train_dataset)
-        self._given = GivenData(rows, processing_class, eval_dataset, data_collator)
+        self._given = GivenData(rows, processing_class, eval_dataset, data_collator, dict(guards or {}))
+        self.guard_watch = GuardWatch(Path(args.output_dir), args.guard_limit)
         if model_init is not None:
             self.model_init = model_init
             set_seed(args.seed)
@@ -166,7 +176,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
             data_collator=data_collator or self.make_collator(base_model(model)),
             train_dataset=next(iter(self.features.values()), None),
             # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
-            eval_dataset=self.eval_sets or self.evaluations or None,
+            eval_dataset=self.eval_sets or self.evaluations or self.guards or None,
             processing_class=None if isinstance(self.tokenizers, Mapping) else self.tokenizers,
             compute_metrics=compute_metrics,
             callbacks=callbacks,
@@ -193,6 +203,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.converter = self.make_converter(base_model(model), rows)
         self.features = self.make_features(rows)
         self.eval_sets = self.converted_sets(self._given.eval_dataset)
+        self.guards = {name: self.read_guard(name, data) for name, data in self._given.guards.items()}
         return model
 
     def _set_up_model(self) -> None:
@@ -219,12 +230,13 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.model.config.use_cache = self.args.use_cache
         self._live = None
         self.train_dataset = next(iter(self.features.values()), None)
-        self.eval_dataset = self.eval_sets or self.evaluations or None
+        self.eval_dataset = self.eval_sets or self.evaluations or self.guards or None
         self.processing_class = None if isinstance(self.tokenizers, Mapping) else self.tokenizers
         self.data_collator = self._given.data_collator or self.make_collator(base_model(model))
         self.callback_handler.model = model
         self.callback_handler.processing_class = self.processing_class
         self._set_up_model()
+        self.guard_watch.before = None
 
         set_seed(self.args.seed)
         return model
@@ -347,12 +359,19 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
+        if self.guards:
+            self.measure_before(resumes=bool(resume_from_checkpoint))
+
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise XlsrError(f"'{resume_from_checkpoint}' has pickles, which may run code. Use another.") from error
         finally:
             self._graceful_stop.restore()
+
+        if self.guards:
+            self.changes = self.compare_guards()
+        return output
 
     def load_checkpoint(self, folder: Path) -> None:
         """Loads the weights of a checkpoint, and what else a trainer keeps with them."""
@@ -361,10 +380,6 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def load_best_checkpoint(self) -> None:
         """Loads the weights of the checkpoint that the trainer's state calls the best."""
         self._load_best_model()
-
-    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
-        # With save_strategy="best" this alone decides whether Trainer saves, even after a signal.
-        return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         if self.stopped_early and self.state.global_step < self.state.max_steps:
@@ -502,8 +517,14 @@ class XlsrTrainer(DataFlow, SlimPushes):
                     for name, value in evaluation(encoder).items():
                         metrics[f"{metric_key_prefix}_{name}"] = value
 
+        if sets is self.eval_sets and self.guards:
+            for key, value in self.evaluate_guards().items():
+                metrics[f"{metric_key_prefix}_{key}"] = value
+
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.is_in_train and self.is_stopped_by_guard:
+            self.stop_by_guard()
         return metrics
 
     def _chosen_sets(self, data: Any) -> dict[str, Any]:

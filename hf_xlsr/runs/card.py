@@ -19,12 +19,12 @@ from hf_xlsr.data.sources import Source, as_list, parse_sources
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
 from hf_xlsr.encoders.loading import finite_length, load_encoder
+from hf_xlsr.evaluation.before_after import Change, change_columns, change_rows
 from hf_xlsr.evaluation.protocol import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.card import code, one_line, part_card, prose, public_path, python_text, recipe_block
 from hf_xlsr.export.hub import TAG, is_hub_id
-from hf_xlsr.runs.comparison import comparison_rows
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import is_dataset
 from hf_xlsr.runs.methods.base import Method
@@ -55,9 +55,8 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
     for key, value in metrics.items():
         metric_cells[code(key, cell=True)] = _shown(key, value)
 
-    comparison = []
-    for key, *values in comparison_rows(settings.get("comparison", {})):
-        comparison.append((code(key, cell=True), *values))
+    changes = {key: Change(**values) for key, values in settings.get("comparison", {}).items()}
+    comparison = [[code(key, cell=True), *values] for key, *values in change_rows(changes)]
 
     template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
     environment = Environment(
@@ -78,6 +77,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
         metrics=metric_cells,
         protocols=_protocols(metrics),
         comparison=comparison,
+        comparison_columns=change_columns(changes),
         facts=_facts(run, settings),
         plots={name: PLOTS[name] for name in settings.get("plots", ()) if name in PLOTS},
         licence=_licence_sentence(recipe),

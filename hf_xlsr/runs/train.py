@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -305,7 +305,7 @@ def _finish(
         "plots": [plot.name for plot in finished.plots],
     }
     if finished.comparison:
-        settings["comparison"] = finished.comparison
+        settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
 

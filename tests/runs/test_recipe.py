@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import tiny_encoder
 from transformers import AutoConfig
@@ -90,12 +89,16 @@ def test_columns_of_own_tables(header: str, languages: list[str], expected: dict
     assert guard_source("bible", languages) == {"corpus": "bible"}
 
 
-def test_guard_sets_of_one_name_are_refused() -> None:
-    (run,) = load_runs("finetune", ["--encoder", "x", "--languages", "en,fr", "--train", "t.tsv"])
-    rows = [{"source": text, "target": text, "source_lang": "en", "target_lang": "fr"} for text in ("a", "bc")]
-    encoder = SimpleNamespace(encode=lambda texts, **_: np.array([[len(text), 1.0] for text in texts]))
+def test_guard_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    guards = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.tsv").write_text("en\tfr\na\tb\n", "utf-8")
+        guards += ["--guard", str(tmp_path / folder / "same.tsv")]
+    (run,) = load_runs("finetune", ["--encoder", "x", "--languages", "en,fr", "--train", "t.tsv", *guards])
+
     with pytest.raises(XlsrError, match="'same'"):
-        run.compared(encoder, {"dev": [], "test": [], "guard": [("same", rows), ("same", rows)]})
+        run.guards()
 
 
 @pytest.mark.parametrize("name", ["finetune", "start_lightweight", "start_distillation", "start_cmlm"])
