@@ -81,6 +81,16 @@ class GuardedTrainer(Trainer):
         """What the guards measure of the teacher of a distillation."""
         return None
 
+    def learning_curve(self) -> list[dict[str, Any]]:
+        """The log of the training, from step 0 with what the guards measured before it."""
+        watch = self.guard_watch
+        if self.guards and watch.before is None:
+            watch.read_before()
+        start: dict[str, Any] = {"step": 0}
+        for key, value in (watch.before or {}).items():
+            start[f"eval_{key}"] = value
+        return [start, *self.state.log_history]
+
     @property
     def is_stopped_by_guard(self) -> bool:
         """Whether a guard forbids the weights of the last evaluation."""

@@ -195,7 +195,9 @@ def shown_p(p: float | None) -> str:
 
 def changes_table(changes: Mapping[str, Change], title: str) -> Table:
     """A table for the console: `rich.print(changes_table(trainer.changes, "Guards"))`."""
-    table = Table(*change_columns(changes), title=title)
+    table = Table(title=title)
+    for name in change_columns(changes):
+        table.add_column(name, overflow="fold")
     for key, *cells in change_rows(changes):
         table.add_row(*map(Text, [key, *cells]))
     return table

@@ -285,7 +285,7 @@ def _finish(
         from hf_xlsr.evaluation.plots import plot_curves
 
         finished.plots.insert(0, folder.path / "loss.png")
-        plot_curves(finished.plots[0], trainer.state.log_history)
+        plot_curves(finished.plots[0], trainer.learning_curve())
 
     arguments = trainer.args
     settings = {

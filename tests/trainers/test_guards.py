@@ -101,7 +101,9 @@ def test_evaluations_have_the_metrics_of_guards(kind: str, tmp_path: Path) -> No
 
     evaluations = [entry for entry in trainer.state.log_history if any("/guard/" in name for name in entry)]
     assert [entry["step"] for entry in evaluations] == [2, 4]
+    curve = trainer.learning_curve()
     for key, change in trainer.changes.items():
+        assert curve[0][f"eval_{key}"] == change.before
         assert evaluations[-1][f"eval_{key}"] == change.after
 
 
