@@ -27,8 +27,7 @@ from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_t
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.trainers.data_flow import DataFlow
-from hf_xlsr.trainers.guarded import GuardedTrainer
-from hf_xlsr.trainers.guards import GuardWatch
+from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
     EvaluationRows,
@@ -40,30 +39,17 @@ from hf_xlsr.trainers.live_encoder import (
 )
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
-from hf_xlsr.utils.devices import autocast_dtype_of
+from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[Any], Mapping[str, float]]
-# Up to this maximum length matrix products are faster on a CPU.
-PLAIN_ATTENTION_TOKENS = 200
-
-
 # Training arguments that count or draw the rows of all training data.
 NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
-def attention_for(implementation: str | None, device: str, dtype: torch.dtype | None, max_length: int) -> str | None:
-    """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
-
-    There the backward pass of torch's fused attention takes four times as long.
-    """
-    is_slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
-    return "eager" if is_slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
-
-
 @dataclass(frozen=True)
 class GivenData:
-    """What a trainer reads again for each model of `model_init`: its rows by task, and what users give beside them."""
+    """What a user gives to a trainer, which reads it again for each model of `model_init`. The rows are by task."""
 
     rows: dict[str, Any]
     processing_class: Any
@@ -81,7 +67,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
       `statistics` under their own names.
     - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and
       `metric_for_best_model`.
-    - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
+    - On a CPU under bfloat16, attention is computed by plain matrix products (see `hf_xlsr.utils.devices.attention_for`).
     - Ctrl-C (SIGINT) and SIGTERM save a checkpoint before `train` raises `KeyboardInterrupt`; `stopped_early` says so.
 
     A trainer is made in steps, of which a trainer of another method overrides some: `read_rows`, `make_model`,

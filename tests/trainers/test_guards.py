@@ -13,6 +13,7 @@ import torch
 from conftest import make_pairs
 from datasets import Dataset
 from seven_trainers import KINDS, encoder, model_of, rows_of, trainer_of
+from two_processes import run_on_two_processes
 
 from hf_xlsr.evaluation.before_after import measure_rows
 from hf_xlsr.evaluation.results import Results, measured
@@ -243,3 +244,22 @@ def test_a_resumed_training_compares_with_its_start(tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
     assert resumed.changes == first.changes
+
+
+def save_changes(folder: Path) -> None:
+    settings = {"learning_rate": 0.0, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = trainer_of("Lightweight", folder, guards={"web": rows_of("Lightweight", 20, seed=7)}, settings=settings)
+    trainer.train()
+    torch.save(
+        {key: (change.before, change.after) for key, change in trainer.changes.items()},
+        folder / f"changes{trainer.args.process_index}-{trainer.args.world_size}.pt",
+    )
+
+
+@pytest.mark.slow
+def test_guards_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    save_changes(tmp_path)
+    run_on_two_processes(save_changes, tmp_path, folder=tmp_path)
+    one = torch.load(tmp_path / "changes0-1.pt")
+    for rank in (0, 1):
+        assert torch.load(tmp_path / f"changes{rank}-2.pt") == one
