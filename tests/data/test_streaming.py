@@ -112,6 +112,15 @@ def test_seed_changes_the_batches() -> None:
     assert numbers(first) != numbers(second)
 
 
+def test_seed_changes_how_streams_are_mixed() -> None:
+    mixes = set()
+    for seed in (1, 2):
+        batches = StreamBatches(streamed(50, 50), 1, buffer_size=20, seed=seed, contrast=False)
+        streams = [number // 1000 for (number,) in numbers(batches)]
+        mixes.add(sum(streams[:20]))  # rows of the second stream in the first buffer
+    assert len(mixes) == 2
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_mixing(known: bool) -> None:
     data = streamed(40, 400, known=known)

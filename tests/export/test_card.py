@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.evaluation.results import measured
+from hf_xlsr.export.card import recipe_block
 from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
@@ -140,6 +142,12 @@ def test_licence(tmp_path: Path) -> None:
     assert base_models(started("d")) == []
     assert licence_of(recipe_of(start_from=str(tmp_path / "a" / "training" / "final"))) == "mit"  # a run's card
     assert base_models(recipe_of(start_from="outputs/none")) == []  # a folder, whatever it looks like
+
+
+def test_recipe_block_shows_what_is_set() -> None:
+    recipe = {"method": "cmlm", "seed": 0, "loss": None, "model": {}, "data": {"train": "a.tsv", "limit": None}}
+    block = recipe_block(recipe).removeprefix("```yaml\n").removesuffix("\n```")
+    assert yaml.safe_load(block) == {"method": "cmlm", "seed": 0, "data": {"train": "a.tsv", "limit": None}}
 
 
 def test_recipe_overrides_metadata() -> None:
