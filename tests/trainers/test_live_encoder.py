@@ -11,6 +11,7 @@ import torch
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import evaluation
+from transformers import AutoConfig, AutoModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "encoders"))
 from given_encoders import SENTENCES, build, vectors  # noqa: E402
@@ -140,6 +141,25 @@ def test_layers_of_attention_get_adapters(name: str, layers: list[str], tmp_path
     adapted = add_adapters(model, rank=2)
     trained = [name for name, weight in adapted.named_parameters() if weight.requires_grad]
     assert trained and all("lora_" in name and "momentum" not in name for name in trained)
+
+
+ATTENTION = {
+    **dict.fromkeys(("bert", "roberta", "electra"), ["query", "key", "value"]),
+    **dict.fromkeys(("llama", "mistral", "qwen3", "gemma3_text"), ["q_proj", "k_proj", "v_proj"]),
+    **dict.fromkeys(("mpnet", "t5"), ["q", "k", "v"]),
+    "distilbert": ["q_lin", "k_lin", "v_lin"],
+    "deberta-v2": ["query_proj", "key_proj", "value_proj"],
+    "modernbert": ["Wqkv"],
+    "phi3": ["qkv_proj"],
+    "gpt2": ["c_attn"],
+}
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_layers_of_attention_by_architecture(kind: str) -> None:
+    with torch.device("meta"):
+        encoder = AutoModel.from_config(AutoConfig.for_model(kind, num_hidden_layers=1))
+    assert attention_layers(torch.nn.ModuleDict({"encoder": encoder})) == ATTENTION[kind]
 
 
 def test_layers_that_nobody_knows_must_be_named(tmp_path: Path) -> None:

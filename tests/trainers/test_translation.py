@@ -63,6 +63,9 @@ def test_the_saved_model_translates_as_the_arguments_say(tmp_path: Path) -> None
 
     saved = type(trainer.model).from_pretrained(tmp_path / "saved").generation_config
     assert (saved.num_beams, saved.length_penalty, saved.max_length) == (3, 0.6, trainer.max_length)
+    tokenizer = translation_tokenizer()
+    expected = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert (saved.bos_token_id, saved.eos_token_id, saved.pad_token_id) == expected
 
 
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
