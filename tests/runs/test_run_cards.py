@@ -19,11 +19,21 @@ from hf_xlsr.runs.recipe import load_runs
 sys.path.append(str(Path(__file__).resolve().parents[1] / "encoders"))
 from given_encoders import build  # noqa: E402
 
-SETTINGS: dict[str, Any] = {"parameters": 3, "steps": 4, "dimension": 5, "seconds": {"training": 6.0}}
-SETTINGS |= {"device": "cpu", "processes": 1, "threads": 1, "precision": "float32", "max_length": 32}
-SETTINGS["data"] = {"pairs": 1, "labels": {}, "languages": ["en"], "language_pairs": [["en", "fr"]]}
+SETTINGS: dict[str, Any] = {
+    "data": {"pairs": 1, "labels": {}, "languages": ["en"], "language_pairs": [["en", "fr"]]},
+    "parameters": 3,
+    "steps": 4,
+    "dimension": 5,
+    "max_length": 32,
+    "seconds": {"training": 6.0},
+    "device": "cpu",
+    "processes": 1,
+    "threads": 1,
+    "precision": "float32",
+}
+SENTENCES = ["sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining"]
 TAGS = {
-    **dict.fromkeys(METHODS, ["sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining"]),
+    **dict.fromkeys(METHODS, SENTENCES),
     "classification": ["text-classification", "cross-lingual"],
     "translation": ["translation", "cross-lingual"],
 }
@@ -32,7 +42,8 @@ TAGS = {
 def run_of(method: str) -> Method:
     """A run of a method on own data."""
     name = "finetune" if method == "dual_momentum" else f"start_{method}"
-    (run,) = load_runs(name, ["--encoder", "some/encoder", "--languages", "en,fr", "--train", "train.tsv"])
+    words = ["--encoder", "some/encoder", "--languages", "en,fr", "--train", "train.tsv"]
+    (run,) = load_runs(name, words)
     assert run.name == method
     return run
 
@@ -44,14 +55,16 @@ def header(text: str) -> Any:
 @pytest.mark.parametrize("method", METHODS)
 def test_tags_name_task_package_and_method(method: str) -> None:
     text = render_card(run_of(method), Results(), SETTINGS)
-    assert header(text).tags == list(dict.fromkeys([*TAGS[method], "hf-xlsr", method]))
+    expected = dict.fromkeys([*TAGS[method], "hf-xlsr", method])
+    assert header(text).tags == list(expected)
 
 
 @pytest.mark.parametrize(("value", "is_share"), [(0.0, True), (1.0, True), (1.5, False)])
 def test_results_of_the_header_are_shares(value: float, is_share: bool) -> None:
     """The Hub shows a value without its unit: BLEU of 1.5 is not 150 %."""
     metrics = measured("news", "bleu", ("en", "fr"), "test", {"bleu": value, "sentences": 1})
-    results = header(render_card(run_of("translation"), metrics, SETTINGS)).eval_results or []
+    text = render_card(run_of("translation"), metrics, SETTINGS)
+    results = header(text).eval_results or []
     assert [result.metric_value for result in results] == [value] * is_share
 
 

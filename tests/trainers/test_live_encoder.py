@@ -11,6 +11,7 @@ import torch
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import evaluation
+from seven_trainers import trainer_of
 from transformers import AutoConfig, AutoModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "encoders"))
@@ -123,6 +124,13 @@ def test_evaluators_get_float32_under_bfloat16(kind: str, name: str, tmp_path: P
     trainer = TRAINERS[kind](build(name, tmp_path / "raw"), tmp_path / "run", precision="bfloat16")
     trainer.evaluations = [evaluation.TranslationEvaluator(SOURCES, TARGETS)]
     assert 0 <= trainer.evaluate()["eval_mean_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("kind", ["Lightweight", "FineTune", "Translation"])
+def test_results_can_be_kept_by_live_model(kind: str, tmp_path: Path) -> None:
+    """In a dictionary, as functions with a cache do."""
+    live = trainer_of(kind, tmp_path).live_encoder()
+    assert {live: 1.0}[live] == 1.0
 
 
 @pytest.mark.parametrize(
