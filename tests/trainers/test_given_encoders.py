@@ -194,7 +194,7 @@ def test_arguments_replace_the_settings_of_the_encoder(kind: str, tmp_path: Path
     assert torch.allclose(vectors(exported), vectors(given, prompt="five "), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", TRAINERS)
+@pytest.mark.parametrize("kind", ["dual", "cmlm"])
 def test_prompts_that_pooling_leaves_out_have_equally_many_tokens(kind: str, tmp_path: Path) -> None:
     given = build("prompt_left_out", tmp_path / "raw")
     TRAINERS[kind](
