@@ -55,10 +55,12 @@ def test_step_one_trains_the_decoder_alone(tmp_path: Path) -> None:
         assert not torch.equal(value, second.state_dict()[name]), name
 
 
-def test_the_saved_model_translates_as_the_arguments_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_saved_model_translates_as_the_arguments_say(is_trained: bool, tmp_path: Path) -> None:
     decoding = {"generation_num_beams": 3, "generation_length_penalty": 0.6, "max_length": 9}
     trainer = trainer_of(tmp_path, max_steps=1, **decoding)
-    trainer.train()
+    if is_trained:
+        trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
 
     saved = type(trainer.model).from_pretrained(tmp_path / "saved").generation_config
