@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import PartialState
 from conftest import make_pairs
 
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.runs.card import card_of_run
+from hf_xlsr.runs.comparison import before_and_after, comparison_table
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, merge, read_run, resolve
@@ -55,6 +57,16 @@ def test_changed_test_set(run: Method, tmp_path: Path) -> None:
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
     with pytest.raises(XlsrError, match="--overwrite"):
         recorded(run, folder)
+
+
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_texts_of_test_pairs_are_not_trained_on(side: str, run: Method, tmp_path: Path) -> None:
+    rows = make_pairs(60)
+    pair = {"source": "other", "target": "autre", side: rows[0][side]}
+    write(tmp_path / "test.tsv", [pair])
+    seen = [row for row in rows if row[side] == pair[side]]
+    assert recorded(run, tmp_path / "data")["pairs"] == 60 - len(seen)
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
@@ -108,3 +120,30 @@ def test_finished_run_is_not_trained_again(
     train_recipe(run)
     assert {path: path.read_bytes() for path in weights} == weights
     assert load_results(folder.results)["settings"]["steps"] == 3
+
+
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+def test_unfinished_run_goes_on(run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its last checkpoint, on as many processes as before: an epoch of another number draws other batches."""
+    run.recipe.training |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32"}
+    run.recipe.training |= {"save_strategy": "steps", "save_steps": 2}
+    folder = RunFolder(tmp_path / "run")
+    train_recipe(run)
+    for name in ("checkpoint-3", "final"):
+        shutil.rmtree(folder.training / name)
+
+    with monkeypatch.context() as patch, pytest.raises(XlsrError, match="processes"):
+        patch.setitem(PartialState._shared_state, "num_processes", 2)  # noqa: SLF001
+        train_recipe(run)
+    train_recipe(run)
+
+    assert load_results(folder.results)["settings"]["steps"] == 3
+
+
+def test_table_of_before_and_after() -> None:
+    key = "test-tatoeba/en-fr/test/accuracy"
+    table = comparison_table(before_and_after({key: 0.5}, {key: 0.75}), "A title")
+    headers = [column.header for column in table.columns]
+    assert headers == ["protocol", "languages", "split", "metric", "before", "after", "change"]
+    cells = [str(*column.cells) for column in table.columns]
+    assert cells == ["test-tatoeba", "en-fr", "test", "accuracy", "50.0", "75.0", "+25.0"]

@@ -194,6 +194,17 @@ def test_arguments_replace_the_settings_of_the_encoder(kind: str, tmp_path: Path
     assert torch.allclose(vectors(exported), vectors(given, prompt="five "), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["dual", "cmlm"])
+def test_prompts_that_pooling_leaves_out_have_equally_many_tokens(kind: str, tmp_path: Path) -> None:
+    given = build("prompt_left_out", tmp_path / "raw")
+    TRAINERS[kind](
+        given, tmp_path / "run", prompts={"source": "one two ", "target": "two one ", "default": "one two "}
+    )
+    for prompts in ({"source": "one ", "target": "one two "}, {"default": "one ", "fr": "one two "}):
+        with pytest.raises(XlsrError, match="include_prompt"):
+            TRAINERS[kind](given, tmp_path / "run", prompts=prompts)
+
+
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_max_length_above_the_positions_is_lowered(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
