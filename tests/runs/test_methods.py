@@ -84,7 +84,7 @@ def test_tokenizer_needs_a_mask_where_tokens_are_masked(
     tokenizer.save_pretrained(str(tmp_path / "maskless"))
     words = ["--tokenizer.path", str(tmp_path / "maskless"), "--generative_task", task]
     run = run_of("lightweight", *words)
-    sets: dict[str, Any] = {"dev": [], "test": []}
+    sets: dict[str, Any] = {"dev": [], "test": [], "guard": {}}
     with pytest.raises(XlsrError, match=r"tokenizer\.path") if is_masked else nullcontext():
         run.check(run.arguments(tmp_path, sets), sets)
 

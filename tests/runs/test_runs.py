@@ -11,7 +11,6 @@ from conftest import make_pairs
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.runs.card import card_of_run
-from hf_xlsr.runs.comparison import before_and_after, comparison_table
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, merge, read_run, resolve
@@ -138,12 +137,3 @@ def test_unfinished_run_goes_on(run: Method, tmp_path: Path, monkeypatch: pytest
     train_recipe(run)
 
     assert load_results(folder.results)["settings"]["steps"] == 3
-
-
-def test_table_of_before_and_after() -> None:
-    key = "test-tatoeba/en-fr/test/accuracy"
-    table = comparison_table(before_and_after({key: 0.5}, {key: 0.75}), "A title")
-    headers = [column.header for column in table.columns]
-    assert headers == ["protocol", "languages", "split", "metric", "before", "after", "change"]
-    cells = [str(*column.cells) for column in table.columns]
-    assert cells == ["test-tatoeba", "en-fr", "test", "accuracy", "50.0", "75.0", "+25.0"]
