@@ -140,7 +140,7 @@ def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_o
     more += ["--retrieval_batch_size", "12", "--nli_batch_size", "6", "--output_dir", str(tmp_path / "run")]
     (recipe,) = load_runs(recipe_of(), more)
     data = recipe.read_data(SeenHashes())
-    sets: dict[str, Any] = {"dev": [], "test": []}
+    sets: dict[str, Any] = {"dev": [], "test": [], "guard": {}}
     trainer = recipe.build_trainer(recipe.arguments(tmp_path / "out", sets), data, sets)
     _, sampler = trainer.train_batches()
     tasks = Counter(key.task for key in next(iter(sampler)))
