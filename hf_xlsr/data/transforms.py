@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from datasets import ClassLabel, Dataset, IterableDataset, Value
 from datasets.exceptions import DatasetGenerationError
+from datasets.features.features import cast_to_python_objects
 
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import address_of_rows, cache_folder
@@ -49,9 +51,10 @@ def _draw(data: Dataset) -> Iterator[dict[str, Any]]:
 
 
 def draw_columns(data: Dataset, numbers: Sequence[int]) -> Columns:
-    """Some rows of a dataset as its transform makes them now, by column."""
-    columns = {name: list(values) for name, values in data[numbers].items()}
-    for name, values in columns.items():
+    """Some rows of a dataset as its transform makes them now, by column, with Python values."""
+    columns: Columns = {}
+    for name, values in cast_to_python_objects(dict(data[numbers])).items():
+        columns[name] = pa.array(values).to_pylist()
         if len(values) != len(numbers):
             raise XlsrError(
                 f"A transform must return a row for each row, got {len(values)} of '{name}' for {len(numbers)}. Use map."

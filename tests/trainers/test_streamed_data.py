@@ -65,3 +65,14 @@ def test_the_queue_knows_the_rows_of_earlier_passes(workers: int, mapped: bool, 
 
     shares = [entry["queue/stale"] for entry in trainer.state.log_history if "queue/stale" in entry]
     assert shares == [0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_the_queue_knows_the_rows_of_a_stream_after_a_resume(tmp_path: Path) -> None:
+    rows = Dataset.from_list(distinct_rows("DualMomentum", 16))
+    for steps in (2, 4):
+        settings = {"max_steps": steps, "save_strategy": "steps", "save_steps": 2}
+        trainer = trainer_of("DualMomentum", tmp_path, rows=rows.to_iterable_dataset(), settings=settings)
+        trainer.train(resume_from_checkpoint=steps > 2)
+
+    shares = [entry["queue/stale"] for entry in trainer.state.log_history if "queue/stale" in entry]
+    assert shares == [0.0, 0.0, 1.0, 1.0]
