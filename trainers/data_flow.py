@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.raw_rows import read_once
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, MultiTaskBatchSampler, MultiTaskDataset
 from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches, StreamedRows
 from hf_xlsr.trainers.callbacks import GracefulStopCallback
@@ -64,8 +65,7 @@ class DataFlow(Trainer):
             return {}
         sets: dict[str, Any] = {}
         for name, rows in data.items() if isinstance(data, Mapping) else [("", data)]:
-            if isinstance(rows, IterableDataset | list):
-                rows = Dataset.from_list(list(rows))
+            rows = Dataset.from_list(rows) if isinstance(rows, list) else read_once(rows)
             if name and isinstance(rows, Dataset):
                 rows = DatasetDict({name: rows})  # the name may name the languages of the rows
             with self.args.main_process_first(desc="tokenising"):
