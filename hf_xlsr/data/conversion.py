@@ -178,50 +178,18 @@ class DataConverter:
         classification. Rows without a label, or of class -1, are skipped; `keep_unlabelled` keeps them, and drops the
         labels of all if there are any. `classes` are the names that a model has, see `class_names`.
         """
-        datasets = []
-        keys = []
-        for key, dataset in open_datasets(data, name):
-            if isinstance(dataset, IterableDataset):
-                dataset = Dataset.from_list(list(dataset), features=dataset.features)
-            if keep_unlabelled and "label" not in dataset.column_names:
-                dataset = dataset.add_column("label", [-1] * len(dataset))
-            datasets.append(dataset)
-            keys.append(key)
-
-        names = class_names(dict(enumerate(datasets)), name, classes)
+        readers, names = labelled_readers(data, name, keep_unlabelled=keep_unlabelled, classes=classes)
         tokenised = []
-        for key, dataset in zip(keys, datasets, strict=True):
-            reader = self._labelled_reader(key, dataset, name, keep_unlabelled)
-            if dataset.features["label"].dtype in TEXT_TYPES:
-                reader = replace(reader, label_names=tuple(names))
+        for dataset, reader in readers:
+            check_framing(self.tokenizers, len(reader.kind.texts))
             tokenised.append(self._tokenise(dataset, reader))
 
         rows, counts = _joined(tokenised)
-        _warn_of_skipped(len(rows), datasets)
+        warn_of_skipped(len(rows), [dataset for dataset, _ in readers])
 
         if keep_unlabelled and any(value < 0 or math.isnan(value) for value in rows["label"]):
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
-
-    def _labelled_reader(
-        self,
-        key: str,
-        data: Dataset,
-        name: str,
-        keep_unlabelled: bool,
-    ) -> RowReader:
-        for kind in LABELLED.values():
-            reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
-            if reader is None or not len(data):
-                continue
-
-            dtype = data.features["label"].dtype
-            if dtype.startswith("float"):
-                reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
-            check_framing(self.tokenizers, len(kind.texts))
-            return reader
-
-        raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
 
     def _convert(self, data: Any, name: str, *forms: str) -> Any:
         if hasattr(data, "lengths") or isinstance(data, StreamedRows):
@@ -251,7 +219,7 @@ class DataConverter:
         """The rows of all datasets of one form."""
         rows, counts = _joined([self._tokenise(dataset, reader) for dataset, reader in datasets])
         if form != "running text":
-            _warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
+            warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
         return _PREPARED.get(form, PreparedRows)(rows, counts)
 
     def _open(
@@ -399,7 +367,43 @@ def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dat
     return concatenate_datasets(all_rows), dict(total)
 
 
-def _warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
+def labelled_readers(
+    data: Any, name: str, *, keep_unlabelled: bool = False, classes: Sequence[str] = ()
+) -> tuple[list[tuple[Dataset, RowReader]], list[str]]:
+    """The datasets of labelled data with their readers, and the names of the classes; see `DataConverter.labelled`."""
+    datasets: list[tuple[str, Dataset]] = []
+    for key, dataset in open_datasets(data, name):
+        if isinstance(dataset, IterableDataset):
+            dataset = Dataset.from_list(list(dataset), features=dataset.features)
+        if keep_unlabelled and "label" not in dataset.column_names:
+            dataset = dataset.add_column("label", [-1] * len(dataset))
+        datasets.append((key, dataset))
+
+    names = class_names({str(number): dataset for number, (_, dataset) in enumerate(datasets)}, name, classes)
+    readers = []
+    for key, dataset in datasets:
+        reader = _labelled_reader(key, dataset, name, keep_unlabelled)
+        if dataset.features["label"].dtype in TEXT_TYPES:
+            reader = replace(reader, label_names=tuple(names))
+        readers.append((dataset, reader))
+    return readers, names
+
+
+def _labelled_reader(key: str, data: Dataset, name: str, keep_unlabelled: bool) -> RowReader:
+    for kind in LABELLED.values():
+        reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
+        if reader is None or not len(data):
+            continue
+
+        if data.features["label"].dtype.startswith("float"):
+            reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
+        return reader
+
+    raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
+
+
+def warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
+    """Warns if fewer rows are used than datasets have."""
     num_read = sum(map(len, datasets))
     if num_rows < num_read:
         logger.warning("%d of %d rows are skipped: an empty text, or no label.", num_read - num_rows, num_read)
