@@ -89,7 +89,9 @@ def fit_classifier(
         show_progress_bar=show_progress_bar,
     )
     sides = embeddings.astype(np.float64).reshape(len(texts.sides), len(texts.labels), -1)
-    features = sides[0] if len(sides) == 1 else pair_features(*sides)
+    features = sides[0]
+    if len(sides) == 2:
+        features = pair_features(*sides)
 
     _set_output_layer(classifier.classifier, cross_validated(features, texts.labels, seed=seed))
     return TextClassificationPipeline(
@@ -112,10 +114,12 @@ def _read_rows(rows: Any) -> tuple[LabelledTexts, list[str]]:
     warn_of_skipped(len(labelled), [dataset for dataset, _ in readers])
 
     labels = np.array([row["label"] for row in labelled], dtype=np.int64)
-    missing = sorted(set(range(len(names))).difference(labels.tolist()))
-    if len(names) < 2 or missing:
-        lacking = f"no row of {names[missing[0]]!r}" if missing else f"{len(names)} classes"
-        raise XlsrError(f"`label` must have two or more classes with a row each, got {lacking}.")
+    if len(names) < 2:
+        raise XlsrError(f"`label` must have two or more classes, got {len(names)}.")
+    for number, name in enumerate(names):
+        if number not in labels:
+            raise XlsrError(f"`label` must have a row of each class, got none of '{name}'.")
+
     sides = row_columns(labelled, columns.pop())
     return LabelledTexts(list(sides.values()), labels), names
 
