@@ -132,7 +132,8 @@ def _classifier_of(
     part = read.single("encoder")
     if isinstance(text_tokenizer(part), MessageTokenizer):
         raise XlsrError("`encoder` must read plain texts, got one that reads messages of a chat.")
-    head = part.head or [Pooling(part.encoder.config.hidden_size, default_pooling(part.encoder.config))]
+    width = part.encoder.config.get_text_config().hidden_size
+    head = part.head or [Pooling(width, default_pooling(part.encoder.config))]
 
     prompts = PromptTable.of(read.settings).given(prompt)
     settings = replace(read.settings, prompts=dict(prompts.texts), default_prompt_name=prompts.default)
