@@ -28,7 +28,7 @@ from hf_xlsr.trainers.hictl import HictlTrainer
 HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
 # Values of the configuration that only other models of the family read.
 _DECODER = ("decoder_layers", "word_similarity")
-_OTHER_MODELS = ("classifier_dropout", *_DECODER)
+_OTHER_MODELS = ("classifier_dropout", "classifier_input", "prompt_length", *_DECODER)
 
 
 class HictlData(SentenceDataSection):
