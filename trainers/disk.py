@@ -111,10 +111,13 @@ def checkpoints_at_once(args: Any, state: Any) -> int:
         steps = state.eval_steps
     if interval == IntervalStrategy.NO.value:
         return 0
-    saves = epochs if interval == IntervalStrategy.EPOCH.value else math.ceil(state.max_steps / steps)
+    if interval == IntervalStrategy.EPOCH.value:
+        saves = epochs
+    else:
+        saves = math.ceil(state.max_steps / (steps or state.max_steps))
 
-    limit: int | None = args.save_total_limit
-    if not limit:
+    limit: int = args.save_total_limit or 0
+    if limit <= 0:
         return saves
     if args.metric_for_best_model:
         limit = max(limit, 2)  # the best and the newest
@@ -143,10 +146,12 @@ class DiskSizeCallback(TrainerCallback):
         if not args.save_only_model:
             checkpoint += optimizer_bytes(optimizer)
         size = TrainingSize(checkpoint, checkpoints_at_once(args, state), self.results)
-        if size.total:
-            self.say(f"{size}. `save_total_limit`, `save_only_model` and `save_strategy` make it less.")
+        if not size.total:
+            return
+        self.say(f"{size}. `save_total_limit`, `save_only_model` and `save_strategy` make it less.")
 
         folder = Path(args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
         written = folder_bytes(*folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
         free = shutil.disk_usage(folder).free
         if size.total > written + free:

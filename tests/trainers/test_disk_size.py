@@ -86,6 +86,8 @@ CASES: dict[str, dict[str, Any]] = {
     "all checkpoints": {},
     "one": {"save_total_limit": 1},
     "two": {"save_total_limit": 2},
+    "no limit": {"save_total_limit": -1},
+    "at the end": {"save_steps": 0},
     "weights": {"save_only_model": True, "save_total_limit": 1},
     # That of the first step, as the model stands still.
     "the best": {"save_total_limit": 1, "load_best_model_at_end": True, "learning_rate": 0.0, **EVALUATING},
