@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +20,14 @@ from transformers.trainer_utils import PredictionOutput, SaveStrategy
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
-from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
-from hf_xlsr.trainers.data_flow import DataFlow
+from hf_xlsr.trainers.checkpoints import check_resumable, last_whole_checkpoint
+from hf_xlsr.trainers.data_flow import DataFlow, check_stored
+from hf_xlsr.trainers.disk import DiskSizeCallback
 from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
@@ -43,8 +44,6 @@ from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocas
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[Any], Mapping[str, float]]
-# Training arguments that count or draw the rows of all training data.
-NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
 
     def make_callbacks(self) -> list[TrainerCallback]:
         """The trainer's own callbacks, which run after those that its caller gives."""
-        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop]
+        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop, DiskSizeCallback(self)]
         patience = self.args.early_stopping_patience
         if patience:
             callbacks.insert(0, EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
@@ -345,6 +344,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
+        check_resumable(resume_from_checkpoint)
         if self.guards:
             self.measure_before(resumes=bool(resume_from_checkpoint))
 
@@ -380,6 +380,15 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         fastest = attention_for(implementation, self.args.device.type, self.autocast_dtype, length)
         if fastest is not None and fastest != implementation:
             model.set_attn_implementation(fastest)
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
+        share = self.args.logging_steps
+        if share < 1:  # Trainer would warn on a resume, as the state of a checkpoint has the number
+            self.args.logging_steps = math.ceil(max_steps * share)
+        try:
+            return super()._init_training_state(max_steps, *args, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            self.args.logging_steps = share
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         # An earlier training may have stopped between two logs.
@@ -462,6 +471,10 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
     def save_tokenizers(self, folder: Path) -> None:
         """Writes the tokenizers to the folder of a saved model, where `read_encoder` finds them."""
         self.processing_class.save_pretrained(str(folder))
+
+    def extra_state(self) -> dict[str, torch.Tensor]:
+        """What is saved in addition to adapters."""
+        return {}
 
     def tokenizer_of(self, language: str) -> tuple[Any, dict[str, Any]]:
         """The tokenizer of a language's sentences, and the options with which the model encodes them."""
@@ -583,11 +596,3 @@ class PairTrainer(XlsrTrainer):
         text = TextSettings(model, self.tokenizers, self.args, room=self.room(model, rows))
         model.prompt_length = text.prompt_lengths[""]
         return self.text_converter(text)
-
-
-def check_stored(args: Any, rows: Mapping[str, Any]) -> None:
-    """Raises an error for streams where a training argument needs stored rows."""
-    for name, value in NEEDS_STORED.items():
-        is_set = getattr(args, name, None) == value
-        if is_set and any(has_stream(data) for data in rows.values()):
-            raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

@@ -74,7 +74,6 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Hictl", lambda: {"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
     ("Lightweight", lambda: {"mixing": "magic"}, "mixing"),
     ("Lightweight", lambda: {"precision": "float16", "use_cpu": True}, "float16"),
-    ("Lightweight", lambda: {"save_only_model": True}, "save_only_model"),
     ("Lightweight", lambda: {"dataloader_drop_last": True}, "dataloader_drop_last"),
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
