@@ -21,10 +21,13 @@ from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
+from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.model_card import MethodFacts
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
+from hf_xlsr.trainers.card import step_of_weights
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.trainers.data_flow import DataFlow
 from hf_xlsr.trainers.hub import SlimPushes
@@ -34,6 +37,7 @@ from hf_xlsr.trainers.live_encoder import (
     evaluating,
     evaluation_loss,
     pair_embeddings,
+    run_evaluations,
     translation_accuracy,
 )
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
@@ -104,6 +108,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         optimizer_cls_and_kwargs: As for `Trainer`.
     """
 
+    method = MethodFacts()
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
     # Whether reentrant gradient checkpointing gives wrong gradients: inputs of the encoder are made outside of it.
@@ -146,6 +151,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
         self.args = args
         rows = self.read_rows(train_dataset)
+        self.given_rows = rows
         self._given = GivenData(rows, processing_class, eval_dataset, data_collator)
         if model_init is not None:
             self.model_init = model_init
@@ -175,6 +181,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         )
         self.model_init = model_init
 
+        self.measured = {}
         self._part_sums: dict[str, torch.Tensor] = {}
         self._part_count = 0
 
@@ -347,6 +354,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
+        self.measured = {}
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
@@ -487,6 +495,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         """
         sets = self.eval_sets if eval_dataset is None else self._chosen_sets(eval_dataset)
         metrics: dict[str, float] = {}
+        results = Results()
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             metrics |= self.evaluate_data(data, prefix, ignore_keys)
@@ -498,9 +507,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
                 evaluating(self.accelerator.unwrap_model(self.model), None),
                 encoding_under_autocast(encoder, encoder_dtype),
             ):
-                for evaluation in self.evaluations:
-                    for name, value in evaluation(encoder).items():
-                        metrics[f"{metric_key_prefix}_{name}"] = value
+                measured, results = run_evaluations(self.evaluations, encoder)
+            metrics |= {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+
+        if sets is self.eval_sets:
+            self.measured[step_of_weights(self)] = dict(metrics), results
 
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -15,6 +15,8 @@ from transformers import TrainerCallback
 from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.teacher import Teacher
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import Evaluation, PairTrainer
@@ -44,6 +46,7 @@ class LightweightTrainer(PairTrainer):
         processing_class: The tokenizer; by default that of the model's place.
     """
 
+    method = MethodFacts(citations.LIGHTWEIGHT_PAPER, citations.LIGHTWEIGHT)
     token_labels = "mlm_labels"
     model_class: Any = LightweightDualTransformer
 
@@ -105,6 +108,7 @@ class DistillationTrainer(LightweightTrainer):
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
     """
 
+    method = MethodFacts(citations.DISTILLATION_PAPER, citations.DISTILLATION)
     model_class = DistillationModel
 
     def __init__(

@@ -14,6 +14,8 @@ from hf_xlsr.data.collators import TranslationCollator, pad_rows
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, usable_length
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -102,6 +104,15 @@ class TranslationTrainer(XlsrTrainer):
         processing_class: The encoder's tokenizer; by default that of its place.
     """
 
+    method = MethodFacts(
+        citations.HICTL_PAPER,
+        citations.HICTL,
+        template="card_task.md.jinja",
+        tags=("translation", "cross-lingual"),
+        task="translation",
+        library="transformers",
+        settings=("decoder_layers", "word_similarity", "logits_chunk_size"),
+    )
     contrast = False
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
