@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from langcodes import tag_is_valid
@@ -87,9 +89,9 @@ def trainer_facts(trainer: Any, title: str, encoder: Any = None) -> CardFacts:
         tag=config.model_type,
         trainer=type(trainer).__name__,
         languages=_languages(trainer, config),
-        dimension=encoder.get_embedding_dimension() if encoder is not None else config.hidden_size,
+        dimension=config.hidden_size if encoder is None else encoder.get_embedding_dimension(),
         max_length=trainer.max_length,
-        routes=routes_of(encoder) if encoder is not None else (),
+        routes=routes_of(encoder),
         unexported=type(model).__name__ if makes_embeddings and encoder is None else "",
         text_pairs=_has_text_pairs(trainer),
         starts=list(dict.fromkeys(starts.values())),
@@ -115,9 +117,7 @@ def starting_weights(model: Any) -> dict[str, str]:
     paths = {"started from": model.name_or_path}
     encoders = getattr(model, "encoders", None) or {"": model.encoder}
     for name, encoder in encoders.items():
-        heading = (
-            f"encoder of {name} made from" if name in getattr(model.config, "languages", ()) else "encoder made from"
-        )
+        heading = f"encoder of {name} made from" if len(encoders) > 1 else "encoder made from"
         paths[heading] = origin_of(encoder)
     return {heading: path for heading, path in paths.items() if path}
 
@@ -143,11 +143,13 @@ def data_sources(data: Any) -> Iterator[DataSource]:
 
 def _dataset_source(dataset: Dataset | IterableDataset) -> DataSource:
     """A dataset by what it was loaded from, which sentence-transformers finds."""
-    (found,) = SentenceTransformerModelCardData(local_files_only=True).infer_datasets(dataset)  # type: ignore[arg-type]
+    (found,) = SentenceTransformerModelCardData(local_files_only=True).infer_datasets(dataset)
     info = dataset.info
     name = found.get("id") or found.get("name")
     if not name:
         return UNKNOWN_SOURCE
+    if name == info.builder_name:
+        name = f"{name} files"  # which no repository names
     notes = []
     if info.config_name and info.config_name != "default":
         notes.append(info.config_name)
@@ -160,35 +162,31 @@ def _dataset_source(dataset: Dataset | IterableDataset) -> DataSource:
     return DataSource(name, tuple(notes), hub_id=hub_id)
 
 
-def rows_by_languages(data: Any) -> Counter[str]:
-    """Number of converted rows in each language or language pair; empty for streams."""
-    counts = Counter[str]()
+def rows_by_languages(data: Any) -> Counter[tuple[str, ...]]:
+    """Number of converted rows in each language or language pair; empty for streams and where nothing names them."""
+    counts = Counter[tuple[str, ...]]()
     for rows in getattr(data, "datasets", [data]):
-        names = getattr(getattr(rows, "text", rows), "group_names", None)
-        if names:
-            groups = ["-".join(names[number]) for number in rows.groups.tolist()]
-            counts.update(groups)
-    return counts
+        names = getattr(getattr(rows, "text", rows), "group_names", ())
+        groups, sizes = np.unique(getattr(rows, "groups", ()), return_counts=True)
+        for group, size in zip(groups.tolist(), sizes.tolist(), strict=True):
+            counts[names[group]] += size
+    return Counter({names: count for names, count in counts.items() if names not in ((UNDETERMINED,), UNNAMED)})
 
 
 def _shown_rows(data: Any) -> str:
     """The number of converted rows, and of those in each language that is named."""
-    if not hasattr(data, "groups"):
-        return f"{len(data):,}" if hasattr(data, "__len__") else "a stream, whose rows are not counted"
-    counts = rows_by_languages(data)
-    languages = [
-        f"{name} {count:,}" for name, count in counts.items() if name not in (UNDETERMINED, "-".join(UNNAMED))
-    ]
-    return f"{len(data):,}" + (f" ({', '.join(languages)})" if languages else "")
+    if not hasattr(data, "__len__"):
+        return "a stream, whose rows are not counted"
+    languages = [f"{'-'.join(names)} {count:,}" for names, count in rows_by_languages(data).items()]
+    return f"{len(data):,} ({', '.join(languages)})".removesuffix(" ()")
 
 
 def _languages(trainer: Any, config: Any) -> list[str]:
     """The languages that the model or its training data name."""
-    names = dict.fromkeys(getattr(config, "languages", None) or ())
+    names = list(getattr(config, "languages", None) or ())
     for data in trainer.features.values():
-        for group in rows_by_languages(data):
-            names |= dict.fromkeys(group.split("-"))
-    return [name for name in names if name not in (UNDETERMINED, *UNNAMED) and tag_is_valid(name)]
+        names += chain.from_iterable(rows_by_languages(data))
+    return [name for name in dict.fromkeys(names) if tag_is_valid(name)]
 
 
 def _has_text_pairs(trainer: Any) -> bool:
@@ -246,10 +244,13 @@ def _progress(trainer: Any) -> dict[str, str]:
     facts["rows in a step"] = f"{size * args.gradient_accumulation_steps * args.world_size:,} of the first task"
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     if optimizer is not None:
-        facts["optimizer"] = f"{type(optimizer).__name__}, learning rate {getattr(optimizer, 'defaults', {}).get('lr', 'unknown')}"
+        rate = getattr(optimizer, "defaults", {}).get("lr", "unknown")
+        facts["optimizer"] = f"{type(optimizer).__name__}, learning rate {rate}"
 
-    seconds = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
-    time = f"{seconds[-1]:.0f} s in the last call of train" if seconds else "unknown"
+    time = "unknown"
+    for entry in state.log_history:
+        if "train_runtime" in entry:
+            time = f"{entry['train_runtime']:.0f} s in the last call of train"
     facts["time"] = (
         f"{time}, on {args.device.type}, {args.world_size} process(es), {torch.get_num_threads()} threads, "
         f"{precision_of(args)}"
@@ -268,17 +269,17 @@ def _scores(trainer: Any) -> tuple[Results, dict[str, float]]:
         for entry in trainer.state.log_history:
             if entry["step"] == step:
                 metrics |= {name: value for name, value in entry.items() if name.startswith("eval_")}
-    return with_intervals(results), {name: value for name, value in metrics.items() if name.removeprefix("eval_") not in results}
+    other_scores = {name: value for name, value in metrics.items() if name.removeprefix("eval_") not in results}
+    return with_intervals(results), other_scores
 
 
 def _scores_note(trainer: Any, scores: Results, other_scores: Mapping[str, float]) -> str:
     """What a card says of the scores as a whole, in Markdown."""
     if not scores and not other_scores:
         return "Not measured: the trainer's last weights were not evaluated."
-    keys = "Names with slashes are dataset, protocol, languages, split and metric. " if scores else ""
     return (
-        f"Measured by the trainer's {code('evaluate')} at step {step_of_weights(trainer):,}. {keys}Whether training saw "
-        "the measured texts is unknown."
+        f"Measured by the trainer's {code('evaluate')} at step {step_of_weights(trainer):,}. Names with slashes are "
+        "dataset, protocol, languages, split and metric. Whether training saw the measured texts is unknown."
     )
 
 
