@@ -40,7 +40,9 @@ class HictlMethod(OneEncoderMethod):
 
     name = "hictl"
     recipe_class = HictlRecipe
-    model_section = section_of(HictlConfig, only=HictlTrainer.method.settings, dropout=DROPOUT, encoder=ENCODER)
+    model_section = section_of(
+        HictlConfig, only=("pooling", "train_head", *HictlTrainer.method.settings), dropout=DROPOUT, encoder=ENCODER
+    )
     config_class = HictlConfig
     model_class = HictlForPreTraining
     arguments_class = HictlTrainingArguments
