@@ -18,6 +18,7 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
+GUARD_ACTIONS = ("warn", "stop")
 _RESUME = "a resumed training would see other data; remove it"
 _SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
 # Training arguments that would be ignored, or corrupt a training or its checkpoints -> the fix. Recipes refuse them too.
@@ -45,6 +46,10 @@ class XlsrTrainingArguments(TrainingArguments):
         early_stopping_patience: Stop after this many evaluations without a better `metric_for_best_model`, and load the
             best checkpoint; 0 disables it. It sets `load_best_model_at_end`.
         early_stopping_threshold: Minimum improvement.
+        guard_limit: How far a metric of a guard may fall, 0.01 being one point: beyond it is a fall whose 95 % interval
+            lies below the limit. 0 is any significant fall.
+        guard_action: What happens beyond the limit: `warn`, or `stop` the training and load the best checkpoint of those
+            evaluated before, which sets `load_best_model_at_end`.
         max_length: Sentences are truncated to this many tokens, special tokens included; by default the encoder's own
             length. It is lowered to the positions of the encoder.
         prompts: Text before every sentence, or none if it is empty; or by role (`source`, `target`), language or
@@ -74,6 +79,8 @@ class XlsrTrainingArguments(TrainingArguments):
     mixing_exponent: float = 0.3
     early_stopping_patience: int = 0
     early_stopping_threshold: float = 0.0
+    guard_limit: float = 0.0
+    guard_action: str = field(default="warn", metadata={"choices": GUARD_ACTIONS})
     max_length: int | None = None
     prompts: str | dict[str, str] | None = None
     matryoshka_dims: list[int] | None = None
@@ -116,6 +123,8 @@ class XlsrTrainingArguments(TrainingArguments):
             self.fp16 = dtype == "float16"
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             self.greater_is_better = self._direction(self.metric_for_best_model)
+        if self.guard_action == "stop":
+            self.load_best_model_at_end = True
         if self.early_stopping_patience:
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.

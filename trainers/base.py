@@ -19,7 +19,6 @@ from transformers.trainer_utils import PredictionOutput, SaveStrategy
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.export.model_card import MethodFacts
@@ -29,7 +28,8 @@ from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_t
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.card import step_of_weights
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
-from hf_xlsr.trainers.data_flow import DataFlow
+from hf_xlsr.trainers.data_flow import DataFlow, check_stored
+from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
     EvaluationRows,
@@ -42,38 +42,24 @@ from hf_xlsr.trainers.live_encoder import (
 )
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
-from hf_xlsr.utils.devices import autocast_dtype_of
+from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[Any], Mapping[str, float]]
-# Up to this maximum length matrix products are faster on a CPU.
-PLAIN_ATTENTION_TOKENS = 200
-
-
-# Training arguments that count or draw the rows of all training data.
-NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
-
-
-def attention_for(implementation: str | None, device: str, dtype: torch.dtype | None, max_length: int) -> str | None:
-    """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
-
-    There the backward pass of torch's fused attention takes four times as long.
-    """
-    is_slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
-    return "eager" if is_slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
 @dataclass(frozen=True)
 class GivenData:
-    """What a trainer reads again for each model of `model_init`: its rows by task, and what users give beside them."""
+    """What a user gives to a trainer, which reads it again for each model of `model_init`. The rows are by task."""
 
     rows: dict[str, Any]
     processing_class: Any
     eval_dataset: Any
     data_collator: Any
+    guards: dict[str, Any]
 
 
-class XlsrTrainer(DataFlow, SlimPushes):
+class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.conversion.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts
@@ -82,7 +68,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
       `statistics` under their own names.
     - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and
       `metric_for_best_model`.
-    - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
+    - On a CPU under bfloat16, attention is computed by plain matrix products (see `hf_xlsr.utils.devices.attention_for`).
     - Ctrl-C (SIGINT) and SIGTERM save a checkpoint before `train` raises `KeyboardInterrupt`; `stopped_early` says so.
 
     A trainer is made in steps, of which a trainer of another method overrides some: `read_rows`, `make_model`,
@@ -101,6 +87,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
             `hf_xlsr.trainers.live_encoder.translation_accuracy`).
         evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
         evaluator: One evaluator of sentence-transformers or a list of them, likewise.
+        guards: Data by name on which training should not make the model worse: rows in any form, a path, or a source as
+            in a recipe. They are measured before training, by `evaluate`, and after training, when `changes` has what
+            changed; see `guard_limit` of the arguments. For sentence embeddings they are translation pairs (`tatoeba`
+            and `xsim`), or rows of `sentence1`, `sentence2` and `score` (`sts`), also in languages without training
+            data.
         data_collator: Replaces the trainer's own.
         compute_metrics: As for `Trainer`, of trainers that evaluate rows.
         callbacks: As for `Trainer`.
@@ -135,6 +126,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         compute_metrics: Callable[[Any], dict[str, float]] | None = None,
         callbacks: list[TrainerCallback] | None = None,
@@ -152,7 +144,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.args = args
         rows = self.read_rows(train_dataset)
         self.given_rows = rows
-        self._given = GivenData(rows, processing_class, eval_dataset, data_collator)
+        self._given = GivenData(rows, processing_class, eval_dataset, data_collator, dict(guards or {}))
+        self.guard_watch = GuardWatch(Path(args.output_dir), args.guard_limit)
         if model_init is not None:
             self.model_init = model_init
             set_seed(args.seed)
@@ -172,7 +165,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
             data_collator=data_collator or self.make_collator(base_model(model)),
             train_dataset=next(iter(self.features.values()), None),
             # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
-            eval_dataset=self.eval_sets or self.evaluations or None,
+            eval_dataset=self.eval_sets or self.evaluations or self.guards or None,
             processing_class=None if isinstance(self.tokenizers, Mapping) else self.tokenizers,
             compute_metrics=compute_metrics,
             callbacks=callbacks,
@@ -200,6 +193,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.converter = self.make_converter(base_model(model), rows)
         self.features = self.make_features(rows)
         self.eval_sets = self.converted_sets(self._given.eval_dataset)
+        self.guards = {name: self.read_guard(name, data) for name, data in self._given.guards.items()}
         return model
 
     def _set_up_model(self) -> None:
@@ -226,12 +220,13 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.model.config.use_cache = self.args.use_cache
         self._live = None
         self.train_dataset = next(iter(self.features.values()), None)
-        self.eval_dataset = self.eval_sets or self.evaluations or None
+        self.eval_dataset = self.eval_sets or self.evaluations or self.guards or None
         self.processing_class = None if isinstance(self.tokenizers, Mapping) else self.tokenizers
         self.data_collator = self._given.data_collator or self.make_collator(base_model(model))
         self.callback_handler.model = model
         self.callback_handler.processing_class = self.processing_class
         self._set_up_model()
+        self.guard_watch.before = None
 
         set_seed(self.args.seed)
         return model
@@ -355,12 +350,19 @@ class XlsrTrainer(DataFlow, SlimPushes):
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
         self.measured = {}
+        if self.guards:
+            self.measure_before(resumes=bool(resume_from_checkpoint))
+
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise XlsrError(f"'{resume_from_checkpoint}' has pickles, which may run code. Use another.") from error
         finally:
             self._graceful_stop.restore()
+
+        if self.guards:
+            self.changes = self.compare_guards()
+        return output
 
     def load_checkpoint(self, folder: Path) -> None:
         """Loads the weights of a checkpoint, and what else a trainer keeps with them."""
@@ -369,10 +371,6 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def load_best_checkpoint(self) -> None:
         """Loads the weights of the checkpoint that the trainer's state calls the best."""
         self._load_best_model()
-
-    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
-        # With save_strategy="best" this alone decides whether Trainer saves, even after a signal.
-        return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         if self.stopped_early and self.state.global_step < self.state.max_steps:
@@ -513,8 +511,14 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if sets is self.eval_sets:
             self.measured[step_of_weights(self)] = dict(metrics), results
 
+        if sets is self.eval_sets and self.guards:
+            for key, value in self.evaluate_guards().items():
+                metrics[f"{metric_key_prefix}_{key}"] = value
+
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.is_in_train and self.is_stopped_by_guard:
+            self.stop_by_guard()
         return metrics
 
     def _chosen_sets(self, data: Any) -> dict[str, Any]:
@@ -587,11 +591,3 @@ class PairTrainer(XlsrTrainer):
         text = TextSettings(model, self.tokenizers, self.args, room=self.room(model, rows))
         model.prompt_length = text.prompt_lengths[""]
         return self.text_converter(text)
-
-
-def check_stored(args: Any, rows: Mapping[str, Any]) -> None:
-    """Raises an error for streams where a training argument needs stored rows."""
-    for name, value in NEEDS_STORED.items():
-        is_set = getattr(args, name, None) == value
-        if is_set and any(has_stream(data) for data in rows.values()):
-            raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

@@ -101,7 +101,7 @@ def trainer_facts(trainer: Any, title: str, encoder: Any = None) -> CardFacts:
         scores=scores,
         other_scores=other_scores,
         scores_note=_scores_note(trainer, scores, other_scores),
-        comparison=getattr(trainer, "comparison", {}),
+        comparison=trainer.changes,
         settings_title="The training arguments, and the settings of the method",
         settings={
             "training": _training_arguments(trainer.args),

@@ -32,8 +32,8 @@ from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, c
 from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
-from hf_xlsr.trainers.base import Evaluation, XlsrTrainer, check_stored
-from hf_xlsr.trainers.data_flow import inputs_by_task
+from hf_xlsr.trainers.base import Evaluation, XlsrTrainer
+from hf_xlsr.trainers.data_flow import check_stored, inputs_by_task
 from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.trainers.pretrained import TextSettings, check_classifier, dual_model_and_tokenizers
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepCallback, StepKeys
@@ -215,6 +215,7 @@ class DualMomentumTrainer(XlsrTrainer):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -230,6 +231,7 @@ class DualMomentumTrainer(XlsrTrainer):
             eval_dataset=eval_dataset,
             evaluations=evaluations,
             evaluator=evaluator,
+            guards=guards,
             data_collator=data_collator,
             callbacks=callbacks,
             optimizers=optimizers,

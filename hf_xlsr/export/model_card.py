@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
+from hf_xlsr.evaluation.before_after import Change, change_columns, change_rows
 from hf_xlsr.evaluation.protocol import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results
@@ -119,8 +120,7 @@ class CardFacts:
         scores: Results with their protocols.
         other_scores: Metrics of unknown unit, by name.
         scores_note: What the scores are, in Markdown; without scores, why there are none.
-        comparison: By key what was measured `before` and `after` training and the `difference`; also the ends of its
-            interval, `low` and `high`, the number of examples `n`, and `p`.
+        comparison: Changes of metrics from before training to after it.
         plots: Names of files of `PLOTS`.
         settings_title: What the settings are.
         settings: The settings of the training, for a block of YAML.
@@ -150,7 +150,7 @@ class CardFacts:
     scores: Results = field(default_factory=Results)
     other_scores: Mapping[str, float] = field(default_factory=dict)
     scores_note: str = ""
-    comparison: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    comparison: Mapping[str, Change] = field(default_factory=dict)
     plots: Sequence[str] = ()
     settings_title: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -290,18 +290,10 @@ def _score_table(facts: CardFacts) -> str:
     return _table(("metric", "value", INTERVAL), rows)
 
 
-def _comparison_table(comparison: Mapping[str, Mapping[str, float]]) -> str:
-    rows = []
-    for key, values in comparison.items():
-        metric = key.rpartition("/")[2]
-        before, after, change = (metric_value(metric, values[name]) for name in ("before", "after", "difference"))
-        if not change.startswith("-"):
-            change = f"+{change}"
-        interval = _interval(metric, values.get("low"), values.get("high"))
-        n = f"{values['n']:,}" if "n" in values else ""
-        p = f"{values['p']:.4f}" if "p" in values else ""
-        rows.append((code(key, cell=True), before, after, change, interval, n, p))
-    return _table(("metric", "before", "after", "difference", INTERVAL, "n", "p"), rows)
+def _comparison_table(changes: Mapping[str, Change]) -> str:
+    rows = [[code(key, cell=True), *values] for key, *values in change_rows(changes)]
+    columns = change_columns(changes)
+    return "\n".join(markdown_table(columns, rows, len(columns))) if rows else ""
 
 
 def _training_table(facts: CardFacts) -> str:

@@ -13,6 +13,7 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import Source, as_list, parse_sources
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.encoders.loading import finite_length, load_encoder
+from hf_xlsr.evaluation.before_after import Change
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.base_models import base_models_of, on_hub
 from hf_xlsr.export.card import EXAMPLES, PLACE, code, part_card, python_text
@@ -65,7 +66,7 @@ def card_facts(run: Method, metrics: Results, settings: Mapping[str, Any]) -> Ca
         training=_training_facts(run, starts, settings),
         scores=metrics,
         scores_note=MEASURED if metrics else NOT_MEASURED,
-        comparison=settings.get("comparison", {}),
+        comparison={key: Change(**values) for key, values in settings.get("comparison", {}).items()},
         plots=settings.get("plots", ()),
         settings_title="The recipe, with every default filled in",
         settings=shown_settings,

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -278,7 +278,7 @@ def _finish(
         from hf_xlsr.evaluation.plots import plot_curves
 
         finished.plots.insert(0, folder.path / "loss.png")
-        plot_curves(finished.plots[0], trainer.state.log_history)
+        plot_curves(finished.plots[0], trainer.learning_curve())
 
     arguments = trainer.args
     settings = {
@@ -298,7 +298,7 @@ def _finish(
         "plots": [plot.name for plot in finished.plots],
     }
     if finished.comparison:
-        settings["comparison"] = finished.comparison
+        settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 
     metrics = with_intervals(finished.metrics)
     save_results(folder.results, metrics, settings=settings, data_hashes=finished.data_hashes)

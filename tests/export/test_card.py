@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.export.card import settings_block
 from hf_xlsr.export.model_card import CardFacts, card_header
 from hf_xlsr.runs.card import card_facts, licence_of, render_card
 from hf_xlsr.runs.methods import Method
@@ -147,6 +149,12 @@ def test_licence(tmp_path: Path) -> None:
     assert facts_of(started("d")).base_models == []
     assert licence_of(recipe_of(start_from=str(tmp_path / "a" / "training" / "final"))) == "mit"  # a run's card
     assert facts_of(run_of(start_from="outputs/none")).base_models == []  # a folder, whatever it looks like
+
+
+def test_block_of_settings_shows_what_is_set() -> None:
+    recipe = {"method": "cmlm", "seed": 0, "loss": None, "model": {}, "data": {"train": "a.tsv", "limit": None}}
+    block = settings_block(recipe).removeprefix("```yaml\n").removesuffix("\n```")
+    assert yaml.safe_load(block) == {"method": "cmlm", "seed": 0, "data": {"train": "a.tsv", "limit": None}}
 
 
 def test_recipe_overrides_metadata() -> None:

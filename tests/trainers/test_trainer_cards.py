@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from sentence_transformers import SentenceTransformer
 from seven_trainers import KINDS, documents, encoder, model_of, rows_of, trainer_of
 
+from hf_xlsr.evaluation.before_after import Change
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.export import CardMetadata
@@ -36,7 +37,7 @@ PAPERS = {
     "FineTune": "wei2021learning",
     "Translation": "wei2021learning",
 }
-COMPARED = {"before": 0.9, "after": 0.85, "difference": -0.05}
+COMPARED = Change(0.9, 0.85, -0.05)
 TASKS = {"FineTune": "text-classification", "Translation": "translation"}
 
 
@@ -361,22 +362,18 @@ def test_scores_on_other_data_are_left_out(tmp_path: Path) -> None:
     assert f"| `eval_loss` | {loss:.4f} |" in card_of(trainer)
 
 
-def test_comparison_is_shown(tmp_path: Path) -> None:
-    trainer = trainer_of("Lightweight", tmp_path)
-    trainer.comparison = {"a/en/dev/accuracy": COMPARED}
-    assert "| `a/en/dev/accuracy` | 90.0 | 85.0 | -5.0 |" in card_of(trainer)
+@pytest.mark.parametrize("kind", ["Lightweight", "Translation"])
+def test_changes_of_guards_are_shown(kind: str, tmp_path: Path) -> None:
+    guards = {"other": make_pairs(8, 9)}
+    trainer = trainer_of(kind, tmp_path, guards=guards, settings={"max_steps": 1})
 
-    trainer.comparison["b/en/dev/accuracy"] = {
-        **COMPARED,
-        "low": -0.08,
-        "high": -0.02,
-        "n": 1000,
-        "p": 0.003,
-    }
+    trainer.train()
 
     text = card_of(trainer)
-    assert "| `a/en/dev/accuracy` | 90.0 | 85.0 | -5.0 |  |  |  |" in text
-    assert "| `b/en/dev/accuracy` | 90.0 | 85.0 | -5.0 | -8.0 to -2.0 | 1,000 | 0.0030 |" in text
+    assert trainer.changes
+    for key, change in trainer.changes.items():
+        before = 100 * change.before
+        assert f"| `{key}` | 8 | {before:.1f} |" in text
 
 
 def test_arguments_of_a_card_of_transformers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,7 +412,7 @@ def attacked_card(trainer: Any, text: str) -> str:
     trainer.args.hub_token = TOKEN
     trainer.args.lr_scheduler_kwargs = {text: [text]}
     trainer.measured = {0: (metrics, results)}
-    trainer.comparison = {f"{text}/accuracy": COMPARED}
+    trainer.changes = {f"{text}/accuracy": COMPARED}
 
     for part in trainer.model.modules():
         if hasattr(part, "name_or_path"):

@@ -13,6 +13,7 @@ from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, set_dropout
 from hf_xlsr.encoders.teacher import Teacher
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.modeling.lightweight import (
     DistillationConfig,
     DistillationModel,
@@ -100,6 +101,9 @@ class DistillationMethod(LightweightMethod):
 
     def build_model(self, data: TrainingData) -> Any:
         return self.initialize(self.model_on_encoder(data.tokenizer, teacher_dim=self.teacher.dim))
+
+    def compared_teacher(self, sets: Mapping[str, Any]) -> Results:
+        return self.compared(self.teacher.encoder, sets, self.teacher.prompt)
 
     def trainer_options(self, data: TrainingData) -> dict[str, Any]:
         return {**super().trainer_options(data), "teacher": self.teacher}
