@@ -188,51 +188,18 @@ class DataConverter:
         classification. Rows without a label, or of class -1, are skipped; `keep_unlabelled` keeps them, and drops the
         labels of all if there are any. `classes` are the names that a model has, see `class_names`.
         """
-        keys = []
-        sources = []
-        datasets = []
-        for key, source in unread_datasets(data, name):
-            dataset = read_once(source)
-            if keep_unlabelled and "label" not in dataset.column_names:
-                dataset = dataset.add_column("label", [-1] * len(dataset))
-            keys.append(key)
-            sources.append(source)
-            datasets.append(dataset)
-
-        names = class_names(dict(enumerate(datasets)), name, classes)
+        readers, names = labelled_readers(data, name, keep_unlabelled=keep_unlabelled, classes=classes)
         tokenised = []
-        for key, source, dataset in zip(keys, sources, datasets, strict=True):
-            reader = self._labelled_reader(key, dataset, name, keep_unlabelled)
-            if dataset.features["label"].dtype in TEXT_TYPES:
-                reader = replace(reader, label_names=tuple(names))
+        for source, dataset, reader in readers:
+            check_framing(self.tokenizers, len(reader.kind.texts))
             tokenised.append(self._tokenise(source, dataset, reader))
 
         rows, counts, live = _joined(tokenised)
-        _warn_of_skipped(len(rows), datasets)
+        warn_of_skipped(len(rows), [dataset for _, dataset, _ in readers])
 
         if keep_unlabelled and any(value < 0 or math.isnan(value) for value in rows["label"]):
             rows = rows.remove_columns("label")
         return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)}, live)
-
-    def _labelled_reader(
-        self,
-        key: str,
-        data: Dataset,
-        name: str,
-        keep_unlabelled: bool,
-    ) -> RowReader:
-        for kind in LABELLED.values():
-            reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
-            if reader is None or not len(data):
-                continue
-
-            dtype = data.features["label"].dtype
-            if dtype.startswith("float"):
-                reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
-            check_framing(self.tokenizers, len(kind.texts))
-            return reader
-
-        raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
 
     def _convert(self, data: Any, name: str, *forms: str) -> Any:
         if hasattr(data, "lengths") or isinstance(data, StreamedRows):
@@ -263,7 +230,7 @@ class DataConverter:
         tokenised = [self._tokenise(dataset, first_draw(dataset), reader) for dataset, reader in datasets]
         rows, counts, live = _joined(tokenised)
         if form != "running text":
-            _warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
+            warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
         return _PREPARED.get(form, PreparedRows)(rows, counts, live)
 
     def _open(
@@ -424,7 +391,46 @@ def _joined(tokenised: Sequence[Tokenised]) -> tuple[Dataset, dict[str, int], di
     return concatenate_datasets(all_rows), dict(total), live
 
 
-def _warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
+def labelled_readers(
+    data: Any, name: str, *, keep_unlabelled: bool = False, classes: Sequence[str] = ()
+) -> tuple[list[tuple[Any, Dataset, RowReader]], list[str]]:
+    """The datasets of labelled data, each also with its transform applied once and its reader; the names of the classes.
+
+    See `DataConverter.labelled`.
+    """
+    datasets: list[tuple[str, Any, Dataset]] = []
+    for key, source in unread_datasets(data, name):
+        dataset = read_once(source)
+        if keep_unlabelled and "label" not in dataset.column_names:
+            dataset = dataset.add_column("label", [-1] * len(dataset))
+        datasets.append((key, source, dataset))
+
+    drawn = {str(number): dataset for number, (_, _, dataset) in enumerate(datasets)}
+    names = class_names(drawn, name, classes)
+    readers = []
+    for key, source, dataset in datasets:
+        reader = _labelled_reader(key, dataset, name, keep_unlabelled)
+        if dataset.features["label"].dtype in TEXT_TYPES:
+            reader = replace(reader, label_names=tuple(names))
+        readers.append((source, dataset, reader))
+    return readers, names
+
+
+def _labelled_reader(key: str, data: Dataset, name: str, keep_unlabelled: bool) -> RowReader:
+    for kind in LABELLED.values():
+        reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
+        if reader is None or not len(data):
+            continue
+
+        if data.features["label"].dtype.startswith("float"):
+            reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
+        return reader
+
+    raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
+
+
+def warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
+    """Warns if fewer rows are used than datasets have."""
     num_read = sum(map(len, datasets))
     if num_rows < num_read:
         logger.warning("%d of %d rows are skipped: an empty text, or no label.", num_read - num_rows, num_read)
