@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +20,15 @@ from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN
+from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.model_card import MethodFacts
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
-from hf_xlsr.trainers.checkpoints import check_resumable, last_whole_checkpoint
+from hf_xlsr.trainers.card import step_of_weights
+from hf_xlsr.trainers.checkpoints import DiskSizeCallback, check_resumable, last_whole_checkpoint
 from hf_xlsr.trainers.data_flow import DataFlow, check_stored
-from hf_xlsr.trainers.disk import DiskSizeCallback
 from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
@@ -36,8 +37,10 @@ from hf_xlsr.trainers.live_encoder import (
     evaluating,
     evaluation_loss,
     pair_embeddings,
+    run_evaluations,
     translation_accuracy,
 )
+from hf_xlsr.trainers.logged_losses import LoggedLosses
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
 from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
@@ -57,7 +60,7 @@ class GivenData:
     guards: dict[str, Any]
 
 
-class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
+class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.conversion.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts
@@ -97,6 +100,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         optimizer_cls_and_kwargs: As for `Trainer`.
     """
 
+    method = MethodFacts()
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
     # Whether reentrant gradient checkpointing gives wrong gradients: inputs of the encoder are made outside of it.
@@ -140,6 +144,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
 
         self.args = args
         rows = self.read_rows(train_dataset)
+        self.given_rows = rows
         self._given = GivenData(rows, processing_class, eval_dataset, data_collator, dict(guards or {}))
         self.guard_watch = GuardWatch(Path(args.output_dir), args.guard_limit)
         if model_init is not None:
@@ -170,8 +175,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         )
         self.model_init = model_init
 
-        self._part_sums: dict[str, torch.Tensor] = {}
-        self._part_count = 0
+        self.measured = {}
+        self.part_sums = {}
 
         self._graceful_stop = GracefulStopCallback()
         self._own_callbacks: list[TrainerCallback] = []
@@ -345,6 +350,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
         check_resumable(resume_from_checkpoint)
+        self.measured = {}
         if self.guards:
             self.measure_before(resumes=bool(resume_from_checkpoint))
 
@@ -381,20 +387,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         if fastest is not None and fastest != implementation:
             model.set_attn_implementation(fastest)
 
-    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
-        share = self.args.logging_steps
-        if share < 1:  # Trainer would warn on a resume, as the state of a checkpoint has the number
-            self.args.logging_steps = math.ceil(max_steps * share)
-        try:
-            return super()._init_training_state(max_steps, *args, **kwargs)  # type: ignore[no-untyped-call]
-        finally:
-            self.args.logging_steps = share
-
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        # An earlier training may have stopped between two logs.
-        self._part_sums = {}
-        self._part_count = 0
-        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        prepared = super()._prepare_for_training(*args, **kwargs)
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
         return prepared
@@ -434,30 +428,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
 
         outputs = model(**inputs)
         if model.training:
-            self._add_parts(outputs)
+            self.add_losses(outputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
-
-    def _add_parts(self, outputs: Any) -> None:
-        """Adds the loss parts and statistics of a batch to those of the next log."""
-        values = {f"loss/{name}": loss for name, loss in outputs.losses.items()}
-        values |= outputs.get("statistics") or {}
-        for name, value in values.items():
-            value = value.detach().float()
-            if self.args.logging_nan_inf_filter:  # as Trainer does with the loss itself
-                value = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
-            self._part_sums[name] = self._part_sums.get(name, 0) + value
-        self._part_count += 1
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the loss parts to each training log."""
-        if "loss" in logs and self._part_count:
-            names = list(self._part_sums)
-            means = torch.stack([self._part_sums[name] for name in names]) / self._part_count
-            means = self.accelerator.gather(means.unsqueeze(0)).mean(0)
-            logs.update(zip(names, means.tolist(), strict=True))
-            self._part_sums = {}
-            self._part_count = 0
-        super().log(logs, start_time)
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
@@ -501,6 +473,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         """
         sets = self.eval_sets if eval_dataset is None else self._chosen_sets(eval_dataset)
         metrics: dict[str, float] = {}
+        results = Results()
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             metrics |= self.evaluate_data(data, prefix, ignore_keys)
@@ -512,9 +485,11 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
                 evaluating(self.accelerator.unwrap_model(self.model), None),
                 encoding_under_autocast(encoder, encoder_dtype),
             ):
-                for evaluation in self.evaluations:
-                    for name, value in evaluation(encoder).items():
-                        metrics[f"{metric_key_prefix}_{name}"] = value
+                measured, results = run_evaluations(self.evaluations, encoder)
+            metrics |= {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+
+        if sets is self.eval_sets:
+            self.measured[step_of_weights(self)] = dict(metrics), results
 
         if sets is self.eval_sets and self.guards:
             for key, value in self.evaluate_guards().items():

@@ -25,6 +25,8 @@ from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.raw_rows import pair_languages
 from hf_xlsr.data.sampling import MultiTaskCollator
 from hf_xlsr.encoders.reading import TOKENIZERS
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
 from hf_xlsr.modeling.heads import NLI_LABELS
@@ -197,6 +199,7 @@ class DualMomentumTrainer(XlsrTrainer):
             `nli_labels`.
     """
 
+    method = MethodFacts(citations.DUAL_MOMENTUM_PAPER, citations.DUAL_MOMENTUM)
     no_reentrant = True
     no_sharding = "Momentum updates of dual momentum contrast need whole weights on every process."
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -26,7 +24,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.evaluation.results import save_results
+from hf_xlsr.evaluation.results import save_results, with_intervals
+from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
@@ -34,10 +33,15 @@ from hf_xlsr.runs.methods.base import Method, TrainingData
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
-from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
-from hf_xlsr.trainers.disk import DiskSizeCallback, saved_bytes, tokenizer_bytes, weight_bytes
+from hf_xlsr.trainers.checkpoints import (
+    DiskSizeCallback,
+    last_whole_checkpoint,
+    saved_bytes,
+    tokenizer_bytes,
+    weight_bytes,
+)
 from hf_xlsr.trainers.sharding import gather_model
-from hf_xlsr.utils.devices import autocast_dtype_of
+from hf_xlsr.utils.devices import hardware_name, precision_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_json, write_text
@@ -286,12 +290,6 @@ def num_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def precision_of(arguments: Any) -> str:
-    """The name of the precision in which training arguments compute."""
-    dtype = autocast_dtype_of(arguments) or torch.float32
-    return str(dtype).removeprefix("torch.")
-
-
 def _finish(
     method: Method,
     recipe: Mapping[str, Any],
@@ -339,9 +337,10 @@ def _finish(
     if finished.comparison:
         settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 
-    save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
+    metrics = with_intervals(finished.metrics)
+    save_results(folder.results, metrics, settings=settings, data_hashes=finished.data_hashes)
 
-    card = render_card(method, finished.metrics, settings)
+    card = render_card(method, metrics, settings)
     write_text(folder.card, card)
 
     outputs = [folder.results, folder.card, *finished.plots]
@@ -350,25 +349,4 @@ def _finish(
         outputs.insert(0, folder.model)
     for output in outputs:
         console.print(output, markup=False, highlight=False)
-    return finished.metrics
-
-
-def encoder_facts_of(config: Any) -> dict[str, Any]:
-    """Head and default prompt of a trained sentence encoder, for its card; empty for other models."""
-    heads = getattr(config, "heads", None) or {}
-    head = next(iter(heads.values()), None) or getattr(config, "head", None)
-    if head is None:
-        return {}
-    settings = config.settings
-    return {"head": head, "prompt": settings.prompts.get(settings.default_prompt_name, "")}
-
-
-def hardware_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        model = re.search(r"^model name\s*: *(\S.*)$", information.read_text("utf-8"), re.MULTILINE)
-        if model:
-            return model[1].strip()
-    return platform.processor() or platform.machine()
+    return metrics

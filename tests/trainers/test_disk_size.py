@@ -23,7 +23,7 @@ from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.trainers import disk
 from hf_xlsr.trainers.adapters import add_adapters
-from hf_xlsr.trainers.disk import TrainingSize, folder_bytes
+from hf_xlsr.trainers.checkpoints import TrainingSize, folder_bytes
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "DualMomentum"]

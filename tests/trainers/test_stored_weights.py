@@ -17,7 +17,7 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.disk import folder_bytes
+from hf_xlsr.trainers.checkpoints import folder_bytes
 from hf_xlsr.utils.errors import XlsrError
 
 SAVING = ("--save_strategy", "steps", "--save_steps", "2", "--optim", "adamw_torch", "--eval_strategy", "no")
