@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from importlib.metadata import version
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
@@ -164,7 +165,7 @@ def card_text(facts: CardFacts) -> str:
     shortened to their last folder.
     """
     environment = Environment(
-        loader=PackageLoader("hf_xlsr", "model_cards"),
+        loader=FunctionLoader(_template),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -201,6 +202,11 @@ def card_text(facts: CardFacts) -> str:
         stock=_stock_vectors(facts.head, routes),
         place=PLACE,
     )
+
+
+def _template(name: str) -> str:
+    """A template; jinja2's own loader does not find the folder of an editable install."""
+    return (resources.files("hf_xlsr.model_cards") / name).read_text("utf-8")
 
 
 def card_header(facts: CardFacts) -> ModelCardData:
