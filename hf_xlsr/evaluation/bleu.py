@@ -74,7 +74,7 @@ def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> np.
 
     Examples:
         >>> sentence_chrf(["the cat", "a dog"], ["the cat", "the cat"]).round(2).tolist()
-        [1.0, 0.03]
+        [1.0, 0.04]
     """
     require_package("sacrebleu")
     from sacrebleu.metrics.chrf import CHRF
