@@ -16,7 +16,6 @@ from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from torch.onnx import OnnxExporterError
-from transformers import MODEL_FOR_TEXT_ENCODING_MAPPING
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
@@ -133,8 +132,6 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     export_parts(export)
     encoder = read_encoder(str(export), "export")
     graphs = {route: SentenceGraph(part) for route, part in encoder.parts.items()}
-    for graph in graphs.values():
-        _check_architecture(graph.encoder)
 
     report: dict[str, dict[str, Any]] = {}
     for route, graph in graphs.items():
@@ -151,11 +148,6 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     return report
 
 
-def _check_architecture(encoder: Any) -> None:
-    if type(encoder.config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
-        raise XlsrError(f"ONNX files of encoders of T5 are unsupported, got '{encoder.config.model_type}'.")
-
-
 def _write_float(graph: SentenceGraph, file: Path) -> float:
     """Writes the graph in float32, and returns the largest difference of its embeddings from those of torch."""
     batches = _batches(graph)
@@ -167,7 +159,7 @@ def _write_float(graph: SentenceGraph, file: Path) -> float:
         with _quiet():
             _write_graph(graph, file)
     except (RuntimeError, OnnxExporterError) as error:
-        raise XlsrError(f"torch has no ONNX graph for architecture '{architecture}', which is unsupported.") from error
+        raise XlsrError(f"torch has no ONNX graph of architecture '{architecture}', which is unsupported.") from error
 
     difference = float((expected - _run(file, batches)).abs().max())
     if not difference <= TOLERANCE:

@@ -84,7 +84,7 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
         tokenizer_config = read_json(file.with_name("tokenizer_config.json"))
         settings = {**read_json(file), "max_seq_length": tokenizer_config["model_max_length"]}
         # Classes such as XLMRobertaTokenizer build their normalisation anew, without this step.
-        if lowers and "Lowercase" in file.with_name("tokenizer.json").read_text("utf-8"):
+        if lowers and "Lowercase" in str(read_json(file.with_name("tokenizer.json"))["normalizer"]):
             settings["do_lower_case"] = True
         write_json(file, settings)
 
