@@ -271,6 +271,7 @@ def trim_vocabulary(
     small = copy.deepcopy(tokenizer)
     small._tokenizer = Tokenizer.from_str(json.dumps(spec))  # noqa: SLF001  # as `train_new_from_iterator` does
     small.vocab_file = None  # of the whole vocabulary; it would be saved, too
+    forget_loading(small)
     return small, rows
 
 
