@@ -10,6 +10,7 @@ from itertools import chain
 from random import Random
 from typing import Any
 
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding, WordWeights
 from torch import nn
@@ -109,7 +110,8 @@ def _prune_static(
 ) -> SentenceTransformer:
     if layers is not None:
         raise XlsrError(f"`layers` must not be given for a static embedding, which has none, got {list(layers)}.")
-    static, *behind = model
+    modules: list[Any] = list(model)
+    static, *behind = modules
     tokenizer = _tokenizer_of(static)
     prompts = _prompts(model)
     always = chain.from_iterable(token_ids(tokenizer, prompts, "", None)) if prompts else ()
@@ -117,7 +119,9 @@ def _prune_static(
     small, kept_ids = trim_vocabulary(tokenizer, texts, vocab_size=vocab_size, always=always)
     table = static.embedding.weight.detach().float()[kept_ids]
     smaller = StaticEmbedding(small.backend_tokenizer, embedding_weights=table)
-    return with_modules(model, [smaller, *copy.deepcopy(behind)]).cpu().float()
+    pruned = with_modules(model, [smaller, *copy.deepcopy(behind)])
+    pruned.to("cpu", torch.float32)
+    return pruned
 
 
 def _prompts(model: SentenceTransformer) -> list[str]:
@@ -188,7 +192,9 @@ def _layer_lists(encoder: Any) -> dict[str, nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and len(module) == encoder.config.num_hidden_layers and not is_inside:
             lists[name] = module
     if not lists or hasattr(encoder.config, "num_hidden_groups"):  # ALBERT's layers share their weights
-        raise XlsrError(f"`layers` is unsupported for '{encoder.config.model_type}', which has no list of its layers.")
+        raise XlsrError(
+            f"`layers` is unsupported for '{encoder.config.model_type}', which has no list of separate layers."
+        )
     return lists
 
 

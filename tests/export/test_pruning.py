@@ -165,6 +165,23 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
+def test_command_on_a_static_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = build("static", tmp_path / "raw")
+    model.save(str(tmp_path / "model"))
+    (tmp_path / "en.txt").write_text("\n".join(SENTENCES * 5), "utf-8")
+    output = tmp_path / "small"
+    command = ["prune", str(tmp_path / "model"), "--texts", f"en={tmp_path}/en.txt", "--output", str(output)]
+
+    assert main(command) == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert report["layers"] == [0, 0]
+    assert "layers" not in (output / "README.md").read_text("utf-8")
+    loaded = SentenceTransformer(str(output), device="cpu")
+    np.testing.assert_allclose(loaded.encode(SENTENCES), model.encode(SENTENCES), atol=1e-6)
+    assert main([*command, "--layers", "0"]) == 1
+
+
 @pytest.mark.parametrize("vocab_size", [None, 60])
 def test_tokens_of_the_prompt_are_kept(vocab_size: int | None) -> None:
     model = make_encoder()
