@@ -183,10 +183,10 @@ def prune(options: PruneOptions) -> None:
         metadata["base_model"] = options.model
     tokens_before, tokens_after = report["tokens"]
     layers_before, layers_after = report["layers"]
-    origin = (
-        f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: "
-        f"{tokens_after:,} of {tokens_before:,} tokens, {layers_after} of {layers_before} layers."
-    )
+    sizes = f"{tokens_after:,} of {tokens_before:,} tokens"
+    if layers_before:
+        sizes += f", {layers_after} of {layers_before} layers"
+    origin = f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: {sizes}."
     card_file = folder / CARD
     card_file.write_text(card_of_model(str(folder), metadata, origin), "utf-8")
     print(json.dumps({"output": options.output, **report}, indent=2))

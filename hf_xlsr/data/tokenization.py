@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -226,8 +227,8 @@ def trim_vocabulary(
     texts: Iterable[str],
     *,
     vocab_size: int | None = None,
-    always: Sequence[str] = (),
-) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    always: Iterable[int] = (),
+) -> tuple[Any, list[int]]:
     """A tokenizer with the tokens that occur in texts of all languages; it splits these texts like the original.
 
     Special tokens are kept, and the single letters of the kept tokens, so that other words in the same scripts are split
@@ -237,10 +238,11 @@ def trim_vocabulary(
         tokenizer: A fast one: Unigram (XLM-R, E5), WordPiece (multilingual BERT) or BPE (ModernBERT, Llama).
         vocab_size: Number of tokens to keep, the most frequent ones: words with a rarer token are then split into
             smaller tokens. Letters, special tokens and the parts of BPE tokens are always kept.
-        always: Texts whose tokens are kept first.
+        always: Token ids that are kept first.
 
     Returns:
-        The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
+        The new tokenizer, of the same class and with the same options, and the old ids of its tokens in the new order:
+        the rows of the embedding table to keep.
 
     Examples:
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
@@ -253,7 +255,7 @@ def trim_vocabulary(
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     require_choice("tokenizer model", spec["model"]["type"], TRIMMED_MODELS)
 
-    first = _used_tokens(tokenizer, always)
+    first = Counter(always)
     used = _used_tokens(tokenizer, texts)
     if not used:
         raise XlsrError("the sources of the vocabulary have no text.")
@@ -266,7 +268,11 @@ def trim_vocabulary(
     _renumber(spec["post_processor"], new_ids)
     spec["padding"] = None
     spec["truncation"] = None
-    return _fast_tokenizer(Tokenizer.from_str(json.dumps(spec)), tokenizer), rows
+    small = copy.deepcopy(tokenizer)
+    small._tokenizer = Tokenizer.from_str(json.dumps(spec))  # noqa: SLF001  # as `train_new_from_iterator` does
+    small.vocab_file = None  # of the whole vocabulary; it would be saved, too
+    forget_loading(small)
+    return small, rows
 
 
 def _fast_tokenizer(backend: Tokenizer, original: Any, **changes: Any) -> PreTrainedTokenizerFast:
@@ -348,7 +354,11 @@ def _tokens_to_keep(
     vocab_size: int | None,
 ) -> set[int]:
     """Special tokens, single letters, and the tokens `first` and `used` as far as there is room for them."""
+    model = spec["model"]
+    unknown = model["unk_id"] if "unk_id" in model else model["vocab"].get(model.get("unk_token"))
     tokens = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
+    if unknown is not None:
+        tokens.add(unknown)
     pad = tokenizer.pad_token_id or 0
     if pad < len(tokens):  # RoBERTa's positions start after it, one of the first tokens
         tokens |= set(range(pad + 1))
@@ -362,7 +372,6 @@ def _tokens_to_keep(
         if is_byte or name in marked_letters:
             tokens.add(token)
 
-    model = spec["model"]
     ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
     by_frequency = sorted(used, key=used.__getitem__, reverse=True)
     for token in (*first, *by_frequency):
@@ -381,7 +390,7 @@ def _trimmed_model(model: Mapping[str, Any], new_ids: Mapping[int, int]) -> dict
     """The model of a tokenizer with the tokens in `new_ids` (old id -> new id, in the order of both)."""
     if model["type"] == "Unigram":
         vocab = [model["vocab"][old] for old in new_ids if old < len(model["vocab"])]
-        return {**model, "unk_id": new_ids[model["unk_id"]], "vocab": vocab}
+        return {**model, "unk_id": new_ids.get(model["unk_id"]), "vocab": vocab}
 
     vocab_ids = {name: new_ids[old] for name, old in model["vocab"].items() if old in new_ids}
     trimmed = {**model, "vocab": vocab_ids}

@@ -286,6 +286,8 @@ def transformer_options(transformer: Any) -> dict[str, Any]:
     modalities = options["modality_config"]
     options["modality_config"] = {name: modalities[name] for name in TEXT_MODALITIES if name in modalities}
     options["max_seq_length"] = transformer.max_seq_length
+    if transformer.do_lower_case:  # which sentence-transformers reads, but does not write
+        options["do_lower_case"] = True
     return options
 
 

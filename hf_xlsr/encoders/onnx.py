@@ -20,19 +20,23 @@ from hf_xlsr.utils.files import read_json
 FLOAT_FILE = "model.onnx"
 INT8_FILE = "model_quantized.onnx"
 INPUTS = ("input_ids", "attention_mask")
+PROMPT_LENGTH = "prompt_length"
+"""Input of a graph whose pooling leaves out the prompt: the number of its tokens."""
 OUTPUT = "sentence_embedding"
+GRAPH_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "WordWeights")
+"""Modules that a graph may have behind the encoder, in any order. A `CNN` would read the padding."""
 
 
 @dataclass(frozen=True)
 class ExportPart:
-    """One encoder of an export, in `folder` (empty for the export itself), and the modules after it.
+    """One encoder of an export, in `folder` (empty for the export itself), and how it reads texts.
 
-    `layers` are their classes and folders, in order; `max_length` is None if only the tokenizer has a limit.
+    `max_length` is None if only the tokenizer has a limit.
     """
 
     folder: str
-    layers: tuple[tuple[str, str], ...]
     max_length: int | None = None
+    lower_case: bool = False
 
 
 def export_parts(export: str | Path) -> dict[str, ExportPart]:
@@ -61,23 +65,17 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
 def _part(home: Path, modules: Sequence[tuple[str, str]]) -> ExportPart:
     """The encoder whose modules, type and folder, are these; an error for what ONNX files cannot hold."""
     classes = [module_type.rpartition(".")[2] for module_type, _ in modules]
-    folders = [folder for _, folder in modules]
-    if classes[:2] != ["Transformer", "Pooling"] or not set(classes[2:]) <= {"Dense", "Normalize"}:
+    folder = modules[0][1]
+    if classes[0] != "Transformer" or "Pooling" not in classes or not set(classes[1:]) <= set(GRAPH_MODULES):
         raise XlsrError(
-            f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(classes)}."
+            f"'{home}' must be a Transformer with a Pooling behind it, for ONNX files only with modules of "
+            f"{', '.join(GRAPH_MODULES)}, got {', '.join(classes)}."
         )
 
-    settings = _settings(home / folders[0] / "sentence_bert_config.json")
-    pooling = _settings(home / folders[1] / "config.json")
+    settings = _settings(home / folder / "sentence_bert_config.json")
     if "message" in settings.get("modality_config", {}):
         raise XlsrError(f"'{home}' reads texts as messages of a chat, which ONNX files do not.")
-    if settings.get("do_lower_case") or not pooling.get("include_prompt", True):
-        raise XlsrError(
-            f"'{home}' has do_lower_case, or include_prompt: false in its pooling, which ONNX files ignore."
-        )
-
-    layers = tuple(zip(classes[1:], folders[1:], strict=True))
-    return ExportPart(folders[0], layers, settings.get("max_seq_length"))
+    return ExportPart(folder, settings.get("max_seq_length"), settings.get("do_lower_case", False))
 
 
 def _inside(home: Path, *names: str) -> str:
@@ -112,10 +110,21 @@ class OnnxModel:
         ids: list[list[int]] = encoded["input_ids"]
         return ids
 
-    def embed(self, rows: list[list[int]]) -> np.ndarray:
+    def prompt_length(self, prompt: str) -> int:
+        """Tokens of a prompt with the special token before it, as sentence-transformers counts them."""
+        if not prompt:
+            return 0
+        (ids,) = self.token_ids([prompt])
+        ends_specially = ids[-1:] and ids[-1] in self.tokenizer.all_special_ids
+        return len(ids) - bool(ends_specially)
+
+    def embed(self, rows: list[list[int]], prompt_length: int) -> np.ndarray:
         """Embeddings of rows of token ids, `(rows, width)`, float32."""
-        batch = pad_rows(rows, self.tokenizer.pad_token_id)
-        embeddings: np.ndarray = self.session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+        padding = self.tokenizer.pad_token_id or 0  # a tokenizer without one: the mask hides it
+        inputs = dict(zip(INPUTS, pad_rows(rows, padding), strict=True))
+        if any(graph_input.name == PROMPT_LENGTH for graph_input in self.session.get_inputs()):
+            inputs[PROMPT_LENGTH] = np.array([prompt_length])
+        embeddings: np.ndarray = self.session.run([OUTPUT], inputs)[0]
         return embeddings
 
 
@@ -153,6 +162,8 @@ class OnnxEncoder(EncodeMethods):
                 raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... --onnx --int8`.")
             session = onnx_session(file, threads)
             tokenizer = load_auto(AutoTokenizer, str(home / export_part.folder))
+            if export_part.lower_case:
+                _lower_case(tokenizer.backend_tokenizer)
             max_length = min(tokenizer.model_max_length, export_part.max_length or LONGEST, LONGEST)
             self._models[route] = OnnxModel(session, tokenizer, int(max_length))
 
@@ -184,6 +195,7 @@ class OnnxEncoder(EncodeMethods):
         model = self._models[route]
 
         ids = model.token_ids([prompt + text for text in texts])
+        prompt_length = model.prompt_length(prompt)
         longest_first = sorted(range(len(ids)), key=lambda row: len(ids[row]), reverse=True)
 
         batch_size = options["batch_size"]
@@ -191,8 +203,18 @@ class OnnxEncoder(EncodeMethods):
         starts = range(0, len(ids), batch_size)
         for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):
             rows = longest_first[start : start + batch_size]
-            vectors[rows] = model.embed([ids[row] for row in rows])
+            vectors[rows] = model.embed([ids[row] for row in rows], prompt_length)
         return vectors
+
+
+def _lower_case(backend: Any) -> None:
+    """Lets a tokenizer lower texts first, as sentence-transformers does for `do_lower_case`."""
+    from tokenizers import normalizers
+
+    steps = [normalizers.Lowercase()]
+    if backend.normalizer is not None:
+        steps.append(backend.normalizer)
+    backend.normalizer = normalizers.Sequence(steps)
 
 
 def onnx_session(file: Path, threads: int | None = None) -> Any:

@@ -58,12 +58,14 @@ def add_pooler(encoder: Any) -> None:
         return
 
     with torch.device("meta"):
-        pooler = auto_encoder(encoder.config).from_config(encoder.config).pooler
-    pooler.to_empty(device=encoder.device)
+        whole = auto_encoder(encoder.config).from_config(encoder.config)
+    pooler = whole.pooler.to_empty(device=encoder.device)
     for weight in pooler.parameters():
         initialise = nn.init.eye_ if weight.dim() == 2 else nn.init.zeros_
         initialise(weight)
     encoder.pooler = pooler
+    if hasattr(whole, "pooler_activation"):  # ALBERT's pooler is the linear layer alone
+        encoder.pooler_activation = whole.pooler_activation
 
 
 def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:

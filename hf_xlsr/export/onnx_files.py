@@ -6,111 +6,179 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from torch.onnx import OnnxExporterError
 
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
+from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.heads import run_head
-from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, ExportPart, export_parts, onnx_session
-from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
+from hf_xlsr.encoders.onnx import (
+    FLOAT_FILE,
+    INPUTS,
+    INT8_FILE,
+    OUTPUT,
+    PROMPT_LENGTH,
+    OnnxEncoder,
+    export_parts,
+    onnx_session,
+)
+from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.stock import max_positions
+from hf_xlsr.export.sample_texts import sample_texts
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
 TOLERANCE = 1e-4
-_LAYERS: dict[str, Any] = {"Dense": Dense, "Normalize": Normalize}
+LINEAR_POOLINGS = ("mean", "cls")
+
+
+class PromptlessPooling(nn.Module):
+    """A pooling that leaves out the prompt, in a graph, where the number of the prompt's tokens is a tensor, `(1,)`."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        super().__init__()
+        modes = as_list(pooling.pooling_mode)
+        self.poolings = nn.ModuleList(Pooling(pooling.embedding_dimension, mode) for mode in modes)
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        mask = features["attention_mask"]
+        positions = mask.cumsum(1)
+        counted = mask * (positions > features[PROMPT_LENGTH])
+
+        vectors = []
+        for pooling in self.poolings:
+            inputs = {**features, "attention_mask": counted}
+            if pooling.pooling_mode == "weightedmean":  # its weights begin with the first token of the prompt
+                states = features["token_embeddings"] * counted.unsqueeze(-1)
+                weights_sum = (counted * positions).sum(1)
+                inputs = {"token_weights_sum": weights_sum, **features, "token_embeddings": states}
+            vectors.append(pooling(inputs)[OUTPUT])
+        return {**features, OUTPUT: torch.cat(vectors, dim=-1)}
 
 
 class SentenceGraph(nn.Module):
-    """One encoder of an export with the modules after it, in float32.
+    """One encoder with the modules after it, in float32.
 
     Linear layers behind mean or first-token pooling give the same before it, so the states have them too: transformers.js
-    pools and normalises `last_hidden_state`. Behind max pooling only `sentence_embedding` is right.
+    pools and normalises `last_hidden_state`. Behind another pooling, only `sentence_embedding` is right.
     """
 
-    def __init__(self, export: Path, part: ExportPart) -> None:
+    def __init__(self, part: EncoderPart) -> None:
         super().__init__()
-        self.encoder = encoder_from_pretrained(str(export / part.folder), place="the encoder of the export")
-        (_, pooling), *layers = part.layers
-        self.pooling = Pooling.load(str(export), subfolder=pooling)
-        self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=folder) for kind, folder in layers)
+        self.encoder = part.encoder
+        head: list[Any] = list(part.head or ())
+        linear: list[Any] = []
+        if isinstance(head[0], Pooling) and head[0].pooling_mode in LINEAR_POOLINGS:
+            linear = list(takewhile(_is_linear, head[1:]))
+            del head[1 : 1 + len(linear)]
 
-        activations = [layer.activation_function for layer in self.layers if isinstance(layer, Dense)]
-        is_linear = all(isinstance(activation, nn.Identity) for activation in activations)
-        self.before_pooling = 0
-        if is_linear and self.pooling.pooling_mode in ("mean", "cls"):
-            self.before_pooling = len(list(takewhile(lambda layer: isinstance(layer, Dense), self.layers)))
+        self.before_pooling = nn.ModuleList(linear)
+        self.head = nn.ModuleList()
+        self.inputs: tuple[str, ...] = INPUTS
+        for module in head:
+            if isinstance(module, Pooling) and not module.include_prompt:
+                module = PromptlessPooling(module)
+                self.inputs = (*INPUTS, PROMPT_LENGTH)
+            self.head.append(module)
         self.eval()
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        prompt_length: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Token states, `(batch, length, width)`, and sentence embeddings, `(batch, width)`."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        for layer in self.layers[: self.before_pooling]:
-            states = layer({"sentence_embedding": states})["sentence_embedding"]
-        features = {"token_embeddings": states, "attention_mask": attention_mask}
-        head = [self.pooling, *self.layers[self.before_pooling :]]
-        return states, run_head(head, features, normalize=True)
+        for layer in self.before_pooling:
+            states = layer({OUTPUT: states})[OUTPUT]
+        features = {"token_embeddings": states, "input_ids": input_ids, "attention_mask": attention_mask}
+        if prompt_length is not None:
+            features[PROMPT_LENGTH] = prompt_length
+        return states, run_head(list(self.head), features, normalize=True)
 
 
-def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, float]]:
+def _is_linear(module: nn.Module) -> bool:
+    is_stock = isinstance(module, Dense) and module.module_input_name == module.module_output_name == OUTPUT
+    return is_stock and isinstance(module.activation_function, nn.Identity)
+
+
+def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, Any]]:
     """Writes `onnx/model.onnx` and `onnx/model_quantized.onnx` to an export, in a folder per route if it has routes.
 
     A graph takes `input_ids` and `attention_mask`, `(batch, length)` int64 of any size, and returns
     `last_hidden_state`, `(batch, length, width)`, and `sentence_embedding`, `(batch, width)`, both float32; it includes
-    pooling, linear layers and normalisation. In the quantised file the token embeddings and the weights of linear layers
-    are int8, of which seven bits are used, so that processors without VNNI do not overflow.
+    all modules behind the encoder. If the pooling leaves out the prompt, a third input `prompt_length`, `(1,)` int64, is
+    the number of its tokens with the special token before it, or 0. In the quantised file the token embeddings and the
+    weights of linear layers are int8, of which seven bits are used, so that processors without VNNI do not overflow.
 
-    Returns by route (empty without routes) `difference`, the largest from torch, and `cosine_int8`, the lowest with
-    torch, both on random token ids.
+    Returns by route (empty without routes) `difference`, the largest from torch, on random token ids. With `int8` also
+    `cosine_int8`, the cosines of the embeddings with those of torch: the `lowest` and their `mean` on the sentences of
+    this package (`texts`, their number) in the `languages` of the route, or else in those that its tokenizer knows.
+
+    Raises:
+        XlsrError: A module or the architecture is unsupported, or embeddings differ from those of torch.
     """
     require_package("onnx", "onnxscript", "onnxruntime")
-    report = {}
-    for route, part in export_parts(export).items():
-        graph = SentenceGraph(Path(export), part)
+    export_parts(export)
+    encoder = read_encoder(str(export), "export")
+    graphs = {route: SentenceGraph(part) for route, part in encoder.parts.items()}
+
+    report: dict[str, dict[str, Any]] = {}
+    for route, graph in graphs.items():
         folder = Path(export, "onnx", route)
         folder.mkdir(parents=True, exist_ok=True)
-        batches = _batches(graph.encoder)
-        with torch.no_grad():
-            expected = torch.cat([graph(*batch)[1] for batch in batches])
-
-        architecture = graph.encoder.config.model_type
-        try:
-            with _quiet():
-                _write_graph(graph, folder / FLOAT_FILE)
-        except (RuntimeError, OnnxExporterError) as error:
-            raise XlsrError(
-                f"torch has no ONNX graph for '{export}': architecture '{architecture}' is unsupported."
-            ) from error
-        difference = float((expected - _run(folder / FLOAT_FILE, batches)).abs().max())
-        if not difference <= TOLERANCE:
-            raise XlsrError(
-                f"Embeddings of the ONNX graph must equal torch's, got a difference of {difference:.1e}: architecture "
-                f"'{architecture}' is unsupported."
-            )
-        report[route] = {"difference": difference}
-
+        report[route] = {"difference": _write_float(graph, folder / FLOAT_FILE)}
         if int8:
             with _quiet():
                 _write_int8(folder / FLOAT_FILE, folder / INT8_FILE)
-            cosines = torch.cosine_similarity(expected, _run(folder / INT8_FILE, batches))
-            report[route]["cosine_int8"] = float(cosines.min())
+
+    if int8:
+        for route, numbers in _measure_int8(export, encoder).items():
+            report[route] |= numbers
     return report
 
 
+def _write_float(graph: SentenceGraph, file: Path) -> float:
+    """Writes the graph in float32, and returns the largest difference of its embeddings from those of torch."""
+    batches = _batches(graph)
+    with torch.no_grad():
+        expected = torch.cat([graph(**batch)[1] for batch in batches])
+
+    architecture = graph.encoder.config.model_type
+    try:
+        with _quiet():
+            _write_graph(graph, file)
+    except (RuntimeError, OnnxExporterError) as error:
+        raise XlsrError(f"torch has no ONNX graph of architecture '{architecture}', which is unsupported.") from error
+
+    difference = float((expected - _run(file, batches)).abs().max())
+    if not difference <= TOLERANCE:
+        raise XlsrError(
+            f"Embeddings of the ONNX graph must equal torch's, got a difference of {difference:.1e}: architecture "
+            f"'{architecture}' is unsupported."
+        )
+    return difference
+
+
 def _write_graph(graph: SentenceGraph, file: Path) -> None:
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    sizes: dict[str, dict[int, Any]] = dict.fromkeys(graph.inputs, {})
+    sizes |= dict.fromkeys(INPUTS, {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")})
     program = torch.onnx.export(
         graph,
-        kwargs=dict(zip(INPUTS, _batches(graph.encoder)[0], strict=True)),
-        input_names=list(INPUTS),
+        kwargs=_batches(graph)[0],
+        input_names=list(graph.inputs),
         output_names=["last_hidden_state", OUTPUT],
-        dynamic_shapes=dict.fromkeys(INPUTS, sizes),
+        dynamic_shapes=sizes,
         dynamo=True,
         verbose=False,
     )
@@ -137,30 +205,53 @@ def _write_int8(source: Path, file: Path) -> None:
     )
 
 
-def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Random sentences: a padded batch, a long one, and two of a single token."""
+def _batches(graph: SentenceGraph) -> list[dict[str, torch.Tensor]]:
+    """Random sentences as inputs of a graph: a padded batch, a long one, and two of a single token."""
     generator = torch.Generator().manual_seed(0)
-    positions = max_positions(encoder) or 64
-    vocab_size = int(encoder.config.vocab_size)
-    padding = getattr(encoder.config, "pad_token_id", None) or 0
+    config = graph.encoder.config
+    positions = max_positions(graph.encoder) or 64
+    vocab_size = int(config.vocab_size)
+    padding = getattr(config, "pad_token_id", None) or 0
+
     batches = []
     for rows, length in ((3, min(7, positions)), (1, min(64, positions)), (2, 1)):
         ids = torch.randint(vocab_size // 2, vocab_size, (rows, length), generator=generator)
         mask = torch.ones_like(ids)
         if rows > 1 and length > 1:
             mask[1, length // 2 :] = 0
-        batches.append((ids.masked_fill(mask == 0, padding), mask))
+        tensors = (ids.masked_fill(mask == 0, padding), mask, torch.tensor([length // 4]))
+        batches.append(dict(zip(graph.inputs, tensors, strict=False)))
     return batches
 
 
-def _run(file: Path, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def _run(file: Path, batches: list[dict[str, torch.Tensor]]) -> torch.Tensor:
     """The sentence embeddings of all batches by the graph in a file."""
     session = onnx_session(file)
     embeddings = []
     for batch in batches:
-        arrays = [tensor.numpy() for tensor in batch]
-        embeddings += session.run([OUTPUT], dict(zip(INPUTS, arrays, strict=True)))
+        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+        embeddings += session.run([OUTPUT], arrays)
     return torch.from_numpy(np.concatenate(embeddings))
+
+
+def _measure_int8(export: str | Path, encoder: SentenceEncoder) -> dict[str, dict[str, Any]]:
+    """Cosines of the int8 embeddings of sample texts with those of torch, by route."""
+    exact = encoder.assemble()
+    quantised = OnnxEncoder(export, int8=True)
+
+    report = {}
+    for route, part in encoder.parts.items():
+        texts = sample_texts(part.tokenizer, route)
+        sentences = list(chain.from_iterable(texts.values()))
+        expected = unit_length(exact.encode(sentences, task=route or None))
+        vectors = unit_length(quantised.encode(sentences, task=route or None))
+        cosines = (expected * vectors).sum(1)
+        report[route] = {
+            "cosine_int8": {"lowest": round(float(cosines.min()), 4), "mean": round(float(cosines.mean()), 4)},
+            "texts": len(sentences),
+            "languages": list(texts),
+        }
+    return report
 
 
 @contextmanager

@@ -79,8 +79,13 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
             config[key] = config["pooling_mode"] == mode
         write_json(file, config)
 
+    lowers = any(getattr(module, "do_lower_case", False) for module in model.modules())
     for file in Path(path).rglob("sentence_bert_config.json"):
         tokenizer_config = read_json(file.with_name("tokenizer_config.json"))
-        write_json(file, {**read_json(file), "max_seq_length": tokenizer_config["model_max_length"]})
+        settings = {**read_json(file), "max_seq_length": tokenizer_config["model_max_length"]}
+        # Classes such as XLMRobertaTokenizer build their normalisation anew, without this step.
+        if lowers and "Lowercase" in str(read_json(file.with_name("tokenizer.json"))["normalizer"]):
+            settings["do_lower_case"] = True
+        write_json(file, settings)
 
     return load_sentence_transformer(str(path), "cpu")

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, BertConfig, ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertTokenizer,
+    ByT5Tokenizer,
+    PreTrainedTokenizerFast,
+    T5Tokenizer,
+    XLMRobertaTokenizer,
+)
 
 from hf_xlsr.data.tokenization import (
     load_tokenizer,
@@ -192,6 +200,41 @@ def test_special_tokens_are_kept(kind: str, tmp_path: Any) -> None:
 
     small.save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path)(KEPT)["input_ids"] == small(KEPT)["input_ids"]
+
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def library_tokenizer(kind: str) -> Any:
+    """A small tokenizer of one of the classes of transformers, which have a layout of their own."""
+    trained = train_tokenizer(TEXTS, vocab_size=70, lowercase=False)
+    names = trained.convert_ids_to_tokens(list(range(3, len(trained))))
+    if kind == "bert":
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *names, *(f"##{name}" for name in names)]
+        return BertTokenizer(vocab={word: number for number, word in enumerate(dict.fromkeys(words))})
+    scores = [(name, -float(number)) for number, name in enumerate(names)]
+    if kind == "t5":
+        special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+        return T5Tokenizer(vocab=[*special, *scores], extra_ids=2)
+    return XLMRobertaTokenizer(vocab=[*((name, 0.0) for name in SPECIAL), *scores, ("<mask>", 0.0)])
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "xlm-roberta"])
+def test_class_and_options_of_a_trimmed_tokenizer(kind: str, tmp_path: Path) -> None:
+    library_tokenizer(kind).save_pretrained(tmp_path / "whole")
+    whole = AutoTokenizer.from_pretrained(tmp_path / "whole", padding_side="left", model_max_length=9)
+
+    small, old_ids = trim_vocabulary(whole, TEXTS[:1])
+    small.save_pretrained(tmp_path / "small")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "small")
+
+    assert type(loaded) is type(whole)
+    assert len(loaded) == len(old_ids) < len(whole)
+    for attribute in ("padding_side", "model_max_length", "model_input_names", "all_special_tokens"):
+        assert getattr(loaded, attribute) == getattr(whole, attribute)
+    for tokenizer in (small, loaded):
+        ids = tokenizer(TEXTS[0])["input_ids"]
+        assert [old_ids[token] for token in ids] == whole(TEXTS[0])["input_ids"]
 
 
 # Identity and loading.

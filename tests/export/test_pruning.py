@@ -13,16 +13,41 @@ import torch
 from conftest import FRENCH as WORDS
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    AlbertConfig,
+    AutoConfig,
+    BertConfig,
+    ElectraConfig,
+    GPT2Config,
+    PreTrainedTokenizerFast,
+    XLMConfig,
+    XLMRobertaTokenizer,
+)
 
 sys.path.append(str(Path(__file__).parents[1] / "encoders"))
-from given_encoders import GIVEN, SENTENCES, build, named, vectors  # noqa: E402
+from given_encoders import (  # noqa: E402
+    BERT_SIZE,
+    CHAT_TEMPLATE,
+    GIVEN,
+    SENTENCES,
+    assembled,
+    build,
+    named,
+    of_config,
+    qwen,
+    tiny_tokenizer,
+    tiny_transformer,
+    vectors,
+)
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.assembly import EncoderSettings
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.export import pruning, to_sentence_transformer
+from hf_xlsr.export import pruning, save_export, to_sentence_transformer
 from hf_xlsr.export.pruning import prune
 from hf_xlsr.utils.errors import XlsrError
 
@@ -35,6 +60,16 @@ KINDS = {
     "modernbert": {"intermediate_size": 32, "max_position_embeddings": 40, "global_attn_every_n_layers": 2},
 }
 
+MORE: dict[str, Any] = {
+    "albert": of_config(AlbertConfig(**BERT_SIZE, embedding_size=8), "mean"),
+    "electra": of_config(ElectraConfig(**BERT_SIZE, embedding_size=8), "mean"),
+    "gpt2": of_config(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=40), "lasttoken", mask_token=None),
+    "xlm": of_config(XLMConfig(emb_dim=16, n_layers=2, n_heads=2, max_position_embeddings=40, pad_index=0), "mean"),
+}
+ENCODERS = {**GIVEN, **MORE}
+REFUSED = {"routed": "routes"}
+WITHOUT_LAYERS = {**REFUSED, "static": "`layers`", "albert": "`layers`"}
+
 
 def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTransformer:
     torch.manual_seed(0)
@@ -46,6 +81,17 @@ def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTran
         sizes = {"vocab_size": len(tokenizer)}
     config = AutoConfig.for_model(kind, **{**sizes, **special, **KINDS[kind]})
     return to_sentence_transformer(encoder_from_config(config), tokenizer, max_length=32)
+
+
+def layer_lists(encoder: Any) -> list[torch.nn.ModuleList]:
+    """The lists of an encoder that have an entry for each layer, without lists inside of them."""
+    count = encoder.config.num_hidden_layers
+    lists: list[torch.nn.ModuleList] = []
+    for module in encoder.modules():
+        is_inside = any(module in layers.modules() for layers in lists)
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and not is_inside:
+            lists.append(module)
+    return lists
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
@@ -72,9 +118,8 @@ def test_chosen_layers_are_kept(kind: str, tmp_path: Path) -> None:
 
     # The same layers of the original give the same.
     encoder: Any = model[0].model
-    layer_lists = [module for module in encoder.modules() if isinstance(module, torch.nn.ModuleList)]
-    layers = next(module for module in layer_lists if len(module) == 4)
-    del layers[1:3]
+    for layers in layer_lists(encoder):
+        del layers[1:3]
     encoder.config.num_hidden_layers = 2
     np.testing.assert_allclose(model.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-5)
 
@@ -120,6 +165,23 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
+def test_command_on_a_static_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = build("static", tmp_path / "raw")
+    model.save(str(tmp_path / "model"))
+    (tmp_path / "en.txt").write_text("\n".join(SENTENCES * 5), "utf-8")
+    output = tmp_path / "small"
+    command = ["prune", str(tmp_path / "model"), "--texts", f"en={tmp_path}/en.txt", "--output", str(output)]
+
+    assert main(command) == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert report["layers"] == [0, 0]
+    assert "layers" not in (output / "README.md").read_text("utf-8")
+    loaded = SentenceTransformer(str(output), device="cpu")
+    np.testing.assert_allclose(loaded.encode(SENTENCES), model.encode(SENTENCES), atol=1e-6)
+    assert main([*command, "--layers", "0"]) == 1
+
+
 @pytest.mark.parametrize("vocab_size", [None, 60])
 def test_tokens_of_the_prompt_are_kept(vocab_size: int | None) -> None:
     model = make_encoder()
@@ -143,21 +205,38 @@ def test_settings_are_kept() -> None:
     np.testing.assert_allclose(pruned.encode("one two", prompt="two "), expected, atol=1e-5)
 
 
-REFUSED = {"static": "StaticEmbedding", "routed": "routes"}
-
-
-@pytest.mark.parametrize("name", named(name for name in GIVEN if name not in REFUSED))
-def test_given_encoders_keep_all_but_the_tokens(name: str, tmp_path: Path) -> None:
-    model = build(name, tmp_path / "raw")
+@pytest.mark.parametrize("name", named(name for name in ENCODERS if name not in REFUSED))
+def test_all_is_kept_but_the_tokens(name: str, tmp_path: Path) -> None:
+    model = ENCODERS[name](tmp_path / "raw")
     expected = vectors(model)
+
     pruned, report = prune(model, [*ENGLISH, *SENTENCES])
+
     assert report["tokens"][1] < report["tokens"][0]
+    assert report["layers"][1] == report["layers"][0]
     np.testing.assert_allclose(vectors(pruned), expected, atol=1e-5)
+    np.testing.assert_array_equal(vectors(model), expected)
     assert list(map(type, pruned)) == list(map(type, model))
     assert EncoderSettings.of(pruned) == EncoderSettings.of(model)
-    for attribute in ("padding_side", "truncation_side", "chat_template"):
-        assert getattr(pruned.tokenizer, attribute) == getattr(model.tokenizer, attribute)
-    np.testing.assert_array_equal(vectors(model), expected)
+    assert pruned.max_seq_length == model.max_seq_length or "no_limit" in name
+    assert type(pruned.tokenizer) is type(model.tokenizer)
+    for attribute in ("padding_side", "truncation_side", "chat_template", "model_input_names"):
+        assert getattr(pruned.tokenizer, attribute, None) == getattr(model.tokenizer, attribute, None)
+
+
+@pytest.mark.parametrize("name", named(name for name in ENCODERS if name not in WITHOUT_LAYERS))
+def test_the_first_layer_is_kept_with_the_tokens(name: str, tmp_path: Path) -> None:
+    model = ENCODERS[name](tmp_path / "raw")
+    pruned, report = prune(model, [*ENGLISH, *SENTENCES], layers=[0])
+
+    encoder: Any = model[0].model
+    for layers in layer_lists(encoder):
+        del layers[1:]
+    encoder.config.num_hidden_layers = 1
+    encoder.n_layers = 1
+
+    assert report["layers"] == [2, 1]
+    np.testing.assert_allclose(vectors(pruned), vectors(model), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -166,8 +245,91 @@ def test_encoders_that_cannot_be_pruned_are_refused(name: str, tmp_path: Path) -
         prune(build(name, tmp_path / "raw"), ENGLISH)
 
 
+@pytest.mark.parametrize("name", WITHOUT_LAYERS)
+def test_layers_of_encoders_without_a_list_of_them_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=WITHOUT_LAYERS[name]):
+        prune(ENCODERS[name](tmp_path / "raw"), ENGLISH, layers=[0])
+
+
+def test_every_list_of_layers_is_reduced(tmp_path: Path) -> None:
+    """XLM has a list of attentions, one of feed-forward layers and two of normalisations."""
+    model = MORE["xlm"](tmp_path)
+    pruned, _ = prune(model, [*ENGLISH, *SENTENCES], layers=[1])
+
+    pairs = list(zip(layer_lists(model[0].model), layer_lists(pruned[0].model), strict=True))
+    assert len(pairs) == 4
+    for before, after in pairs:
+        for name, weight in after[0].state_dict().items():
+            torch.testing.assert_close(weight, before[1].state_dict()[name])
+
+
+@pytest.mark.parametrize("tokenizer_class", [PreTrainedTokenizerFast, XLMRobertaTokenizer])
+def test_letters_are_lowered_as_before(tokenizer_class: Any, tmp_path: Path) -> None:
+    tokenizer = cased_tokenizer(tokenizer_class)
+    raw = tmp_path / "raw"
+    tiny_transformer(raw, BertConfig(**BERT_SIZE), tokenizer)
+    transformer = Transformer(str(raw), do_lower_case=True)
+    model = assembled([transformer, Pooling(16, "mean")])
+    texts = [text.upper() for text in ENGLISH[:40]]
+
+    pruned, _ = prune(model, [*ENGLISH, *texts])
+    loaded = save_export(pruned, tmp_path / "export")
+
+    for smaller in (pruned, loaded):
+        assert isinstance(smaller.tokenizer, tokenizer_class)
+        assert smaller[0].do_lower_case
+        np.testing.assert_allclose(smaller.encode(texts), model.encode(texts), atol=1e-5)
+
+
+def cased_tokenizer(tokenizer_class: Any) -> Any:
+    """A tokenizer that knows lower letters only, and does not lower them."""
+    words = train_tokenizer([*ENGLISH, *FRENCH], vocab_size=110, algorithm="unigram", lowercase=False, frame=True)
+    tokens = json.loads(words.backend_tokenizer.to_str())["model"]["vocab"]
+    special = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocab = [*special, *map(tuple, tokens[5:]), ("<mask>", 0.0)]
+    tokenizer = XLMRobertaTokenizer(vocab=vocab, model_max_length=32)
+    if tokenizer_class is XLMRobertaTokenizer:
+        return tokenizer
+    names = tokenizer.special_tokens_map
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, model_max_length=32, **names)
+
+
+def test_tokens_of_the_template_of_a_chat_are_kept(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer(chat_template=CHAT_TEMPLATE.replace("one", "water"), padding_side="left")
+    transformer = tiny_transformer(tmp_path, qwen(), tokenizer)
+    model = assembled([transformer, Pooling(16, "lasttoken")])
+    texts = ["two"] * 60
+
+    pruned, _ = prune(model, texts)
+
+    np.testing.assert_allclose(pruned.encode(texts[:2]), model.encode(texts[:2]), atol=1e-5)
+
+
+def test_first_words_behind_a_prompt_are_kept(tmp_path: Path) -> None:
+    """In byte-level vocabularies such as Qwen's, a space before a word is a part of its token."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<pad>", "</s>"], initial_alphabet=alphabet)
+    backend.train_from_iterator([*ENGLISH, *FRENCH], trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", model_max_length=32
+    )
+    modules = [tiny_transformer(tmp_path, qwen(), tokenizer), Pooling(16, "lasttoken")]
+    model = assembled(modules, prompts={"query": "find: "}, default_prompt_name="query")
+
+    pruned, report = prune(model, WORDS * 20)
+
+    assert report["same_tokens"] == 1
+    np.testing.assert_allclose(pruned.encode(WORDS), model.encode(WORDS), atol=1e-5)
+
+
 def test_layers_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(XlsrError, match="layer 0"):  # ModernBERT's first layer has one normalisation less
         prune(make_encoder("modernbert"), ENGLISH, layers=[1, 3])
+
+
+@pytest.mark.parametrize("layers", [[0, 4], [2, 1], [1, 1], []])
+def test_numbers_of_layers_increase(layers: list[int]) -> None:
     with pytest.raises(XlsrError, match="from 0 to 3"):
-        prune(make_encoder(), ENGLISH, layers=[0, 4])
+        prune(make_encoder(), ENGLISH, layers=layers)
