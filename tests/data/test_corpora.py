@@ -10,10 +10,12 @@ import pytest
 from hf_xlsr.data.corpora.bible import TRANSLATIONS
 from hf_xlsr.data.corpora.loading import CORPORA, corpora_table, load_corpus
 
+PAGE = (Path(__file__).parents[2] / "docs" / "corpora.md").read_text(encoding="utf-8")
+
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stands for `datasets.load_dataset`: notes the calls, gives rows."""
+    """Replaces `datasets.load_dataset`: notes the calls, gives rows."""
     fake = SimpleNamespace(calls=[], rows=[])
 
     def load(hub_id: str, config: str | None, *, split: str, **options: Any) -> Iterator[dict[str, Any]]:
@@ -29,12 +31,11 @@ def pair(source: str, target: str, source_lang: str, target_lang: str) -> dict[s
 
 
 @pytest.mark.parametrize(
-    ("name", "languages", "config"), [("europarl", ("fr", "de"), "de-fr"), ("iitb", ("hi", "en"), None)]
+    ("name", "first", "second", "config"), [("europarl", "fr", "de", "de-fr"), ("iitb", "hi", "en", None)]
 )
-def test_nested_pairs_in_either_order(hub: Any, name: str, languages: tuple[str, str], config: str | None) -> None:
-    first, second = languages
+def test_nested_pairs_in_either_order(hub: Any, name: str, first: str, second: str, config: str | None) -> None:
     hub.rows = [{"translation": {first: "one", second: "two"}}]
-    assert list(load_corpus(name, languages=languages)) == [pair("one", "two", first, second)]
+    assert list(load_corpus(name, languages=[first, second])) == [pair("one", "two", first, second)]
     assert list(load_corpus(name, languages=[second, first])) == [pair("two", "one", second, first)]
     assert hub.calls == [(CORPORA[name].hub_id, config, "train", {"streaming": True})] * 2
 
@@ -44,29 +45,35 @@ def test_text_in_several_languages(hub: Any) -> None:
     rows = list(load_corpus("wikipedia", languages=["en", "fr"]))
     assert rows == [{"text": "words", "lang": "en"}, {"text": "words", "lang": "fr"}]
     assert [call[1] for call in hub.calls] == ["20231101.en", "20231101.fr"]
+
+
+def test_code_of_a_language_in_the_corpus(hub: Any) -> None:
+    hub.rows = [{"text": "words"}]
     assert list(load_corpus("cc-text", languages=["he"], split="dev")) == [{"text": "words", "lang": "he"}]
-    assert hub.calls[-1][1:3] == ("iw", "validation")
+    (call,) = hub.calls
+    assert call[1:3] == ("iw", "validation")
 
 
 def test_empty_rows_are_skipped(hub: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     good = {"premise": "a", "hypothesis": "b", "label": 0}
     hub.rows = [{**good, "label": -1}, good, {**good, "hypothesis": " "}, {**good, "premise": None}]
+
     assert list(load_corpus("xnli", languages=["sw"], split="dev")) == [{**good, "lang": "sw"}]
     assert hub.calls == [("facebook/xnli", "sw", "validation", {"streaming": True})]
     assert "xnli: 3 rows" in caplog.text
 
 
 def test_page_shows_the_catalog() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "corpora.md").read_text(encoding="utf-8")
     rows = []
-    for line in page.splitlines():
+    for line in PAGE.splitlines():
         rows.append([cell.strip() for cell in line.strip("|").split("|")])
 
     for corpus in corpora_table():
         note = corpus.pop("note")
         assert list(corpus.values()) in rows
-        assert note == "-" or f"- `{corpus['name']}`: {note}." in page
+        assert note == "-" or f"- `{corpus['name']}`: {note}." in PAGE
+
     for translation in TRANSLATIONS:
         language = translation.language + " (default)" * translation.default
         year = str(translation.year or "not stated")

@@ -16,47 +16,47 @@ NONE = SimpleNamespace()
 
 
 @pytest.mark.parametrize(
-    ("encoder", "given", "asked", "expected"),
+    ("encoder", "prompts", "role", "language", "expected"),
     [
-        (E5, None, {}, ""),
-        (E5, None, {"role": "query"}, "query: "),
-        (E5, None, {"role": "document"}, "passage: "),
-        (E5, None, {"role": "source"}, ""),  # nobody says that sources are queries
-        (E5, {"query": "Q "}, {"role": "source"}, "Q "),
-        (E5, {"target": "T "}, {"role": "document"}, "T "),
-        (E5, "all ", {"role": "document"}, "all "),
-        (LANGUAGES, None, {"language": "deu"}, "Text: "),
-        (LANGUAGES, None, {"language": "fr", "role": "query"}, "texte : "),
-        (LANGUAGES, None, {"language": "en"}, ""),
-        (LANGUAGES, "all ", {"language": "de"}, "all "),
-        (LANGUAGES, {"query": ""}, {"language": "de", "role": "query"}, ""),
-        (LANGUAGES, {"de": ""}, {"language": "de"}, ""),
-        (DEFAULT, None, {}, "q: "),
-        (DEFAULT, None, {"role": "document"}, "d: "),
-        (DEFAULT, None, {"language": "de"}, "q: "),
-        (DEFAULT, "", {}, ""),
-        (DEFAULT, "", {"role": "document"}, ""),
-        (DEFAULT, {"default": "x "}, {}, "x "),
-        (DEFAULT, {"default": "x "}, {"role": "document"}, "x "),
-        (DEFAULT, {"default": "x ", "de": "y "}, {"language": "de"}, "y "),
-        (DEFAULT, {"default": "x ", "de": "y "}, {"language": "de", "role": "query"}, "y "),
-        (DEFAULT, {"de": "y "}, {"language": "en"}, "q: "),
-        (NONE, None, {"role": "query", "language": "de"}, ""),
-        (NONE, {"de": "y "}, {"language": "de"}, "y "),
+        (E5, None, None, None, ""),
+        (E5, None, "query", None, "query: "),
+        (E5, None, "document", None, "passage: "),
+        (E5, None, "source", None, ""),  # nobody says that sources are queries
+        (E5, {"query": "Q "}, "source", None, "Q "),
+        (E5, {"target": "T "}, "document", None, "T "),
+        (E5, "all ", "document", None, "all "),
+        (LANGUAGES, None, None, "deu", "Text: "),
+        (LANGUAGES, None, "query", "fr", "texte : "),
+        (LANGUAGES, None, None, "en", ""),
+        (LANGUAGES, "all ", None, "de", "all "),
+        (LANGUAGES, {"query": ""}, "query", "de", ""),
+        (LANGUAGES, {"de": ""}, None, "de", ""),
+        (DEFAULT, None, None, None, "q: "),
+        (DEFAULT, None, "document", None, "d: "),
+        (DEFAULT, None, None, "de", "q: "),
+        (DEFAULT, "", None, None, ""),
+        (DEFAULT, "", "document", None, ""),
+        (DEFAULT, {"default": "x "}, None, None, "x "),
+        (DEFAULT, {"default": "x "}, "document", None, "x "),
+        (DEFAULT, {"default": "x ", "de": "y "}, None, "de", "y "),
+        (DEFAULT, {"default": "x ", "de": "y "}, "query", "de", "y "),
+        (DEFAULT, {"de": "y "}, None, "en", "q: "),
+        (NONE, None, "query", "de", ""),
+        (NONE, {"de": "y "}, None, "de", "y "),
     ],
 )
-def test_prompt_of_a_text(encoder: Any, given: Any, asked: dict[str, str], expected: str) -> None:
-    assert PromptTable.of(encoder).given(given).text(**asked) == expected
+def test_prompt_of_a_text(encoder: Any, prompts: Any, role: str | None, language: str | None, expected: str) -> None:
+    table = PromptTable.of(encoder).given(prompts)
+    assert table.text(role=role, language=language) == expected
 
 
 @pytest.mark.parametrize(
-    "given", ["x ", {"default": "x ", "de": "y "}, {"query": "q ", "document": "d "}, {"fr": "z "}]
+    "prompts", ["x ", {"default": "x ", "de": "y "}, {"query": "q ", "document": "d "}, {"fr": "z "}]
 )
-def test_stored_prompts_say_the_same(given: Any) -> None:
+@pytest.mark.parametrize("role", [None, "query", "document", "source", "target"])
+@pytest.mark.parametrize("language", [None, "de", "fr", "en"])
+def test_stored_prompts_say_the_same(prompts: Any, role: str | None, language: str | None) -> None:
     """A model in training stores them; they are read again as those of an encoder."""
-    table = PromptTable().given(given)
+    table = PromptTable().given(prompts)
     stored = PromptTable(dict(table.texts), table.default)
-    for role in (None, "query", "document", "source", "target"):
-        for language in (None, "de", "fr", "en"):
-            asked = {"role": role, "language": language}
-            assert stored.text(**asked) == table.text(**asked)
+    assert stored.text(role=role, language=language) == table.text(role=role, language=language)
