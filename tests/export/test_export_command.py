@@ -39,10 +39,14 @@ def run_export(*words: Any) -> int:
     return main(["export", *map(str, words)])
 
 
+def loaded(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(str(folder), device="cpu")
+
+
 def dual(names: list[str], size: int, **options: Any) -> DualMomentumModel:
-    configs = {name: {**tiny_encoder(size), "hidden_size": 16} for name in names}
-    values = {"languages": ["en", "fr"], "queue_size": 8, "encoder_configs": configs, **options}
-    return DualMomentumModel(DualMomentumConfig(**values))
+    configs = dict.fromkeys(names, tiny_encoder(size))
+    config = DualMomentumConfig(languages=["en", "fr"], queue_size=8, encoder_configs=configs, **options)
+    return DualMomentumModel(config)
 
 
 MODELS: dict[str, Callable[[int], Any]] = {
@@ -54,25 +58,29 @@ MODELS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_every_saved_model(name: str, tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [("lightweight", [None]), ("hictl", [None]), ("cmlm", [None]), ("dual", ["en", "fr"]), ("shared", ["en", "fr"])],
+)
+def test_every_saved_model(name: str, languages: list[str | None], tokenizer: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = MODELS[name](len(tokenizer)).eval()
     model.save_pretrained(tmp_path / "saved")
     tokenizer.save_pretrained(tmp_path / "saved")
+
     assert run_export(tmp_path / "saved", "--output", tmp_path / "out") == 0
-    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    assert loaded.max_seq_length == 32  # of the tokenizer; the encoder has 40 positions
-    languages: list[dict[str, str]] = [{}]
-    if name in ("dual", "shared"):
-        languages = [{"language": "en"}, {"language": "fr"}]
+
+    exported = loaded(tmp_path / "out")
+    assert exported.max_seq_length == 32  # of the tokenizer; the encoder has 40 positions
     for language in languages:
-        task = language.get("language") if name == "dual" else None
+        task = language if name == "dual" else None
+        options = {"language": language} if language else {}
         for text in TEXTS:
+            ids = tokenizer(text, return_tensors="pt").input_ids
             with torch.no_grad():
-                vector = model.encode_sentences(tokenizer(text, return_tensors="pt").input_ids, **language)[0]
+                vector = model.encode_sentences(ids, **options)[0]
             expected = (vector / vector.norm()).numpy()
-            np.testing.assert_allclose(loaded.encode(text, task=task), expected, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(exported.encode(text, task=task), expected, rtol=0, atol=1e-5)
 
 
 RECIPE = """
@@ -103,23 +111,30 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: str, pai
     train = home / "pairs.tsv"
     train.write_text("".join(f"{pair['source']}\t{pair['target']}\n" for pair in pairs), "utf-8")
     for name, text in (("one", RECIPE), ("dual", DUAL)):
-        (home / f"{name}.yaml").write_text(text.format(train=train, encoder=tiny_encoder_folder), "utf-8")
-        train_recipe(load_runs(str(home / f"{name}.yaml"), ["--output_dir", str(home / name)])[0])
+        recipe = home / f"{name}.yaml"
+        recipe.write_text(text.format(train=train, encoder=tiny_encoder_folder), "utf-8")
+        (run,) = load_runs(str(recipe), ["--output_dir", str(home / name)])
+        train_recipe(run)
     return home
 
 
-def test_run(runs: Path, tmp_path: Path) -> None:
-    for name, tasks in (("one", [None]), ("dual", ["en", "fr"])):
-        exported_folder = tmp_path / name
-        run_folder = runs / name / "model"
-        assert run_export(runs / name, "--output", exported_folder) == 0
-        exported = SentenceTransformer(str(exported_folder))
-        of_run = SentenceTransformer(str(run_folder))
-        for task in tasks:
-            np.testing.assert_array_equal(exported.encode(TEXTS, task=task), of_run.encode(TEXTS, task=task))
-        assert (exported_folder / "README.md").read_text("utf-8") == (run_folder / "README.md").read_text("utf-8")
+@pytest.mark.parametrize(("name", "tasks"), [("one", [None]), ("dual", ["en", "fr"])])
+def test_run(name: str, tasks: list[str | None], runs: Path, tmp_path: Path) -> None:
+    model = runs / name / "model"
 
-    exported = SentenceTransformer(str(tmp_path / "one"))
+    assert run_export(runs / name, "--output", tmp_path / "out") == 0
+
+    exported = loaded(tmp_path / "out")
+    of_run = loaded(model)
+    for task in tasks:
+        np.testing.assert_array_equal(exported.encode(TEXTS, task=task), of_run.encode(TEXTS, task=task))
+    assert (tmp_path / "out" / "README.md").read_text("utf-8") == (model / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("folder", ["one", "one/training/checkpoint-1"])
+def test_settings_of_the_recipe(folder: str, runs: Path, tmp_path: Path) -> None:
+    assert run_export(runs / folder, "--output", tmp_path / "out") == 0
+    exported = loaded(tmp_path / "out")
     assert exported.max_seq_length == 24
     assert len(exported) == 2  # the recipe asks for no normalisation
 
@@ -133,38 +148,45 @@ def test_link_out_of_an_export(runs: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_checkpoint(runs: Path, tmp_path: Path) -> None:
-    run_export(runs / "one" / "training" / "checkpoint-1", "--output", tmp_path / "out")
-    exported = SentenceTransformer(str(tmp_path / "out"))
-    finished = SentenceTransformer(str(runs / "one" / "model"))
-    assert exported.max_seq_length == 24
-    assert len(exported) == 2
-    assert not np.allclose(exported.encode(TEXTS), finished.encode(TEXTS))
+    assert run_export(runs / "one" / "training" / "checkpoint-1", "--output", tmp_path / "out") == 0
+    finished = loaded(runs / "one" / "model")
+    assert not np.allclose(loaded(tmp_path / "out").encode(TEXTS), finished.encode(TEXTS))
 
 
-def test_tokenizer_for_each_language(tokenizer: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def bare(tokenizer: Any, tmp_path: Path) -> Path:
+    """A model with an encoder for each language, without tokenizers; `words` has one."""
     MODELS["dual"](len(tokenizer)).save_pretrained(tmp_path / "bare")
     tokenizer.save_pretrained(tmp_path / "words")
-    named = [f"{language}={tmp_path / 'words'}" for language in ("en", "fr")]
-    assert run_export(tmp_path / "bare", "--output", tmp_path / "out", "--tokenizer", *named) == 0
-    assert SentenceTransformer(str(tmp_path / "out")).encode(TEXTS, task="fr").shape == (3, 8)
-    assert run_export(tmp_path / "bare", "--output", tmp_path / "fr", "--tokenizer", *named, "--route", "fr") == 0
-    assert SentenceTransformer(str(tmp_path / "fr")).encode(TEXTS).shape == (3, 8)
-    assert run_export(tmp_path / "bare", "--output", tmp_path / "half", "--tokenizer", named[0]) == 1
+    return tmp_path / "bare"
 
 
-def test_checkpoint_with_its_tokenizers(tokenizer: Any, tmp_path: Path) -> None:  # as DualMomentumTrainer saves it
-    MODELS["dual"](len(tokenizer)).save_pretrained(tmp_path / "checkpoint-1")
-    for name in ("en", "fr"):
-        tokenizer.save_pretrained(tmp_path / "checkpoint-1" / "tokenizers" / name)
-    assert run_export(tmp_path / "checkpoint-1", "--output", tmp_path / "out") == 0
-    assert SentenceTransformer(str(tmp_path / "out")).encode(TEXTS, task="fr").shape == (3, 8)
+def test_tokenizer_for_each_language(bare: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    tokenizers = ["--tokenizer", f"en={words}", f"fr={words}"]
+    assert run_export(bare, "--output", tmp_path / "out", *tokenizers) == 0
+    assert loaded(tmp_path / "out").encode(TEXTS, task="fr").shape == (3, 8)
+
+    assert run_export(bare, "--output", tmp_path / "fr", "--route", "fr", *tokenizers) == 0
+    assert loaded(tmp_path / "fr").encode(TEXTS).shape == (3, 8)
+
+
+def test_tokenizer_for_one_language_of_two(bare: Path, tmp_path: Path) -> None:
+    assert run_export(bare, "--output", tmp_path / "half", "--tokenizer", f"en={tmp_path / 'words'}") == 1
+
+
+def test_checkpoint_with_its_tokenizers(bare: Path, tokenizer: Any, tmp_path: Path) -> None:
+    """As DualMomentumTrainer saves it."""
+    for language in ("en", "fr"):
+        tokenizer.save_pretrained(bare / "tokenizers" / language)
+    assert run_export(bare, "--output", tmp_path / "out") == 0
+    assert loaded(tmp_path / "out").encode(TEXTS, task="fr").shape == (3, 8)
 
 
 def test_one_route_of_a_run_has_no_card_of_all(runs: Path, tmp_path: Path) -> None:
     assert run_export(runs / "dual", "--route", "fr", "--output", tmp_path / "fr") == 0
-    route = SentenceTransformer(str(tmp_path / "fr"))
-    whole = SentenceTransformer(str(runs / "dual" / "model"))
-    np.testing.assert_array_equal(route.encode(TEXTS), whole.encode(TEXTS, task="fr"))
+    expected = loaded(runs / "dual" / "model").encode(TEXTS, task="fr")
+    np.testing.assert_array_equal(loaded(tmp_path / "fr").encode(TEXTS), expected)
     assert not (tmp_path / "fr" / "README.md").exists()
 
 
@@ -174,12 +196,14 @@ def invalid(runs: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
     home = tmp_path_factory.mktemp("invalid")
     for name in ("one", "dual"):
         (home / name).symlink_to(runs / name)
+
     config = HictlConfig(text_config=tiny_encoder(len(tokenizer)))
     HictlForSequenceClassification(config).save_pretrained(home / "classifier")
+    MODELS["dual"](len(tokenizer)).save_pretrained(home / "bare")
+
     going_on = home / "going-on" / "training"
     (going_on / "checkpoint-1").mkdir(parents=True)
-    (going_on / "recipe.json").write_bytes((runs / "one" / "training" / "recipe.json").read_bytes())
-    MODELS["dual"](len(tokenizer)).save_pretrained(home / "bare")
+    shutil.copy(runs / "one" / "training" / "recipe.json", going_on)
     return home
 
 
@@ -208,22 +232,25 @@ def test_commands_and_code_of_the_page(
 ) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
+    text = PAGE.read_text("utf-8")
     monkeypatch.chdir(tmp_path)
     tiny_model.save_pretrained("outputs/quickstart")
     tokenizer.save_pretrained("outputs/quickstart")
-    text = PAGE.read_text("utf-8")
+
     (command,) = re.findall(r"^hf-xlsr export (.*)$", text, re.MULTILINE)
     assert run_export(*shlex.split(command)) == 0
-    names = [path.relative_to("my-encoder").as_posix() for path in Path("my-encoder").rglob("*")]
     for name in ("onnx/model.onnx", "onnx/model_quantized.onnx", "modules.json"):
-        assert name in names
+        assert Path("my-encoder", name).is_file()
+
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == 'SentenceTransformer("my-encoder")'
     assert printed[1].startswith("my-encoder/onnx against torch: difference ")
     assert "cosine_int8" in printed[1]
+
     namespace: dict[str, Any] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)
-    assert len(blocks) == 4 and namespace["cosines"].min() > 0.98
+    assert len(blocks) == 4
+    assert namespace["cosines"].min() > 0.98
     assert "'tatoeba/en-en/test/accuracy': 1.0" in capsys.readouterr().out

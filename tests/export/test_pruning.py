@@ -27,25 +27,28 @@ from hf_xlsr.export.pruning import prune
 from hf_xlsr.utils.errors import XlsrError
 
 ROWS = make_pairs(300)
-ENGLISH, FRENCH = ([row[side] for row in ROWS] for side in ("source", "target"))
+ENGLISH = [row["source"] for row in ROWS]
+FRENCH = [row["target"] for row in ROWS]
+SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
 KINDS = {
-    "bert": {"intermediate_size": 32, "max_position_embeddings": 40},
-    "xlm-roberta": {"intermediate_size": 32, "max_position_embeddings": 42},
+    "bert": {**SIZES, "max_position_embeddings": 40},
+    "xlm-roberta": {**SIZES, "max_position_embeddings": 42},
     "distilbert": {"dim": 16, "hidden_dim": 32, "n_layers": 4, "n_heads": 2, "max_position_embeddings": 40},
-    "modernbert": {"intermediate_size": 32, "max_position_embeddings": 40, "global_attn_every_n_layers": 2},
+    "modernbert": {**SIZES, "max_position_embeddings": 40, "global_attn_every_n_layers": 2},
 }
 
 
 def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTransformer:
     torch.manual_seed(0)
     tokenizer = train_tokenizer([*ENGLISH, *FRENCH], vocab_size=110, algorithm=algorithm, frame=True, max_length=32)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
-    names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-    special = {name: getattr(tokenizer, name) for name in names}
-    if kind == "distilbert":
-        sizes = {"vocab_size": len(tokenizer)}
-    config = AutoConfig.for_model(kind, **{**sizes, **special, **KINDS[kind]})
+    special = {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
+    config = AutoConfig.for_model(kind, vocab_size=len(tokenizer), **special, **KINDS[kind])
     return to_sentence_transformer(encoder_from_config(config), tokenizer, max_length=32)
+
+
+def assert_close(vectors: Any, expected: Any) -> None:
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
@@ -53,9 +56,11 @@ def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTran
 def test_embeddings_of_the_kept_languages_are_equal(kind: str, algorithm: str) -> None:
     model = make_encoder(kind, algorithm)
     pruned, report = prune(model, ENGLISH)
-    np.testing.assert_allclose(pruned.encode(ENGLISH[:40]), model.encode(ENGLISH[:40]), atol=1e-5)
-    assert report["tokens"][1] < report["tokens"][0]
-    assert report["parameters"][1] < report["parameters"][0]
+
+    assert_close(pruned.encode(ENGLISH[:40]), model.encode(ENGLISH[:40]))
+    for name in ("tokens", "parameters"):
+        before, after = report[name]
+        assert after < before
     assert report["same_tokens"] == 1.0
     assert report["unknown_tokens"] == 0
     assert report["cosine"] == pytest.approx(1)
@@ -64,11 +69,13 @@ def test_embeddings_of_the_kept_languages_are_equal(kind: str, algorithm: str) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_chosen_layers_are_kept(kind: str, tmp_path: Path) -> None:
     model = make_encoder(kind)
+    texts = FRENCH[:5]
     pruned, report = prune(model, [*ENGLISH, *FRENCH], layers=[0, 3])
     assert report["layers"] == [4, 2]
+
     pruned.save(str(tmp_path))
     loaded = SentenceTransformer(str(tmp_path), device="cpu")
-    np.testing.assert_allclose(loaded.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-6)
+    assert_close(loaded.encode(texts), pruned.encode(texts))
 
     # The same layers of the original give the same.
     encoder: Any = model[0].model
@@ -76,7 +83,7 @@ def test_chosen_layers_are_kept(kind: str, tmp_path: Path) -> None:
     layers = next(module for module in layer_lists if len(module) == 4)
     del layers[1:3]
     encoder.config.num_hidden_layers = 2
-    np.testing.assert_allclose(model.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-5)
+    assert_close(model.encode(texts), pruned.encode(texts))
 
 
 def test_held_out_texts_choose_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,27 +103,36 @@ def test_unknown_letters_are_counted_if_the_original_knows_them(
 ) -> None:
     monkeypatch.setattr(pruning, "HELD_OUT_SHARE", 0.5)
     _, report = prune(make_encoder(algorithm=algorithm), letters)  # each once, so that no held-out letter is kept
-    assert report["held_out_texts"] > 1
-    assert report["unknown_tokens"] == (report["held_out_texts"] if is_known else 0)
+
+    num_held_out = report["held_out_texts"]
+    assert num_held_out > 1
+    assert report["unknown_tokens"] == num_held_out * is_known
     assert (report["same_tokens"] < 1) == is_known
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_encoder().save(str(tmp_path / "model"))
+    model = str(tmp_path / "model")
+    output = tmp_path / "small"
+    make_encoder().save(model)
     for language, texts in (("en", ENGLISH), ("fr", FRENCH)):
         (tmp_path / f"{language}.txt").write_text("\n".join(texts), "utf-8")
-    output = str(tmp_path / "small")
     arguments = ["--texts", f"{tmp_path}/{{lang}}.txt", "--languages", "en", "--layers", "0,3", "--limit", "200"]
-    assert main(["prune", str(tmp_path / "model"), "--output", output, *arguments]) == 0
+
+    assert main(["prune", model, "--output", str(output), *arguments]) == 0
 
     report = json.loads(capsys.readouterr().out)
     assert report["layers"] == [4, 2]
-    assert SentenceTransformer(output, device="cpu").encode(["one bird"]).shape == (1, 16)
-    card = (tmp_path / "small" / "README.md").read_text("utf-8")
-    expected = ("language:\n- en\n", "2 of 4 layers", f"{report['tokens'][1]} of", "/model`", "SentenceTransformer(")
-    for text in expected:
+    assert SentenceTransformer(str(output), device="cpu").encode(["one bird"]).shape == (1, 16)
+
+    card = (output / "README.md").read_text("utf-8")
+    num_tokens = report["tokens"][1]
+    for text in ("language:\n- en\n", "2 of 4 layers", f"{num_tokens} of", "/model`", "SentenceTransformer("):
         assert text in card
     assert str(tmp_path) not in card
+
+
+def test_command_without_texts(tmp_path: Path) -> None:
+    make_encoder().save(str(tmp_path / "model"))
     assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
 
 
@@ -125,10 +141,12 @@ def test_tokens_of_the_prompt_are_kept(vocab_size: int | None) -> None:
     model = make_encoder()
     model.prompts = {"french": f"{FRENCH[0]} "}
     model.default_prompt_name = "french"
+
     pruned, report = prune(model, ["one two"] * 100, vocab_size=vocab_size)
+
     assert report["same_tokens"] == 1.0
     assert report["cosine"] == pytest.approx(1)
-    np.testing.assert_allclose(pruned.encode("one two"), model.encode("one two"), atol=1e-5)
+    assert_close(pruned.encode("one two"), model.encode("one two"))
 
 
 def test_settings_are_kept() -> None:
@@ -136,11 +154,13 @@ def test_settings_are_kept() -> None:
     model.similarity_fn_name = "dot"
     model.truncate_dim = 8
     model.set_pooling_include_prompt(False)
+
     pruned, _ = prune(model, ["one two"] * 100)
+
     assert pruned.similarity_fn_name == "dot"
-    expected = model.encode("one two", prompt="two ")
-    assert len(expected) == 8
-    np.testing.assert_allclose(pruned.encode("one two", prompt="two "), expected, atol=1e-5)
+    vector = pruned.encode("one two", prompt="two ")
+    assert len(vector) == 8
+    assert_close(vector, model.encode("one two", prompt="two "))
 
 
 REFUSED = {"static": "StaticEmbedding", "routed": "routes"}
@@ -150,14 +170,18 @@ REFUSED = {"static": "StaticEmbedding", "routed": "routes"}
 def test_given_encoders_keep_all_but_the_tokens(name: str, tmp_path: Path) -> None:
     model = build(name, tmp_path / "raw")
     expected = vectors(model)
+
     pruned, report = prune(model, [*ENGLISH, *SENTENCES])
-    assert report["tokens"][1] < report["tokens"][0]
-    np.testing.assert_allclose(vectors(pruned), expected, atol=1e-5)
+
+    before, after = report["tokens"]
+    assert after < before
+    assert_close(vectors(pruned), expected)
+    np.testing.assert_array_equal(vectors(model), expected)
+
     assert list(map(type, pruned)) == list(map(type, model))
     assert EncoderSettings.of(pruned) == EncoderSettings.of(model)
     for attribute in ("padding_side", "truncation_side", "chat_template"):
         assert getattr(pruned.tokenizer, attribute) == getattr(model.tokenizer, attribute)
-    np.testing.assert_array_equal(vectors(model), expected)
 
 
 @pytest.mark.parametrize("name", REFUSED)
