@@ -93,19 +93,18 @@ REASONS = list(BAD_SIDES.values())
 
 @pytest.mark.parametrize("kind", SEPARATORS)
 def test_each_bad_line_of_a_table(tmp_path, kind):
-    separator = SEPARATORS[kind].encode()
-    lines = [(b"\xef\xbb\xbfsource", b"target"), (b"one", b"un")]
-    lines += [(b"bad", side) for side in SIDES]
-    lines += [(b"bad",), (b"",), (b"bad", b"bad", b"bad")]
-    lines += [(b"two", b"deux\r"), (b"three", "\u2028x".encode())]
-    path = write(tmp_path, f"a.{kind}", b"\n".join(map(separator.join, lines)))
+    separator = SEPARATORS[kind]
+    content = b"\xef\xbb\xbfsource|target\none|un\n"
+    content += b"".join(b"bad|%b\n" % side for side in SIDES)
+    content += b"bad\n\nbad|bad|bad\ntwo|deux\r\nthree|\xe2\x80\xa8x"
+    path = write(tmp_path, f"a.{kind}", content.replace(b"|", separator.encode()))
 
     rows, bad, entries = read_with_side_file(tmp_path, path)
 
     assert [row["target"] for row in rows] == ["un", "deux", "\u2028x"]
     assert bad == list(enumerate([*REASONS, *["wrong column count"] * 3], 3))
     assert {entry["file"] for entry in entries} == {str(path)}
-    assert entries[0]["text"] == f"bad{SEPARATORS[kind]}caf\\xe9"
+    assert entries[0]["text"] == f"bad{separator}caf\\xe9"
     assert max(len(entry["text"]) for entry in entries) == 1000
 
 
@@ -143,8 +142,8 @@ def test_later_records_of_jsonl_have_columns_of_their_own(tmp_path):
 
 
 def test_each_bad_line_of_moses_keeps_the_alignment(tmp_path):
-    english = write(tmp_path, "c.en", b"\n".join([b"a", *[b"bad"] * len(SIDES), b"\t", b"z\r\n"]))
-    french = write(tmp_path, "c.fr", b"\n".join([b"\xef\xbb\xbfA", *SIDES, b"good", b"Z"]))
+    english = write(tmp_path, "c.en", b"a\n" + b"bad\n" * len(SIDES) + b"\t\nz\r\n")
+    french = write(tmp_path, "c.fr", b"\n".join([b"\xef\xbb\xbfA", *SIDES, b"good\nZ"]))
 
     rows, bad, entries = read_with_side_file(tmp_path, f"{tmp_path}/c.{{en,fr}}")
 

@@ -6,47 +6,54 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from hf_xlsr.data.prompts import PromptTable
 
-E5 = SimpleNamespace(prompts={"query": "query: ", "document": "", "passage": "passage: "}, default_prompt_name=None)
-LANGUAGES = SimpleNamespace(prompts={"query": "", "document": "", "de": "Text: ", "fr": "texte : "})
-DEFAULT = SimpleNamespace(prompts={"query": "q: ", "document": "d: "}, default_prompt_name="query")
-NONE = SimpleNamespace()
+ENCODERS = {
+    "E5": SimpleNamespace(
+        prompts={"query": "query: ", "document": "", "passage": "passage: "}, default_prompt_name=None
+    ),
+    "LANGUAGES": SimpleNamespace(prompts={"query": "", "document": "", "de": "Text: ", "fr": "texte : "}),
+    "DEFAULT": SimpleNamespace(prompts={"query": "q: ", "document": "d: "}, default_prompt_name="query"),
+    "NONE": SimpleNamespace(),
+}
+# Encoder, prompts of the recipe, role and language of a text, and the prompt before it; nobody says that sources are
+# queries.
+CASES = """\
+E5        |                               |          |          | ""
+E5        |                               | query    |          | "query: "
+E5        |                               | document |          | "passage: "
+E5        |                               | source   |          | ""
+E5        | {"query": "Q "}               | source   |          | "Q "
+E5        | {"target": "T "}              | document |          | "T "
+E5        | "all "                        | document |          | "all "
+LANGUAGES |                               |          | deu      | "Text: "
+LANGUAGES |                               | query    | fr       | "texte : "
+LANGUAGES |                               |          | en       | ""
+LANGUAGES | "all "                        |          | de       | "all "
+LANGUAGES | {"query": ""}                 | query    | de       | ""
+LANGUAGES | {"de": ""}                    |          | de       | ""
+DEFAULT   |                               |          |          | "q: "
+DEFAULT   |                               | document |          | "d: "
+DEFAULT   |                               |          | de       | "q: "
+DEFAULT   | ""                            |          |          | ""
+DEFAULT   | ""                            | document |          | ""
+DEFAULT   | {"default": "x "}             |          |          | "x "
+DEFAULT   | {"default": "x "}             | document |          | "x "
+DEFAULT   | {"default": "x ", "de": "y "} |          | de       | "y "
+DEFAULT   | {"default": "x ", "de": "y "} | query    | de       | "y "
+DEFAULT   | {"de": "y "}                  |          | en       | "q: "
+NONE      |                               | query    | de       | ""
+NONE      | {"de": "y "}                  |          | de       | "y "
+""".splitlines()
 
 
-@pytest.mark.parametrize(
-    ("encoder", "prompts", "role", "language", "expected"),
-    [
-        (E5, None, None, None, ""),
-        (E5, None, "query", None, "query: "),
-        (E5, None, "document", None, "passage: "),
-        (E5, None, "source", None, ""),  # nobody says that sources are queries
-        (E5, {"query": "Q "}, "source", None, "Q "),
-        (E5, {"target": "T "}, "document", None, "T "),
-        (E5, "all ", "document", None, "all "),
-        (LANGUAGES, None, None, "deu", "Text: "),
-        (LANGUAGES, None, "query", "fr", "texte : "),
-        (LANGUAGES, None, None, "en", ""),
-        (LANGUAGES, "all ", None, "de", "all "),
-        (LANGUAGES, {"query": ""}, "query", "de", ""),
-        (LANGUAGES, {"de": ""}, None, "de", ""),
-        (DEFAULT, None, None, None, "q: "),
-        (DEFAULT, None, "document", None, "d: "),
-        (DEFAULT, None, None, "de", "q: "),
-        (DEFAULT, "", None, None, ""),
-        (DEFAULT, "", "document", None, ""),
-        (DEFAULT, {"default": "x "}, None, None, "x "),
-        (DEFAULT, {"default": "x "}, "document", None, "x "),
-        (DEFAULT, {"default": "x ", "de": "y "}, None, "de", "y "),
-        (DEFAULT, {"default": "x ", "de": "y "}, "query", "de", "y "),
-        (DEFAULT, {"de": "y "}, None, "en", "q: "),
-        (NONE, None, "query", "de", ""),
-        (NONE, {"de": "y "}, None, "de", "y "),
-    ],
-)
-def test_prompt_of_a_text(encoder: Any, prompts: Any, role: str | None, language: str | None, expected: str) -> None:
-    table = PromptTable.of(encoder).given(prompts)
+@pytest.mark.parametrize("case", CASES)
+def test_prompt_of_a_text(case: str) -> None:
+    encoder, *cells = [cell.strip() for cell in case.split("|")]
+    prompts, role, language, expected = map(yaml.safe_load, cells)
+    table = PromptTable.of(ENCODERS[encoder]).given(prompts)
     assert table.text(role=role, language=language) == expected
 
 
