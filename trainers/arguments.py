@@ -23,13 +23,14 @@ _RESUME = "a resumed training would see other data; remove it"
 _SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
 # Training arguments that would be ignored, or corrupt a training or its checkpoints -> the fix. Recipes refuse them too.
 REFUSED: dict[str, str] = {
-    "save_only_model": "training could not resume from such checkpoints; remove it",
     "ignore_data_skip": _RESUME,
     "dataloader_in_order": _RESUME,
     "remove_unused_columns": "the collators need all columns; remove it",
     "parallelism_config": "each process trains on its share of a batch, with whole sentences; remove it",
     **dict.fromkeys(("train_sampling_strategy", "length_column_name", "dataloader_drop_last"), _SAMPLER),
 }
+# The largest with which every training of 50 steps or more logs its loss 50 times.
+LOGGED_SHARE = 0.01
 
 
 @dataclass
@@ -60,6 +61,9 @@ class XlsrTrainingArguments(TrainingArguments):
             sentences; the forward pass is computed twice (gradient cache). Losses do not change.
         num_proc: Processes that tokenise stored datasets.
         shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
+        logging_steps: Steps of which the mean loss is logged, or below 1 their share of all steps: by default 50 to 100
+            times. Without `eval_steps`, an `eval_strategy` of `steps` evaluates every `logging_steps` if you set them,
+            else every 500.
 
     Attributes:
         smooths_labels: Whether the loss supports `label_smoothing_factor`.
@@ -87,6 +91,7 @@ class XlsrTrainingArguments(TrainingArguments):
     cache_batch_size: int | None = None
     num_proc: int | None = None
     shuffle_buffer_size: int = 10_000
+    logging_steps: float = LOGGED_SHARE
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "every parameter of our models gets a gradient in every step"}
@@ -121,6 +126,8 @@ class XlsrTrainingArguments(TrainingArguments):
             dtype = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16 = dtype == "bfloat16"
             self.fp16 = dtype == "float16"
+        if self.logging_steps == LOGGED_SHARE and not self.eval_steps:
+            self.eval_steps = TrainingArguments.logging_steps  # else it would be that of the loss
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             self.greater_is_better = self._direction(self.metric_for_best_model)
         if self.guard_action == "stop":

@@ -19,14 +19,16 @@ from transformers.trainer_utils import PredictionOutput, SaveStrategy
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
+from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.model_card import MethodFacts
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
-from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
-from hf_xlsr.trainers.data_flow import DataFlow
+from hf_xlsr.trainers.card import step_of_weights
+from hf_xlsr.trainers.checkpoints import DiskSizeCallback, check_resumable, last_whole_checkpoint
+from hf_xlsr.trainers.data_flow import DataFlow, check_stored
 from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
@@ -35,16 +37,16 @@ from hf_xlsr.trainers.live_encoder import (
     evaluating,
     evaluation_loss,
     pair_embeddings,
+    run_evaluations,
     translation_accuracy,
 )
+from hf_xlsr.trainers.logged_losses import LoggedLosses
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
 from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[Any], Mapping[str, float]]
-# Training arguments that count or draw the rows of all training data.
-NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class GivenData:
     guards: dict[str, Any]
 
 
-class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
+class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.conversion.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts
@@ -98,6 +100,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         optimizer_cls_and_kwargs: As for `Trainer`.
     """
 
+    method = MethodFacts()
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
     # Whether reentrant gradient checkpointing gives wrong gradients: inputs of the encoder are made outside of it.
@@ -141,6 +144,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
 
         self.args = args
         rows = self.read_rows(train_dataset)
+        self.given_rows = rows
         self._given = GivenData(rows, processing_class, eval_dataset, data_collator, dict(guards or {}))
         self.guard_watch = GuardWatch(Path(args.output_dir), args.guard_limit)
         if model_init is not None:
@@ -171,8 +175,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         )
         self.model_init = model_init
 
-        self._part_sums: dict[str, torch.Tensor] = {}
-        self._part_count = 0
+        self.measured = {}
+        self.part_sums = {}
 
         self._graceful_stop = GracefulStopCallback()
         self._own_callbacks: list[TrainerCallback] = []
@@ -291,7 +295,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
 
     def make_callbacks(self) -> list[TrainerCallback]:
         """The trainer's own callbacks, which run after those that its caller gives."""
-        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop]
+        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop, DiskSizeCallback(self)]
         patience = self.args.early_stopping_patience
         if patience:
             callbacks.insert(0, EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
@@ -345,6 +349,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
+        check_resumable(resume_from_checkpoint)
+        self.measured = {}
         if self.guards:
             self.measure_before(resumes=bool(resume_from_checkpoint))
 
@@ -382,10 +388,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
             model.set_attn_implementation(fastest)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        # An earlier training may have stopped between two logs.
-        self._part_sums = {}
-        self._part_count = 0
-        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        prepared = super()._prepare_for_training(*args, **kwargs)
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
         return prepared
@@ -425,30 +428,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
 
         outputs = model(**inputs)
         if model.training:
-            self._add_parts(outputs)
+            self.add_losses(outputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
-
-    def _add_parts(self, outputs: Any) -> None:
-        """Adds the loss parts and statistics of a batch to those of the next log."""
-        values = {f"loss/{name}": loss for name, loss in outputs.losses.items()}
-        values |= outputs.get("statistics") or {}
-        for name, value in values.items():
-            value = value.detach().float()
-            if self.args.logging_nan_inf_filter:  # as Trainer does with the loss itself
-                value = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
-            self._part_sums[name] = self._part_sums.get(name, 0) + value
-        self._part_count += 1
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the loss parts to each training log."""
-        if "loss" in logs and self._part_count:
-            names = list(self._part_sums)
-            means = torch.stack([self._part_sums[name] for name in names]) / self._part_count
-            means = self.accelerator.gather(means.unsqueeze(0)).mean(0)
-            logs.update(zip(names, means.tolist(), strict=True))
-            self._part_sums = {}
-            self._part_count = 0
-        super().log(logs, start_time)
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
@@ -462,6 +443,10 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
     def save_tokenizers(self, folder: Path) -> None:
         """Writes the tokenizers to the folder of a saved model, where `read_encoder` finds them."""
         self.processing_class.save_pretrained(str(folder))
+
+    def extra_state(self) -> dict[str, torch.Tensor]:
+        """What is saved in addition to adapters."""
+        return {}
 
     def tokenizer_of(self, language: str) -> tuple[Any, dict[str, Any]]:
         """The tokenizer of a language's sentences, and the options with which the model encodes them."""
@@ -488,6 +473,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
         """
         sets = self.eval_sets if eval_dataset is None else self._chosen_sets(eval_dataset)
         metrics: dict[str, float] = {}
+        results = Results()
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             metrics |= self.evaluate_data(data, prefix, ignore_keys)
@@ -499,9 +485,11 @@ class XlsrTrainer(GuardedTrainer, DataFlow, SlimPushes):
                 evaluating(self.accelerator.unwrap_model(self.model), None),
                 encoding_under_autocast(encoder, encoder_dtype),
             ):
-                for evaluation in self.evaluations:
-                    for name, value in evaluation(encoder).items():
-                        metrics[f"{metric_key_prefix}_{name}"] = value
+                measured, results = run_evaluations(self.evaluations, encoder)
+            metrics |= {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+
+        if sets is self.eval_sets:
+            self.measured[step_of_weights(self)] = dict(metrics), results
 
         if sets is self.eval_sets and self.guards:
             for key, value in self.evaluate_guards().items():
@@ -583,11 +571,3 @@ class PairTrainer(XlsrTrainer):
         text = TextSettings(model, self.tokenizers, self.args, room=self.room(model, rows))
         model.prompt_length = text.prompt_lengths[""]
         return self.text_converter(text)
-
-
-def check_stored(args: Any, rows: Mapping[str, Any]) -> None:
-    """Raises an error for streams where a training argument needs stored rows."""
-    for name, value in NEEDS_STORED.items():
-        is_set = getattr(args, name, None) == value
-        if is_set and any(has_stream(data) for data in rows.values()):
-            raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

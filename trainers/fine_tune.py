@@ -25,6 +25,8 @@ from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.encoders.stock import check_token_ids, usable_length, vocab_size_of
 from hf_xlsr.evaluation.outcomes import Outcomes, pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.trainers.adapters import base_model
@@ -147,6 +149,15 @@ class FineTuneTrainer(XlsrTrainer):
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
     """
 
+    method = MethodFacts(
+        citations.HICTL_PAPER,
+        citations.HICTL,
+        template="card_task.md.jinja",
+        tags=("text-classification", "cross-lingual"),
+        task="text-classification",
+        library="transformers",
+        settings=("classifier_dropout",),
+    )
     contrast = False
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:

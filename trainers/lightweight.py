@@ -17,6 +17,8 @@ from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.evaluation.before_after import measure_rows
 from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import Evaluation, PairTrainer
@@ -46,6 +48,7 @@ class LightweightTrainer(PairTrainer):
         processing_class: The tokenizer; by default that of the model's place.
     """
 
+    method = MethodFacts(citations.LIGHTWEIGHT_PAPER, citations.LIGHTWEIGHT)
     token_labels = "mlm_labels"
     model_class: Any = LightweightDualTransformer
 
@@ -107,6 +110,7 @@ class DistillationTrainer(LightweightTrainer):
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
     """
 
+    method = MethodFacts(citations.DISTILLATION_PAPER, citations.DISTILLATION)
     model_class = DistillationModel
 
     def __init__(

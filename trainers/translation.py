@@ -17,6 +17,8 @@ from hf_xlsr.encoders.stock import check_token_ids, usable_length
 from hf_xlsr.evaluation.bleu import sentence_chrf
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -106,6 +108,15 @@ class TranslationTrainer(XlsrTrainer):
         guards: Translation pairs by name, or paths: mean chrF of the sentences, translated with one beam.
     """
 
+    method = MethodFacts(
+        citations.HICTL_PAPER,
+        citations.HICTL,
+        template="card_task.md.jinja",
+        tags=("translation", "cross-lingual"),
+        task="translation",
+        library="transformers",
+        settings=("decoder_layers", "word_similarity", "logits_chunk_size"),
+    )
     contrast = False
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:

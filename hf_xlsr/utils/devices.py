@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,6 +56,24 @@ def autocast_dtype_of(arguments: Any) -> torch.dtype | None:
     if arguments.bf16:
         return torch.bfloat16
     return torch.float16 if arguments.fp16 else None
+
+
+def precision_of(arguments: Any) -> str:
+    """The name of the precision in which training arguments compute."""
+    dtype = autocast_dtype_of(arguments) or torch.float32
+    return str(dtype).removeprefix("torch.")
+
+
+def hardware_name(device: torch.device) -> str:
+    """The name of a GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        model = re.search(r"^model name\s*: *(\S.*)$", information.read_text("utf-8"), re.MULTILINE)
+        if model:
+            return model[1].strip()
+    return platform.processor() or platform.machine()
 
 
 @contextmanager

@@ -31,7 +31,9 @@ def test_train_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
     write_files(tmp_path, encoders=dict(zip(names, ("source", "target", "source"), strict=True)))
     for name in ("pairs", "dev"):
         Dataset.from_csv(f"{name}.tsv", sep="\t").to_parquet(f"{name}.parquet")
-    dual, stream, guards, search, cmlm = (run(code, {"__name__": "page"}, capsys) for code in code_of("train.md"))
+    dual, stream, guards, search, cmlm, few = (run(code, {"__name__": "page"}, capsys) for code in code_of("train.md"))
+    assert guards.startswith("└")
+    assert few == "['animal', 'place']"
     assert dual == cmlm == "(1, 16)" and 0 <= float(stream) <= 1
     accuracy, rate = map(float, search.split())
     assert 0 <= accuracy <= 1 and 1e-6 <= rate <= 1e-3

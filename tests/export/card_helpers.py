@@ -7,7 +7,7 @@ from typing import Any
 from hf_xlsr.encoders.heads import new_head
 
 SETTINGS: dict[str, Any] = {
-    "data": {"pairs": 27609, "vocab_size": 15389, "cleaning": {}},
+    "data": {"pairs": 27609, "vocab_size": 15389, "cleaning": {}, "labels": {}, "languages": []},
     "parameters": 5_100_000,
     "steps": 645,
     "dimension": 256,

@@ -11,9 +11,10 @@ from card_helpers import SETTINGS
 from huggingface_hub import ModelCard
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
-from hf_xlsr.evaluation.results import measured
-from hf_xlsr.export.card import recipe_block
-from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of, render_card
+from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.export.card import settings_block
+from hf_xlsr.export.model_card import CardFacts, card_header
+from hf_xlsr.runs.card import card_facts, licence_of, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
 from hf_xlsr.runs.sections import Recipe
@@ -112,19 +113,26 @@ def recipe_of(name: str = "quickstart", **more: Any) -> Recipe:
     return run_of(name, **more).recipe
 
 
+def facts_of(run: Method) -> CardFacts:
+    return card_facts(run, Results(), SETTINGS)
+
+
 def test_base_models_of_a_recipe() -> None:
-    data = card_metadata(run_of("moco_bert_en_zh"), {})
+    data = card_header(facts_of(run_of("moco_bert_en_zh")))
     assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
     assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
-    assert base_models(recipe_of("cmlm_f_mbert")) == ["google-bert/bert-base-multilingual-cased"]
+
+    mbert = facts_of(run_of("cmlm_f_mbert"))
+    assert mbert.base_models == ["google-bert/bert-base-multilingual-cased"]
 
 
 def test_datasets_of_a_recipe() -> None:
-    assert datasets_of(recipe_of("hictl_glue_mrpc")) == ["nyu-mll/glue"]
+    glue = run_of("hictl_glue_mrpc")
+    assert card_header(facts_of(glue)).datasets == ["nyu-mll/glue"]
 
-    corpora = recipe_of()
-    corpora.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
-    assert datasets_of(corpora) == ["Helsinki-NLP/europarl"]
+    corpora = run_of()
+    corpora.recipe.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
+    assert card_header(facts_of(corpora)).datasets == ["Helsinki-NLP/europarl"]
 
 
 def test_licence_of_a_recipe() -> None:
@@ -157,25 +165,25 @@ def encoders(tmp_path: Path) -> Path:
     ],
 )
 def test_licence_and_base_models_of_encoders(encoders: Path, names: str, licence: str, models: list[str]) -> None:
-    recipe = recipe_of("moco_en_fr_open")
-    recipe.model["encoders"] = {name: str(encoders / name) for name in names}
-    assert licence_of(recipe) == licence
-    assert base_models(recipe) == models
+    run = run_of("moco_en_fr_open")
+    run.recipe.model["encoders"] = {name: str(encoders / name) for name in names}
+    assert licence_of(run.recipe) == licence
+    assert facts_of(run).base_models == models
 
 
 def test_licence_and_base_models_of_an_earlier_run(encoders: Path) -> None:
     assert licence_of(recipe_of(start_from=str(encoders / "a" / "training" / "final"))) == "mit"
-    assert base_models(recipe_of(start_from="outputs/none")) == []  # a folder, whatever it looks like
+    assert facts_of(run_of(start_from="outputs/none")).base_models == []  # a folder, whatever it looks like
 
 
-def test_recipe_block_shows_what_is_set() -> None:
+def test_block_of_settings_shows_what_is_set() -> None:
     recipe = {"method": "cmlm", "seed": 0, "loss": None, "model": {}, "data": {"train": "a.tsv", "limit": None}}
-    block = recipe_block(recipe).removeprefix("```yaml\n").removesuffix("\n```")
+    block = settings_block(recipe).removeprefix("```yaml\n").removesuffix("\n```")
     assert yaml.safe_load(block) == {"method": "cmlm", "seed": 0, "data": {"train": "a.tsv", "limit": None}}
 
 
 def test_recipe_overrides_metadata() -> None:
     card = {"license": "other", "license_name": "mine", "license_link": "https://x.org", "datasets": "a/b"}
-    data = card_metadata(run_of(card=card), {})
+    data = card_header(facts_of(run_of(card=card)))
     assert (data.license, data.license_name, data.license_link) == ("other", "mine", "https://x.org")
     assert data.datasets == ["a/b"]

@@ -25,7 +25,7 @@ def bitext(count: int, seed: int) -> BuccData:
     return BuccData(ids, pairs["en"], ids, pairs["fr"], gold)
 
 
-@pytest.mark.parametrize("name", ["", "dev"])
+@pytest.mark.parametrize("name", ["", "dev", "our/dev"])
 @pytest.mark.parametrize("routed", [False, True], ids=["shared", "router"])
 def test_values_are_those_of_the_protocols(routed: bool, name: str, tmp_path: Path) -> None:
     model = routed_model(tmp_path) if routed else shared_model(tmp_path)

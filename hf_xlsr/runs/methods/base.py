@@ -125,8 +125,6 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
-    citation: ClassVar[str]
     recipe_class: ClassVar[type[Recipe]]
     model_section: ClassVar[type[Section]]
     config_class: ClassVar[type]
@@ -134,11 +132,6 @@ class Method(ABC):
     trainer_class: ClassVar[type[XlsrTrainer]]
     # Whether both sides of a pair may be in one language.
     one_language: ClassVar[bool] = False
-    # For the model card.
-    card_template: ClassVar[str] = "card_task.md.jinja"
-    card_tags: ClassVar[tuple[str, ...]] = ()
-    pipeline_tag: ClassVar[str] = "sentence-similarity"
-    library_name: ClassVar[str] = "transformers"
 
     recipe: Recipe
 

@@ -24,14 +24,12 @@ from hf_xlsr.evaluation.before_after import Change, changes_table
 from hf_xlsr.evaluation.bleu import bleu_rows, check_bleu_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished, Method, TrainingData
-from hf_xlsr.runs.methods.hictl import HICTL_PAPER
 from hf_xlsr.runs.methods.sentence_encoder import hash_of_pairs
 from hf_xlsr.runs.sections import DataSection, EvaluationSection, NamedSources, Recipe, Sources, section_of
 from hf_xlsr.trainers.adapters import merged
@@ -51,8 +49,6 @@ START = (
 class FineTuningMethod(Method):
     """A method whose `model.start` names an encoder, a HICTL model or a run."""
 
-    paper = HICTL_PAPER
-    citation = citations.HICTL
     config_class = HictlConfig
 
     @classmethod
@@ -143,11 +139,9 @@ class ClassificationMethod(FineTuningMethod):
 
     name = "classification"
     recipe_class = ClassificationRecipe
-    model_section = section_of(HictlConfig, only=("classifier_dropout",), start=START, dropout=DROPOUT)
+    model_section = section_of(HictlConfig, only=FineTuneTrainer.method.settings, start=START, dropout=DROPOUT)
     arguments_class = FineTuneTrainingArguments
     trainer_class = FineTuneTrainer
-    card_tags = ("text-classification", "cross-lingual")
-    pipeline_tag = "text-classification"
 
     recipe: ClassificationRecipe
 
@@ -234,7 +228,6 @@ class ClassificationMethod(FineTuningMethod):
 
 
 RANDOM = (bool, Field(False, description="new weights in the shape of `start`: the Transformer of table 4"))
-MODEL_KEYS = ("decoder_layers", "word_similarity", "logits_chunk_size")
 
 
 class TranslationData(DataSection):
@@ -282,11 +275,11 @@ class TranslationMethod(FineTuningMethod):
 
     name = "translation"
     recipe_class = TranslationRecipe
-    model_section = section_of(HictlConfig, only=MODEL_KEYS, start=START, dropout=DROPOUT, random_weights=RANDOM)
+    model_section = section_of(
+        HictlConfig, only=TranslationTrainer.method.settings, start=START, dropout=DROPOUT, random_weights=RANDOM
+    )
     arguments_class = TranslationTrainingArguments
     trainer_class = TranslationTrainer
-    card_tags = ("translation", "cross-lingual")
-    pipeline_tag = "translation"
 
     recipe: TranslationRecipe
 

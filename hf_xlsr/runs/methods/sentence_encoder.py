@@ -89,10 +89,6 @@ class SentenceEncoderRecipe(Recipe):
 class SentenceEncoderMethod(Method):
     """A method that makes a sentence encoder: evaluated by retrieval, exported for sentence-transformers."""
 
-    card_template = "card.md.jinja"
-    card_tags = ("sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining")
-    library_name = "sentence-transformers"
-
     recipe: SentenceEncoderRecipe
 
     @property
