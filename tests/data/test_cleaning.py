@@ -6,6 +6,7 @@ from itertools import compress, islice, pairwise
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,6 @@ from hf_xlsr.data.cleaning import (
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
 PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)
-EN_FR = {"source_lang": "en", "target_lang": "fr"}
 
 
 def pair(source: str | None, target: str | None, **more: Any) -> dict[str, Any]:
@@ -104,32 +104,41 @@ def test_near_duplicates_ignore_numbers_and_accents() -> None:
     assert [row["text"] for row in result] == ["Page 3 of 10.", "Page of", "Résumé", "पेज २"]
 
 
-EN_RU = {"source_lang": "en", "target_lang": "ru"}
-OF_EN_RU = {"languages": ["en", "ru"]}
-OF_EN_FR = {"languages": ["en", "fr"]}
-SHARE = pair("abcdefgh жж 12345", "x")  # 2 foreign letters of 10
-ALPHABET = {"method": "alphabet"}
+# Options, languages of the row, source, target, and whether the row is kept. In the rows with a share, two letters of
+# ten are foreign; languages of a row come before those of the options; é is of one of its two languages.
+LANGUAGE_CASES = """\
+{}                                     | en ru    | Hello, world!     | Привет, мир! | yes
+{}                                     | en ru    | Привет            | Привет       | no
+{}                                     | en hi-IN | 5 µm              | कार्यक्रम    | yes
+{languages: [en, fr], min_share: 0.8}  |          | abcdefgh жж 12345 | x            | yes
+{languages: [en, fr], min_share: 0.81} |          | abcdefgh жж 12345 | x            | no
+{languages: [en, ru]}                  |          | Да                | Hi           | no
+{languages: [en, ru]}                  | el de    | Γεια              | Hi           | yes
+{method: alphabet}                     | en fr    | The café          | L'ÉTÉ        | yes
+{method: alphabet}                     | en fr    | The señor         | Le monsieur  | no
+{method: alphabet}                     | en ru    | Yes               | Да           | yes
+""".splitlines()
+
+
+@pytest.mark.parametrize("case", LANGUAGE_CASES)
+def test_language_filter(case: str) -> None:
+    options, languages, source, target, is_kept = [cell.strip() for cell in case.split("|")]
+    row = pair(source, target)
+    if languages:
+        row["source_lang"], row["target_lang"] = languages.split()
+    result = clean(LanguageFilter(**yaml.safe_load(options)), [row])
+    assert bool(result) == (is_kept == "yes")
 
 
 @pytest.mark.parametrize(
-    ("options", "row", "keeps"),
+    ("options", "row"),
     [
-        ({}, pair("Hello, world!", "Привет, мир!", **EN_RU), True),
-        ({}, pair("Привет", "Привет", **EN_RU), False),
-        ({}, pair("5 µm", "कार्यक्रम", source_lang="en", target_lang="hi-IN"), True),
-        ({}, {"text": "漢字とカナ", "lang": "zh_TW"}, False),
-        ({**OF_EN_FR, "min_share": 0.8}, SHARE, True),
-        ({**OF_EN_FR, "min_share": 0.81}, SHARE, False),
-        (OF_EN_RU, pair("Да", "Hi"), False),
-        (OF_EN_RU, {"text": "Γεια"}, False),
-        (OF_EN_RU, pair("Γεια", "Hi", source_lang="el", target_lang="de"), True),  # the row's own come first
-        (ALPHABET, pair("The café", "L'ÉTÉ", **EN_FR), True),  # é is of one of the two languages
-        (ALPHABET, pair("The señor", "Le monsieur", **EN_FR), False),
-        (ALPHABET, pair("Yes", "Да", **EN_RU), True),
+        ({}, {"text": "漢字とカナ", "lang": "zh_TW"}),
+        ({"languages": ["en", "ru"]}, {"text": "Γεια"}),
     ],
 )
-def test_language_filter(options: dict[str, Any], row: dict[str, Any], keeps: bool) -> None:
-    assert bool(clean(LanguageFilter(**options), [row])) == keeps
+def test_text_in_a_foreign_script(options: dict[str, Any], row: dict[str, Any]) -> None:
+    assert not clean(LanguageFilter(**options), [row])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
@@ -173,7 +182,9 @@ def test_sample_is_nested_and_stable() -> None:
     assert [row for row in quarter if row in eighth] == eighth
 
     assert clean(Sample(fraction=0.25), reversed(rows)) == quarter[::-1]
-    assert clean(Sample(fraction=0.25), rows[4_000:]) == [row for row in quarter if row in rows[4_000:]]
+
+    later_rows = rows[4_000:]
+    assert clean(Sample(fraction=0.25), later_rows) == [row for row in quarter if row in later_rows]
 
 
 def one_by_one(

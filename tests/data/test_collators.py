@@ -98,10 +98,10 @@ def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 8))
 def test_truncated_row_keeps_its_last_id_and_fits(ids: list[int], limit: int, multiple: int) -> None:
-    short = list(truncate_row(ids, limit))
-    assert len(short) == min(len(ids), limit)
-    assert short[-1] == ids[-1]
-    assert short[:-1] == ids[: len(short) - 1]
+    length = min(len(ids), limit)
+    *start, last = truncate_row(ids, limit)
+    assert last == ids[-1]
+    assert start == ids[: length - 1]
 
     padded, _ = pad_rows([ids], 0, multiple, limit)
     width = padded.shape[1]
@@ -268,7 +268,11 @@ def test_half_of_consecutive_sentences_are_swapped(tokenizer: Any) -> None:
 @settings(max_examples=50, deadline=None)
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=8), share=st.sampled_from([40 / 256, 80 / 256, 0.9]))
 def test_exact_share_of_each_sentence_is_masked(tokenizer: Any, lengths: list[int], share: float) -> None:
-    rows = [consecutive([7] * length, [7] * length, index) for index, length in enumerate(lengths)]
+    rows = []
+    for index, length in enumerate(lengths):
+        sevens = [7] * length
+        rows.append(consecutive(sevens, sevens, index))
+
     labels = CmlmCollator(tokenizer, mlm_probability=share)(rows)["labels"]
 
     expected = [max(1, round(share * length)) for length in lengths]
@@ -321,6 +325,7 @@ def test_joined_sides_lose_tokens_of_the_longer_side(left: int, right: int, limi
     source = [0, *range(10, 10 + left), 2]
     target = [0, *range(50, 50 + right), 2]
     joined = join_sides(source, target, limit)
+
     while left + right + 3 > limit:  # the first side has one special token more
         if left + 2 >= right + 1:
             left -= 1

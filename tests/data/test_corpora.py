@@ -30,14 +30,22 @@ def pair(source: str, target: str, source_lang: str, target_lang: str) -> dict[s
     return {"source": source, "target": target, "source_lang": source_lang, "target_lang": target_lang}
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "second", "config"), [("europarl", "fr", "de", "de-fr"), ("iitb", "hi", "en", None)]
-)
-def test_nested_pairs_in_either_order(hub: Any, name: str, first: str, second: str, config: str | None) -> None:
-    hub.rows = [{"translation": {first: "one", second: "two"}}]
-    assert list(load_corpus(name, languages=[first, second])) == [pair("one", "two", first, second)]
-    assert list(load_corpus(name, languages=[second, first])) == [pair("two", "one", second, first)]
-    assert hub.calls == [(CORPORA[name].hub_id, config, "train", {"streaming": True})] * 2
+@pytest.mark.parametrize("languages", [["fr", "de"], ["de", "fr"]])
+def test_nested_pairs_in_either_order(hub: Any, languages: list[str]) -> None:
+    texts = {"fr": "un", "de": "zwei"}
+    hub.rows = [{"translation": texts}]
+    source, target = languages
+
+    rows = list(load_corpus("europarl", languages=languages))
+
+    assert rows == [pair(texts[source], texts[target], source, target)]
+    assert hub.calls == [(CORPORA["europarl"].hub_id, "de-fr", "train", {"streaming": True})]
+
+
+def test_corpus_of_one_language_pair_has_no_configuration(hub: Any) -> None:
+    hub.rows = [{"translation": {"hi": "ek", "en": "one"}}]
+    assert list(load_corpus("iitb", languages=["hi", "en"])) == [pair("ek", "one", "hi", "en")]
+    assert hub.calls == [(CORPORA["iitb"].hub_id, None, "train", {"streaming": True})]
 
 
 def test_text_in_several_languages(hub: Any) -> None:

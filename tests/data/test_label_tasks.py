@@ -121,11 +121,11 @@ def test_longer_text_is_truncated_first(first: int, second: int, max_length: int
     columns, truncated = encode_texts([["a " * first], ["b " * second]], tokenizer, max_length)
     counts = Counter(tokenizer.convert_ids_to_tokens(columns["input_ids"][0]))
 
-    expected = [first, second]  # a naive twin: remove a token of the longer one until they fit; of equals, of either
-    while sum(expected) + 3 > max_length:
-        expected[expected.index(max(expected))] -= 1
+    shorter, longer = sorted([first, second])  # a naive twin: remove a token of the longer one until they fit
+    while shorter + longer + 3 > max_length:
+        shorter, longer = sorted([shorter, longer - 1])
     assert truncated == (first + second + 3 > max_length)
-    assert sorted([counts["a"], counts["b"]]) == sorted(expected)
+    assert sorted([counts["a"], counts["b"]]) == [shorter, longer]
     assert (counts["a"] - counts["b"]) * (first - second) >= 0
     assert counts["[CLS]"] == 1
     assert counts["[SEP]"] == 2
