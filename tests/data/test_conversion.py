@@ -147,7 +147,11 @@ def test_skipped_rows_are_counted(
 
 
 def test_labelled_rows() -> None:
-    rows = [{"text": "red", "label": 1}, {"text": "blue", "label": -1}, {"text": "green", "label": 0}]
+    rows = [
+        {"text": "red", "label": 1},
+        {"text": "blue", "label": -1},
+        {"text": "green", "label": 0},
+    ]
     data = CONVERT.labelled({"en": rows, "de": Dataset.from_list(rows).to_iterable_dataset()})
     assert data.rows["label"][:] == [1, 0, 1, 0]
     assert data.rows["lang"][:] == ["en", "en", "de", "de"]
@@ -252,8 +256,11 @@ def test_texts_are_equal_without_their_prompts() -> None:
 
 
 def neighbours(data: Any) -> list[tuple[str, str]]:
-    rows = [data[0, index] for index in range(len(data))]
-    return [(text(row["first_ids"]), text(row["second_ids"])) for row in rows]
+    pairs = []
+    for index in range(len(data)):
+        row = data[0, index]
+        pairs.append((text(row["first_ids"]), text(row["second_ids"])))
+    return pairs
 
 
 SENTENCES = [("1", "red"), ("1", "blue"), ("1", ""), ("1", "green"), ("2", "red"), ("2", "green"), (None, "red")]

@@ -26,7 +26,9 @@ def nested(request, tmp_path):
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(records), path)
     else:
-        path.write_text("".join(json.dumps({**record, "blob": ""}) + "\n" for record in records))
+        for record in records:
+            record["blob"] = ""
+        path.write_text("\n".join(map(json.dumps, records)), "utf-8")
     return path
 
 

@@ -36,7 +36,11 @@ DOCUMENTS = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size
 
 
 def neighbours(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(row["text"], after["text"]) for row, after in pairwise(rows) if row["continues"]]
+    pairs = []
+    for row, after in pairwise(rows):
+        if row["continues"]:
+            pairs.append((row["text"], after["text"]))
+    return pairs
 
 
 def sentences_of(rows: Iterable[dict[str, Any]]) -> Dataset:

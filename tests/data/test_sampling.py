@@ -131,7 +131,8 @@ def test_lazy_batches_equal_naive_ones(
 def test_every_batch_holds_every_stratum_in_its_share() -> None:
     rng = np.random.default_rng(0)
     strata = np.repeat(np.arange(6), [2000, 1500, 1000, 300, 150, 50])
-    lengths = rng.poisson(np.array([20, 10, 40, 8, 60, 15])[strata]) + 1
+    mean_lengths = np.array([20, 10, 40, 8, 60, 15])[strata]
+    lengths = rng.poisson(mean_lengths) + 1
     batches = np.array(epoch_of(LengthBucketBatchSampler(lengths, 100, strata=strata), 0))
 
     expected = np.bincount(strata) / 50
@@ -211,7 +212,8 @@ def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int
         start = epoch * len(sampler)
         assert [keys_of(batch, MAIN) for batch in batches] == keys_of_epoch(alone.main, epoch)
         assert [keys_of(batch, "nli") for batch in batches] == in_a_row[start : start + len(sampler)]
-        assert [len(keys_of(batch, "single")) for batch in batches] == [4] * len(sampler)
+        for batch in batches:
+            assert len(keys_of(batch, "single")) == 4
 
 
 class Words:
