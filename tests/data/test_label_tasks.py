@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f
 NLI = LabelledTask(labels=("entailment", "neutral", "contradiction"))
 SINGLE = LabelledTask(texts="single", labels=("negative", "positive"))
 STS = LabelledTask(scores=(0, 5))
-WIDE = ("premise_en", "premise_de", "hypothesis_en", "hypothesis_de", "label")
+WIDE = "premise_en premise_de hypothesis_en hypothesis_de label"
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +40,14 @@ def tokenizers() -> dict[str, Any]:
     return {"en": word_tokenizer(WORDS), "de": word_tokenizer(WORDS[::-1])}
 
 
-def write(path: Path, *rows: tuple[Any, ...], names: Iterable[str] = ("first", "second", "label")) -> str:
-    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), path)
+def write(path: Path, *rows: tuple[Any, ...], names: str = "first second label") -> str:
+    columns = zip(*rows, strict=True)
+    pq.write_table(pa.table(dict(zip(names.split(), map(list, columns), strict=True))), path)
     return str(path)
 
 
-def prepare(sources: Any, tokenizer: Any, task: LabelledTask = NLI, **options: Any) -> PreparedRows:
-    clean = clean_labelled(parse_sources(sources), task, languages=["en", "de"], **options)
+def prepare(sources: Any, tokenizer: Any, **options: Any) -> PreparedRows:
+    clean = clean_labelled(parse_sources(sources), NLI, languages=["en", "de"], **options)
     return DataConverter(tokenizer, max_length=16).labelled(clean.rows)
 
 
@@ -56,32 +56,49 @@ def inference(sources: Any, tokenizers: Any) -> tuple[CleanRows, PreparedRows]:
     return clean, DataConverter(tokenizers, max_length=16).inference(clean.rows)
 
 
-def decoded(data: PreparedRows, tokenizers: Any) -> list[tuple[str, str, int, str]]:
+def decoded(data: PreparedRows, tokenizers: dict[str, Any]) -> list[tuple[str, str, int, str]]:
     """Premise, hypothesis, label and language of inference rows."""
     result = []
-    for row in data.__getitems__([(0, index) for index in range(len(data))]):
-        one = tokenizers[row["lang"]] if isinstance(tokenizers, dict) else tokenizers
-        sides = (one.decode(row[f"{side}_ids"], skip_special_tokens=True) for side in ("premise", "hypothesis"))
-        result.append((*sides, row["label"], row["lang"]))
+    for index in range(len(data)):
+        row = data[0, index]
+        tokenizer = tokenizers[row["lang"]]
+        premise = tokenizer.decode(row["premise_ids"], skip_special_tokens=True)
+        hypothesis = tokenizer.decode(row["hypothesis_ids"], skip_special_tokens=True)
+        result.append((premise, hypothesis, row["label"], row["lang"]))
     return result
 
 
-def test_classes_by_name_and_number() -> None:
+@pytest.mark.parametrize(("value", "label"), [("1", 0), (2, 1), ("none", 2), (None, 2), ("", None)])
+def test_class_that_is_called_none(value: Any, label: int | None) -> None:
     stars = LabelledTask(texts="single", labels=("1", "2", "none"))
-    assert [stars.value(value) for value in ("1", 2, "none", None, "")] == [0, 1, 2, 2, None]
-    named = {" Neutral ": 1, "contradictory": 2, "1": 1, 2.0: 2, -1: None, "-": None}
-    assert {label: NLI.value(label) for label in named} == named
-    for label in (3, -2, "maybe", 0.5, True):
-        with pytest.raises(ValueError):
-            NLI.value(label)
+    assert stars.value(value) == label
 
 
-def test_scores() -> None:
-    assert [STS.value(score) for score in ("2.5", 5, 0.0, "", None, float("nan"))] == [2.5, 5.0, 0.0, None, None, None]
+@pytest.mark.parametrize(
+    ("value", "label"), [(" Neutral ", 1), ("contradictory", 2), ("1", 1), (2.0, 2), (-1, None), ("-", None)]
+)
+def test_classes_by_name_and_number(value: Any, label: int | None) -> None:
+    assert NLI.value(value) == label
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [("2.5", 2.5), (5, 5.0), (0.0, 0.0), ("", None), (None, None), (float("nan"), None)]
+)
+def test_scores(value: Any, score: float | None) -> None:
+    assert STS.value(value) == score
     assert LabelledTask(scores=(-1, 1)).value(-1) == -1.0
-    for wrong in (5.1, -1, "high", "inf"):
-        with pytest.raises(ValueError):
-            STS.value(wrong)
+
+
+@pytest.mark.parametrize("value", [3, -2, "maybe", 0.5, True])
+def test_invalid_classes(value: Any) -> None:
+    with pytest.raises(ValueError):
+        NLI.value(value)
+
+
+@pytest.mark.parametrize("value", [5.1, -1, "high", "inf"])
+def test_invalid_scores(value: Any) -> None:
+    with pytest.raises(ValueError):
+        STS.value(value)
 
 
 # Prepared rows.
@@ -89,11 +106,13 @@ def test_scores() -> None:
 
 def test_pair_is_one_sequence(tmp_path: Path, tokenizer: Any) -> None:
     file = write(tmp_path / "a.parquet", ("dogs run", "cats", "contradiction"))
-    data = prepare(file, framed_tokenizer(WORDS, types=True))
     expected = {"input_ids": [2, 4, 7, 3, 5, 3], "label": 2, "lang": "en", "index": 0, "epoch": 5}
-    assert data[5, 0] == {**expected, "token_type_ids": [0, 0, 0, 0, 1, 1]}
-    assert data.lengths.tolist() == [6] and data.groups.tolist() == [0]
     assert prepare(file, tokenizer)[5, 0] == expected
+
+    data = prepare(file, framed_tokenizer(WORDS, types=True))
+    assert data[5, 0] == {**expected, "token_type_ids": [0, 0, 0, 0, 1, 1]}
+    assert data.lengths.tolist() == [6]
+    assert data.groups.tolist() == [0]
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(5, 24))
@@ -101,26 +120,37 @@ def test_longer_text_is_truncated_first(first: int, second: int, max_length: int
     tokenizer = framed_tokenizer(WORDS)
     columns, truncated = encode_texts([["a " * first], ["b " * second]], tokenizer, max_length)
     counts = Counter(tokenizer.convert_ids_to_tokens(columns["input_ids"][0]))
-    left = [first, second]  # a naive twin: remove a token of the longer one until they fit; of equals, of either
-    while sum(left) + 3 > max_length:
-        left[left.index(max(left))] -= 1
+
+    shorter, longer = sorted([first, second])  # a naive twin: remove a token of the longer one until they fit
+    while shorter + longer + 3 > max_length:
+        shorter, longer = sorted([shorter, longer - 1])
     assert truncated == (first + second + 3 > max_length)
-    assert sorted([counts["a"], counts["b"]]) == sorted(left) and counts["[SEP]"] == 2 and counts["[CLS]"] == 1
+    assert sorted([counts["a"], counts["b"]]) == [shorter, longer]
     assert (counts["a"] - counts["b"]) * (first - second) >= 0
+    assert counts["[CLS]"] == 1
+    assert counts["[SEP]"] == 2
 
 
-def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer: Any) -> None:
+DOGS_RUN = {"first": "Dogs.", "second": "run"}
+CATS_SING = {"first": "sing", "second": "cats"}
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ({"evaluation_texts": ["Dogs.", "run"]}, [2, 1]),
+        ({"evaluation_texts": evaluation_keys([DOGS_RUN])}, [2, 1]),
+        ({"evaluation_texts": [row_text(DOGS_RUN), row_text(CATS_SING)], "whole_rows": True}, [1, 2, 1]),
+        ({"evaluation_texts": ["sleep"], "whole_rows": True}, [0, 2, 1]),  # single texts count, too
+    ],
+    ids=["text", "keys", "row", "held-out"],
+)
+def test_evaluation_rows_are_removed_by_text_or_by_row(
+    tmp_path: Path, tokenizer: Any, options: dict[str, Any], labels: list[int]
+) -> None:
     rows = [("dogs", "run", 0), ("dogs", "sleep", 1), ("cats", "birds", 2), ("birds", "cats", 1)]
     file = write(tmp_path / "a.parquet", *rows)
-    held = [{"first": "Dogs.", "second": "run"}, {"first": "sing", "second": "cats"}]
-    given = {
-        "text": ({"evaluation_texts": ["Dogs.", "run"]}, [2, 1]),
-        "keys": ({"evaluation_texts": evaluation_keys(held[:1])}, [2, 1]),
-        "row": ({"evaluation_texts": map(row_text, held), "whole_rows": True}, [1, 2, 1]),
-        "held-out": ({"evaluation_texts": ["sleep"], "whole_rows": True}, [0, 2, 1]),  # single texts count, too
-    }
-    for options, labels in given.values():
-        assert prepare(file, tokenizer, **options).rows["label"][:] == labels
+    assert prepare(file, tokenizer, **options).rows["label"][:] == labels
 
 
 # Inference pairs, tokenised side by side.
@@ -128,54 +158,81 @@ def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer
 
 def test_inference_rows_have_label_and_language(tokenizers: dict[str, Any], tmp_path: Path) -> None:
     wide = write(tmp_path / "w.parquet", ("dogs run", "hunde laufen", "dogs", "hunde", "neutral"), names=WIDE)
-    names = ("premise", "hypothesis", "gold", "lang")
-    mixed = write(tmp_path / "m.parquet", ("katzen", "schlafen", "2", "de"), ("cats", "sleep", "1", None), names=names)
-    given: list[Any] = [
-        {"path": wide, "columns": f"premise=premise_{lang},hypothesis=hypothesis_{lang}", "languages": [lang]}
-        for lang in ("en", "de")
+    mixed_rows = [("katzen", "schlafen", "2", "de"), ("cats", "sleep", "1", None)]
+    mixed = write(tmp_path / "m.parquet", *mixed_rows, names="premise hypothesis gold lang")
+    sources = [
+        {"path": wide, "columns": "premise=premise_en,hypothesis=hypothesis_en", "languages": ["en"]},
+        {"path": wide, "columns": "premise=premise_de,hypothesis=hypothesis_de", "languages": ["de"]},
+        {"path": mixed, "columns": {"label": "gold"}},
     ]
-    clean, data = inference([*given, {"path": mixed, "columns": {"label": "gold"}}], tokenizers)
+
+    clean, data = inference(sources, tokenizers)
+
     assert decoded(data, tokenizers) == [
         ("dogs run", "dogs", 1, "en"),
         ("hunde laufen", "hunde", 1, "de"),
         ("katzen", "schlafen", 2, "de"),
         ("cats", "sleep", 1, "en"),
     ]
-    assert data.languages == ["de", "en"] and data.groups.tolist() == [1, 0, 0, 1]
+    assert data.languages == ["de", "en"]
+    assert data.groups.tolist() == [1, 0, 0, 1]
     assert data.lengths.tolist() == [4, 4, 3, 3]
     assert clean.report["labels"] == {"entailment": 0, "neutral": 3, "contradiction": 1}
-    assert (clean.report["pairs"], data.report["num_truncated"]) == (4, 0)
+    assert clean.report["pairs"] == 4
+    assert data.report["num_truncated"] == 0
 
 
 def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:
     tokenizer = word_tokenizer(WORDS)
     rows = [("dogs run", "hunde laufen", "cats sleep", "katzen schlafen", "neutral")] * 60
     rows += [("birds", "", "birds", "katzen", "neutral"), ("dogs", "hunde", "cats", "katzen", "-")]
-    file = write(tmp_path / "wide.parquet", *rows, names=WIDE)
-    columns = "premise=premise_{lang},hypothesis=hypothesis_{lang},label=label"
-    source = {"path": file, "columns": columns, "languages": ["en", "de"]}
+    source = {
+        "path": write(tmp_path / "wide.parquet", *rows, names=WIDE),
+        "columns": "premise=premise_{lang},hypothesis=hypothesis_{lang},label=label",
+        "languages": ["en", "de"],
+    }
+
     clean, data = inference(source, tokenizer)
-    found = Counter(decoded(data, tokenizer))
-    assert set(found) == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
-    assert sum(found.values()) == 60 and min(found.values()) > 15
-    labelled = clean.report["cleaning"]["no_label"]
-    assert labelled["in"] - labelled["out"] == 1
+
+    counts = Counter(decoded(data, {"en": tokenizer, "de": tokenizer}))
+    assert counts.keys() == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
+    assert counts.total() == 60
+    assert min(counts.values()) > 15
+
+    without_label = clean.report["cleaning"]["no_label"]
+    assert without_label["in"] - without_label["out"] == 1
     assert clean.report["rejected"] == {"fewer than two languages filled": 1}
 
 
 # Evaluation sets.
 
 
-def test_sets_are_tokenised_once(tmp_path: Path, tokenizer: Any) -> None:
-    wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names=("en", "de", "label"))
-    more = {"path": write(tmp_path / "m.parquet", ("birds", "sing", 2)), "languages": ["fr"]}
-    both = {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]}
-    (data,) = labelled_sets({"xnli": parse_sources([both, more])}, NLI, languages=["en"], split="test")
-    assert (data.name, data.split) == ("xnli", "test")
-    assert [(row["lang"], row["label"]) for row in data.rows] == [("en", 0), ("de", 0), ("fr", 2)]
-    assert list(data.texts()) == ["dogs", "dogs", "hunde", "dogs", "birds", "sing"]
-    features = data.features(tokenizer, 16)
-    assert features[1]["input_ids"] == encode_texts([["hunde"], ["dogs"]], tokenizer, 16)[0]["input_ids"][0]
-    assert data.features(tokenizer, 16) is features and data.features(tokenizer, 5) is not features
+@pytest.fixture
+def xnli(tmp_path: Path) -> LabelledSet:
+    """A test set of two sources and three languages."""
+    wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names="en de label")
+    sources = [
+        {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]},
+        {"path": write(tmp_path / "m.parquet", ("birds", "sing", 2)), "languages": ["fr"]},
+    ]
+    (xnli,) = labelled_sets({"xnli": parse_sources(sources)}, NLI, languages=["en"], split="test")
+    return xnli
+
+
+def test_set_holds_labelled_rows_of_all_sources(xnli: LabelledSet) -> None:
+    assert (xnli.name, xnli.split) == ("xnli", "test")
+    assert [(row["lang"], row["label"]) for row in xnli.rows] == [("en", 0), ("de", 0), ("fr", 2)]
+    assert list(xnli.texts()) == ["dogs", "dogs", "hunde", "dogs", "birds", "sing"]
+
+
+def test_sets_are_tokenised_once(xnli: LabelledSet, tokenizer: Any) -> None:
+    features = xnli.features(tokenizer, 16)
+    columns, _ = encode_texts([["hunde"], ["dogs"]], tokenizer, 16)
+    assert features[1]["input_ids"] == columns["input_ids"][0]
+    assert xnli.features(tokenizer, 16) is features
+    assert xnli.features(tokenizer, 5) is not features
+
+
+def test_set_of_single_texts(tokenizer: Any) -> None:
     single = LabelledSet("sst2", "dev", [{"text": "birds sing", "lang": "en", "label": 1}], SINGLE)
     assert single.features(tokenizer, 16) == [{"input_ids": [2, 6, 9, 3]}]

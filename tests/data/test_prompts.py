@@ -6,57 +6,64 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from hf_xlsr.data.prompts import PromptTable
 
-E5 = SimpleNamespace(prompts={"query": "query: ", "document": "", "passage": "passage: "}, default_prompt_name=None)
-LANGUAGES = SimpleNamespace(prompts={"query": "", "document": "", "de": "Text: ", "fr": "texte : "})
-DEFAULT = SimpleNamespace(prompts={"query": "q: ", "document": "d: "}, default_prompt_name="query")
-NONE = SimpleNamespace()
+ENCODERS = {
+    "E5": SimpleNamespace(
+        prompts={"query": "query: ", "document": "", "passage": "passage: "}, default_prompt_name=None
+    ),
+    "LANGUAGES": SimpleNamespace(prompts={"query": "", "document": "", "de": "Text: ", "fr": "texte : "}),
+    "DEFAULT": SimpleNamespace(prompts={"query": "q: ", "document": "d: "}, default_prompt_name="query"),
+    "NONE": SimpleNamespace(),
+}
+# Encoder, prompts of the recipe, role and language of a text, and the prompt before it; nobody says that sources are
+# queries.
+CASES = """\
+E5        |                               |          |          | ""
+E5        |                               | query    |          | "query: "
+E5        |                               | document |          | "passage: "
+E5        |                               | source   |          | ""
+E5        | {"query": "Q "}               | source   |          | "Q "
+E5        | {"target": "T "}              | document |          | "T "
+E5        | "all "                        | document |          | "all "
+LANGUAGES |                               |          | deu      | "Text: "
+LANGUAGES |                               | query    | fr       | "texte : "
+LANGUAGES |                               |          | en       | ""
+LANGUAGES | "all "                        |          | de       | "all "
+LANGUAGES | {"query": ""}                 | query    | de       | ""
+LANGUAGES | {"de": ""}                    |          | de       | ""
+DEFAULT   |                               |          |          | "q: "
+DEFAULT   |                               | document |          | "d: "
+DEFAULT   |                               |          | de       | "q: "
+DEFAULT   | ""                            |          |          | ""
+DEFAULT   | ""                            | document |          | ""
+DEFAULT   | {"default": "x "}             |          |          | "x "
+DEFAULT   | {"default": "x "}             | document |          | "x "
+DEFAULT   | {"default": "x ", "de": "y "} |          | de       | "y "
+DEFAULT   | {"default": "x ", "de": "y "} | query    | de       | "y "
+DEFAULT   | {"de": "y "}                  |          | en       | "q: "
+NONE      |                               | query    | de       | ""
+NONE      | {"de": "y "}                  |          | de       | "y "
+""".splitlines()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prompt_of_a_text(case: str) -> None:
+    encoder, *cells = [cell.strip() for cell in case.split("|")]
+    prompts, role, language, expected = map(yaml.safe_load, cells)
+    table = PromptTable.of(ENCODERS[encoder]).given(prompts)
+    assert table.text(role=role, language=language) == expected
 
 
 @pytest.mark.parametrize(
-    ("encoder", "given", "asked", "expected"),
-    [
-        (E5, None, {}, ""),
-        (E5, None, {"role": "query"}, "query: "),
-        (E5, None, {"role": "document"}, "passage: "),
-        (E5, None, {"role": "source"}, ""),  # nobody says that sources are queries
-        (E5, {"query": "Q "}, {"role": "source"}, "Q "),
-        (E5, {"target": "T "}, {"role": "document"}, "T "),
-        (E5, "all ", {"role": "document"}, "all "),
-        (LANGUAGES, None, {"language": "deu"}, "Text: "),
-        (LANGUAGES, None, {"language": "fr", "role": "query"}, "texte : "),
-        (LANGUAGES, None, {"language": "en"}, ""),
-        (LANGUAGES, "all ", {"language": "de"}, "all "),
-        (LANGUAGES, {"query": ""}, {"language": "de", "role": "query"}, ""),
-        (LANGUAGES, {"de": ""}, {"language": "de"}, ""),
-        (DEFAULT, None, {}, "q: "),
-        (DEFAULT, None, {"role": "document"}, "d: "),
-        (DEFAULT, None, {"language": "de"}, "q: "),
-        (DEFAULT, "", {}, ""),
-        (DEFAULT, "", {"role": "document"}, ""),
-        (DEFAULT, {"default": "x "}, {}, "x "),
-        (DEFAULT, {"default": "x "}, {"role": "document"}, "x "),
-        (DEFAULT, {"default": "x ", "de": "y "}, {"language": "de"}, "y "),
-        (DEFAULT, {"default": "x ", "de": "y "}, {"language": "de", "role": "query"}, "y "),
-        (DEFAULT, {"de": "y "}, {"language": "en"}, "q: "),
-        (NONE, None, {"role": "query", "language": "de"}, ""),
-        (NONE, {"de": "y "}, {"language": "de"}, "y "),
-    ],
+    "prompts", ["x ", {"default": "x ", "de": "y "}, {"query": "q ", "document": "d "}, {"fr": "z "}]
 )
-def test_prompt_of_a_text(encoder: Any, given: Any, asked: dict[str, str], expected: str) -> None:
-    assert PromptTable.of(encoder).given(given).text(**asked) == expected
-
-
-@pytest.mark.parametrize(
-    "given", ["x ", {"default": "x ", "de": "y "}, {"query": "q ", "document": "d "}, {"fr": "z "}]
-)
-def test_stored_prompts_say_the_same(given: Any) -> None:
+@pytest.mark.parametrize("role", [None, "query", "document", "source", "target"])
+@pytest.mark.parametrize("language", [None, "de", "fr", "en"])
+def test_stored_prompts_say_the_same(prompts: Any, role: str | None, language: str | None) -> None:
     """A model in training stores them; they are read again as those of an encoder."""
-    table = PromptTable().given(given)
+    table = PromptTable().given(prompts)
     stored = PromptTable(dict(table.texts), table.default)
-    for role in (None, "query", "document", "source", "target"):
-        for language in (None, "de", "fr", "en"):
-            asked = {"role": role, "language": language}
-            assert stored.text(**asked) == table.text(**asked)
+    assert stored.text(role=role, language=language) == table.text(role=role, language=language)

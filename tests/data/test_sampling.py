@@ -20,10 +20,17 @@ from hf_xlsr.data.sampling import (
 )
 from hf_xlsr.utils.errors import XlsrError
 
+MIXING = st.sampled_from(["proportional", "equal", "temperature"])
+
 
 def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
     sampler.set_epoch(epoch)
     return [[index for _, index in batch] for batch in sampler]
+
+
+def joined(shares: list[list[Any]]) -> list[list[Any]]:
+    """Batches of all processes."""
+    return [list(chain(*batch_shares)) for batch_shares in zip(*shares, strict=True)]
 
 
 def naive_order(lengths: list[int], strata: list[int], rng: np.random.Generator) -> list[int]:
@@ -35,16 +42,23 @@ def naive_order(lengths: list[int], strata: list[int], rng: np.random.Generator)
     for index in order:
         members = [member for member in order if strata[member] == strata[index]]
         shares.append((members.index(index) + rng.random()) / len(members))
-    return [index for _, index in sorted(zip(shares, order, strict=True))]
+
+    ordered = sorted(zip(shares, order, strict=True))
+    return [index for _, index in ordered]
 
 
 def naive_draw(sampler: LengthBucketBatchSampler, groups: np.ndarray, group: int, epoch: int) -> np.ndarray:
     """The epoch's examples of a group, of all its permutations up to this epoch."""
     members = np.flatnonzero(groups == group)
     count = sampler.counts[group]
-    turns = range((epoch + 1) * count // max(1, len(members)) + 1)
-    endless = [np.random.default_rng([sampler.seed, group, 1, turn]).permutation(members) for turn in turns]
-    return np.concatenate(endless)[epoch * count : (epoch + 1) * count]
+    start = epoch * count
+    drawn = members[:0]
+    turn = 0
+    while len(drawn) < start + count:
+        rng = np.random.default_rng([sampler.seed, group, 1, turn])
+        drawn = np.concatenate([drawn, rng.permutation(members)])
+        turn += 1
+    return drawn[start : start + count]
 
 
 def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: np.ndarray, epoch: int) -> list[Any]:
@@ -54,7 +68,9 @@ def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: n
 
     def sort(bucket: np.ndarray) -> np.ndarray:
         bucket_rng = np.random.default_rng([sampler.seed, epoch, bucket[0]])
-        return bucket[naive_order(np.asarray(lengths)[bucket].tolist(), groups[bucket].tolist(), bucket_rng)]
+        bucket_lengths = [lengths[index] for index in bucket]
+        order = naive_order(bucket_lengths, groups[bucket].tolist(), bucket_rng)
+        return bucket[order]
 
     def split(examples: np.ndarray) -> list[np.ndarray]:
         examples = rng.permutation(examples)
@@ -67,10 +83,12 @@ def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: n
         return [rng.permutation(batch) for batch in np.split(examples[used], num_batches)]
 
     drawn = [naive_draw(sampler, groups, group, epoch) for group in range(len(sampler.counts))]
-    if sampler.homogeneous:
-        batches = list(chain.from_iterable(split(examples) for examples in drawn if len(examples)))
-    else:
-        batches = split(np.concatenate(drawn))
+    if not sampler.homogeneous:
+        drawn = [np.concatenate(drawn)]
+    batches = []
+    for examples in drawn:
+        if len(examples):
+            batches += split(examples)
     return [batches[number].tolist() for number in rng.permutation(len(batches))]
 
 
@@ -78,7 +96,7 @@ def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: n
 @given(
     st.integers(20, 1500),
     st.integers(1, 4),
-    st.sampled_from(["proportional", "equal", "temperature"]),
+    MIXING,
     st.booleans(),
     st.booleans(),
     st.integers(1, 2),
@@ -90,34 +108,45 @@ def test_lazy_batches_equal_naive_ones(
     rng = np.random.default_rng(count)
     lengths = rng.integers(1, 300, count).tolist()
     groups = rng.integers(0, num_groups, count)
-    options: dict[str, Any] = {"groups": groups, "mixing": mixing, "homogeneous": homogeneous, "bucket": bucket}
-    samplers = [
-        LengthBucketBatchSampler(lengths, 2, seed=count, num_processes=processes, process_index=rank, **options)
-        for rank in range(processes)
-    ]
-    epochs = [epoch_of(sampler, epoch) for sampler in samplers]
-    batches = [sum(shares, []) for shares in zip(*epochs, strict=True)]
-    assert batches == naive_epoch(samplers[0], lengths, groups, epoch)
-    assert len(batches) == len(samplers[0])
+    shares = []
+    for rank in range(processes):
+        sampler = LengthBucketBatchSampler(
+            lengths,
+            2,
+            seed=count,
+            groups=groups,
+            mixing=mixing,
+            homogeneous=homogeneous,
+            bucket=bucket,
+            num_processes=processes,
+            process_index=rank,
+        )
+        shares.append(epoch_of(sampler, epoch))
+
+    batches = joined(shares)
+    assert batches == naive_epoch(sampler, lengths, groups, epoch)
+    assert len(batches) == len(sampler)
 
 
 def test_every_batch_holds_every_stratum_in_its_share() -> None:
     rng = np.random.default_rng(0)
     strata = np.repeat(np.arange(6), [2000, 1500, 1000, 300, 150, 50])
-    lengths = rng.poisson(np.array([20, 10, 40, 8, 60, 15])[strata]) + 1
+    mean_lengths = np.array([20, 10, 40, 8, 60, 15])[strata]
+    lengths = rng.poisson(mean_lengths) + 1
     batches = np.array(epoch_of(LengthBucketBatchSampler(lengths, 100, strata=strata), 0))
 
+    expected = np.bincount(strata) / 50
+    is_first = strata == 0
     deviations = []
     for batch in batches:
         counts = np.bincount(strata[batch], minlength=6)
-        assert np.abs(counts - np.bincount(strata) / 50).max() < 4
-        deviations.append(lengths[batch][strata[batch] == 0].std())
-    assert np.mean(deviations) < lengths[strata == 0].std() / 10
+        assert np.abs(counts - expected).max() < 4
+        first = batch[is_first[batch]]
+        deviations.append(lengths[first].std())
+    assert np.mean(deviations) < lengths[is_first].std() / 10
 
 
-@given(
-    st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.sampled_from(["proportional", "equal", "temperature"])
-)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=6), MIXING)
 @settings(max_examples=50, deadline=None)
 def test_group_counts_add_up(sizes: list[int], mixing: str) -> None:
     counts = group_counts(sizes, mixing)
@@ -161,6 +190,7 @@ def test_skipping_resumes_with_the_tail(main: int, other: int, epoch: int, data:
     skipped = data.draw(st.integers(0, len(whole)))
     resumed = make(main, other)
     resumed.set_epoch(epoch)
+
     assert list(SkipBatchSampler(resumed, skipped)) == whole[skipped:]
     assert keys_of_epoch(resumed, epoch + 1) == keys_of_epoch(make(main, other), epoch + 1)
 
@@ -179,10 +209,11 @@ def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int
 
     for epoch in epochs:
         batches = keys_of_epoch(sampler, epoch)
-        assert [keys_of(batch, MAIN) for batch in batches] == keys_of_epoch(alone.main, epoch)
         start = epoch * len(sampler)
+        assert [keys_of(batch, MAIN) for batch in batches] == keys_of_epoch(alone.main, epoch)
         assert [keys_of(batch, "nli") for batch in batches] == in_a_row[start : start + len(sampler)]
-        assert [len(keys_of(batch, "single")) for batch in batches] == [4] * len(sampler)
+        for batch in batches:
+            assert len(keys_of(batch, "single")) == 4
 
 
 class Words:
@@ -200,8 +231,11 @@ def test_each_task_is_fetched_and_collated_separately() -> None:
         return {"texts": [feature["text"] for feature in features]}
 
     keys = [TaskKey(MAIN, (0, 3)), TaskKey("nli", (0, 1)), TaskKey(MAIN, (0, 2))]
-    features = MultiTaskDataset({"pairs": Words("pair"), "nli": Words("nli")}).__getitems__(keys)
+    dataset = MultiTaskDataset({"pairs": Words("pair"), "nli": Words("nli")})
+
+    features = dataset.__getitems__(keys)
     assert [feature["text"] for feature in features] == ["pair 3", "nli 1", "pair 2"]
+
     batch = MultiTaskCollator({"pairs": collate, "nli": collate})(features)
     assert batch == {"texts": ["pair 3", "pair 2"], "nli_texts": ["nli 1"]}
 
@@ -220,12 +254,16 @@ def test_without_contrast_every_row_is_in_an_epoch_once(
         return
 
     shares = []
+    sizes = set()
     for rank in range(processes):
-        shares.append(list(LengthBucketBatchSampler(lengths, batch_size, process_index=rank, **options)))
-    batches = [list(chain(*batch_shares)) for batch_shares in zip(*shares, strict=True)]
-    indices = [index for batch in batches for _, index in batch]
-    rest = rows % (batch_size * processes)
-    assert len(set(indices)) == len(indices) == rows - rest % processes
-    assert sorted(map(len, batches))[1:] == [batch_size * processes] * (len(batches) - 1)
-    for share in shares:
-        assert [len(own_batch) for own_batch in share] == [len(own_batch) for own_batch in shares[0]]
+        share = list(LengthBucketBatchSampler(lengths, batch_size, process_index=rank, **options))
+        shares.append(share)
+        sizes.add(tuple(map(len, share)))
+    assert len(sizes) == 1
+
+    batches = joined(shares)
+    keys = list(chain(*batches))
+    global_batch = batch_size * processes
+    left_out = rows % global_batch % processes
+    assert len(set(keys)) == len(keys) == rows - left_out
+    assert sorted(map(len, batches))[1:] == [global_batch] * (len(batches) - 1)

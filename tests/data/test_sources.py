@@ -15,7 +15,8 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.sources import Source, open_source, parse_sources
 from hf_xlsr.runs.inputs import held_out_texts
 
-COLUMNS = {"en": "english", "de": "de", "fr": "fr"}
+NUMBERS = range(400)
+"""The rows of `table`."""
 
 
 def is_held(text: str, modulus: int) -> bool:
@@ -24,121 +25,174 @@ def is_held(text: str, modulus: int) -> bool:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    rows = [{"en": f"word {i}", "xx": f"mot {i}", "lang": "fr" if i % 2 else "de", "key": str(i)} for i in range(400)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
-    return tmp_path / "table.parquet"
+    path = tmp_path / "table.parquet"
+    columns = {
+        "en": [f"word {number}" for number in NUMBERS],
+        "xx": [f"mot {number}" for number in NUMBERS],
+        "lang": ["de", "fr"] * 200,
+        "key": list(map(str, NUMBERS)),
+    }
+    pq.write_table(pa.table(columns), path)
+    return path
 
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Path:
-    names = ("english", "de", "fr", "key")
-    rows = [("a0", "b0", "c0", "x"), ("a1", None, "c1", "y"), (None, "b2", "c2", "x"), ("a3", None, "  ", "y")]
-    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), tmp_path / "w.parquet")
-    return tmp_path / "w.parquet"
+    """A table with a column for each language, and empty cells."""
+    path = tmp_path / "wide.parquet"
+    columns = {
+        "english": ["a0", "a1", None, "a3"],
+        "de": ["b0", None, "b2", None],
+        "fr": ["c0", "c1", "c2", "  "],
+        "key": ["x", "y", "x", "y"],
+    }
+    pq.write_table(pa.table(columns), path)
+    return path
 
 
-def read(path: Any, seed: int = 1, **options: Any) -> list[int]:
+def numbers_of(path: Any, seed: int = 1, **options: Any) -> list[int]:
+    """The numbers of the rows of `table` that a source gives."""
     source = {"path": str(path), "columns": "source=en,target=xx", **options}
     rows = open_source(Source.parse(source), languages=["en", "fr"], seed=seed)
     return [int(row["source"].removeprefix("word ")) for row in rows]
 
 
 def parallel(wide: Path, **options: Any) -> list[str]:
-    rows = open_source(Source(**{"path": str(wide), "parallel": COLUMNS, **options}), languages=["en", "de", "fr"])
-    return [f"{row['source']} {row['target']} {row['source_lang']}-{row['target_lang']}" for row in rows]
+    """Each pair that `wide` gives, as a line of its texts and languages."""
+    options.setdefault("parallel", {"en": "english", "de": "de", "fr": "fr"})
+    rows = open_source(Source(path=str(wide), **options), languages=["en", "de", "fr"])
+    return ["{source} {target} {source_lang}-{target_lang}".format_map(row) for row in rows]
 
 
-def test_where_and_hash_split(table: Path) -> None:
-    assert read(table, where={"lang": "fr"}, limit=2) == [1, 3]
-    assert len(read(table, where={"lang": ["fr", "de"]})) == 400
-    rest, held = (read(table, hash_split=part, hash_key="key", hash_modulus=10) for part in ("rest", "held"))
-    assert held == [i for i in range(400) if is_held(str(i), 10)] and sorted(rest + held) == list(range(400))
+def texts_of(rows: Any) -> list[str]:
+    return ["{source} {target}".format_map(row) for row in rows]
 
 
-def test_one_of_a_hundred_rows_is_held_by_default(table: Path) -> None:
-    held = read(table, hash_split="held", hash_key="key")
-    assert held == [number for number in range(400) if is_held(str(number), 100)]
-    assert 0 < len(held) < len(read(table, hash_split="held", hash_key="key", hash_modulus=10))
-    assert Source.model_fields["hash_modulus"].default == 100  # as the documentation says
+def test_where_keeps_rows_of_these_values(table: Path) -> None:
+    assert numbers_of(table, where={"lang": "fr"}, limit=2) == [1, 3]
+    assert len(numbers_of(table, where={"lang": ["fr", "de"]})) == 400
+
+
+@pytest.mark.parametrize(("options", "modulus"), [({"hash_modulus": 10}, 10), ({}, 100)])
+def test_hash_split_holds_out_by_the_key(table: Path, options: dict[str, int], modulus: int) -> None:
+    held = numbers_of(table, hash_split="held", hash_key="key", **options)
+    rest = numbers_of(table, hash_split="rest", hash_key="key", **options)
+
+    assert held == [number for number in NUMBERS if is_held(str(number), modulus)]
+    assert held
+    assert sorted(rest + held) == list(NUMBERS)
 
 
 def test_parallel_row_gives_all_pairs(wide: Path) -> None:
     assert parallel(wide) == ["a0 b0 en-de", "a0 c0 en-fr", "b0 c0 de-fr", "a1 c1 en-fr", "b2 c2 de-fr"]
     assert parallel(wide, parallel={"fr": "fr", "en": "english"}) == ["c0 a0 fr-en", "c1 a1 fr-en"]
-    assert parallel(wide, languages=["fr", "en"]) == ["a0 c0 en-fr", "a1 c1 en-fr"]  # a subset, in the mapping's order
+    assert parallel(wide, languages=["fr", "en"]) == ["a0 c0 en-fr", "a1 c1 en-fr"]  # in the mapping's order
+
+
+@pytest.mark.parametrize("hash_split", ["rest", "held"])
+def test_parallel_rows_are_split_by_their_key(wide: Path, hash_split: str) -> None:
+    key_of_row = {"0": "x", "1": "y", "2": "x"}
+    expected = []
+    for line in parallel(wide):
+        row = line[1]
+        if is_held(key_of_row[row], 2) == (hash_split == "held"):
+            expected.append(line)
+
+    assert parallel(wide, hash_split=hash_split, hash_key="key", hash_modulus=2) == expected
 
 
 def test_parallel_rows_are_selected_limited_and_sampled(wide: Path) -> None:
     assert parallel(wide, where={"english": "a0"}, limit=2) == ["a0 b0 en-de", "a0 c0 en-fr"]
-    key_of = {"0": "x", "1": "y", "2": "x"}  # by the number of the row
-    for part in ("rest", "held"):
-        expected = [line for line in parallel(wide) if is_held(key_of[line[1]], 2) == (part == "held")]
-        assert parallel(wide, hash_split=part, hash_key="key", hash_modulus=2) == expected
-    some = parallel(wide, sample=3)
-    assert len(some) == 3 and [line for line in parallel(wide) if line in some] == some
+
+    sample = parallel(wide, sample=3)
+    assert len(sample) == 3
+    assert [line for line in parallel(wide) if line in sample] == sample
 
 
 def test_sample_keeps_order_and_follows_the_seed(table: Path) -> None:
-    chosen = read(table, sample=50)
-    assert len(chosen) == len(set(chosen)) == 50 and chosen == sorted(chosen)
-    assert read(table, sample=50) == chosen != read(table, sample=50, seed=2)
-    assert read(table, sample=1000) == list(range(400))
-    assert all(number % 2 for number in read(table, sample=30, where={"lang": "fr"}))
+    sample = numbers_of(table, sample=50)
+    assert len(sample) == 50
+    assert sample == sorted(set(sample))
+
+    assert numbers_of(table, sample=50) == sample
+    assert numbers_of(table, sample=50, seed=2) != sample
+    assert numbers_of(table, sample=1000) == list(NUMBERS)
+    assert all(number % 2 for number in numbers_of(table, sample=30, where={"lang": "fr"}))
 
 
 def test_distinct(tmp_path: Path) -> None:
-    file = tmp_path / "pairs.tsv"
-    file.write_text("yes\toui\nYes\tsi\nno\tnon\nnope\tNon\nwell\tbien\n", "utf-8")
-    rows = list(open_source(Source(path=str(file), distinct=True), languages=["en", "fr"]))
-    assert [(row["source"], row["target"]) for row in rows] == [("yes", "oui"), ("no", "non"), ("well", "bien")]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("yes\toui\nYes\tsi\nno\tnon\nnope\tNon\nwell\tbien\n", "utf-8")
+    rows = open_source(Source(path=str(path), distinct=True), languages=["en", "fr"])
+    assert texts_of(rows) == ["yes oui", "no non", "well bien"]
 
 
 def test_distinct_rows_of_several_languages_and_files(tmp_path: Path) -> None:
-    file = tmp_path / "wide.tsv"
-    file.write_text("en\tde\tfr\nyes\tja\toui\n\tnein\tnon\n", "utf-8")
-    source = {"path": str(file), "parallel": {name: name for name in ("en", "de", "fr")}, "distinct": True}
-    rows = evaluation_pairs(parse_sources([source, source]), languages=["en", "de", "fr"], split="dev")
-    assert [(row["source"], row["target"]) for row in rows] == [
-        ("yes", "ja"), ("yes", "oui"), ("ja", "oui"), ("nein", "non"),
-    ]  # fmt: skip
-    held = {**source, "hash_split": "held", "hash_key": "en", "hash_modulus": 10**9}
+    path = tmp_path / "wide.tsv"
+    path.write_text("en\tde\tfr\nyes\tja\toui\n\tnein\tnon\n", "utf-8")
+    languages = ["en", "de", "fr"]
+    source = {"path": str(path), "parallel": {"en": "en", "de": "de", "fr": "fr"}, "distinct": True}
+
+    rows = evaluation_pairs(parse_sources([source, source]), languages=languages, split="dev")
+    assert texts_of(rows) == ["yes ja", "yes oui", "ja oui", "nein non"]
+
     # An empty cell is not held.
-    assert not evaluation_pairs(parse_sources(held), languages=["en", "de", "fr"], split="dev")
+    held = {**source, "hash_split": "held", "hash_key": "en", "hash_modulus": 10**9}
+    assert not evaluation_pairs(parse_sources(held), languages=languages, split="dev")
 
 
 def test_languages_come_from_the_file(tmp_path: Path) -> None:
-    lines = ["source\ttarget\tsource_lang\ttarget_lang\tkind", "hi\tsalut\ten\tfr\ta", "hi\thallo\ten\tde\ta"]
-    (tmp_path / "a.tsv").write_text("\n".join([*lines, "hi\tciao\t\tit\ta"]), "utf-8")
-    source, quarantine = {"path": str(tmp_path / "a.tsv"), "where": {"kind": "a"}}, Quarantine()
-    rows = list(open_source(Source.parse(source), languages=["en", "fr"], quarantine=quarantine))
+    path = tmp_path / "a.tsv"
+    lines = [
+        "source\ttarget\tsource_lang\ttarget_lang\tkind",
+        "hi\tsalut\ten\tfr\ta",
+        "hi\thallo\ten\tde\ta",
+        "hi\tciao\t\tit\ta",
+    ]
+    path.write_text("\n".join(lines), "utf-8")
+
+    source = Source(path=str(path), where={"kind": "a"})
+    quarantine = Quarantine()
+    rows = list(open_source(source, languages=["en", "fr"], quarantine=quarantine))
+
     assert [(row["target"], row["target_lang"]) for row in rows] == [("salut", "fr"), ("hallo", "de")]
     assert quarantine.counts == {"empty source_lang": 1}
 
 
 def test_file_columns_select_rows(tmp_path: Path) -> None:
-    rows = [{"source": f"site {i % 40}", "text": f"word {i}", "other": f"mot {i}"} for i in range(400)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    chosen = {"path": str(tmp_path / "a.parquet"), "hash_key": "source", "hash_modulus": 5}
-    mapped = {**chosen, "columns": {"source": "text", "target": "other"}}
-    rest, held = (
-        {row["source"] for row in open_source(Source.parse({**mapped, "hash_split": part}), languages=["en", "de"])}
-        for part in ("rest", "held")
-    )
-    assert held == {row["text"] for row in rows if is_held(row["source"], 5)}
-    assert rest == {row["text"] for row in rows} - held
-    source = Source.parse({**chosen, "columns": "*", "hash_split": "held"})
-    assert held <= set(held_out_texts([source], languages=["en", "de"]))
+    path = tmp_path / "a.parquet"
+    words = [f"word {number}" for number in NUMBERS]
+    sites = [f"site {number % 40}" for number in NUMBERS]
+    columns = {"source": sites, "text": words, "other": [f"mot {number}" for number in NUMBERS]}
+    pq.write_table(pa.table(columns), path)
+
+    def source_of(hash_split: str, columns: Any) -> Source:
+        settings = {"path": str(path), "hash_key": "source", "hash_modulus": 5}
+        return Source.parse({**settings, "hash_split": hash_split, "columns": columns})
+
+    def sources_of(hash_split: str) -> set[str]:
+        source = source_of(hash_split, {"source": "text", "target": "other"})
+        return {row["source"] for row in open_source(source, languages=["en", "de"])}
+
+    held = sources_of("held")
+    assert held == {word for word, site in zip(words, sites, strict=True) if is_held(site, 5)}
+    assert sources_of("rest") == {*words} - held
+
+    held_out = held_out_texts([source_of("held", "*")], languages=["en", "de"])
+    assert held <= set(held_out)
 
 
-@pytest.mark.parametrize("key", ["target", "1"])
-def test_our_columns_select_rows_otherwise(tmp_path: Path, key: Any) -> None:
-    for name, word in (("en", "word"), ("fr", "mot")):
-        (tmp_path / f"c.{name}").write_text("".join(f"{word} {i}\n" for i in range(60)), "utf-8")
-    (tmp_path / "c.tsv").write_text("".join(f"word {i}\tmot {i}\n" for i in range(60)), "utf-8")
-    options: dict[str, Any] = {"columns": None, "hash_split": "held", "hash_key": key, "hash_modulus": 4}
-    expected = [i for i in range(60) if is_held(f"mot {i}", 4)]
-    assert read(f"{tmp_path}/c.{{en,fr}}", **options) == expected
-    assert read(tmp_path / "c.tsv", **options) == expected
+@pytest.mark.parametrize("hash_key", ["target", "1"])
+@pytest.mark.parametrize("name", ["c.{en,fr}", "c.tsv"])
+def test_our_columns_select_rows_otherwise(tmp_path: Path, name: str, hash_key: str) -> None:
+    english = [f"word {number}" for number in range(60)]
+    french = [f"mot {number}" for number in range(60)]
+    (tmp_path / "c.en").write_text("\n".join(english), "utf-8")
+    (tmp_path / "c.fr").write_text("\n".join(french), "utf-8")
+    (tmp_path / "c.tsv").write_text("\n".join(f"word {number}\tmot {number}" for number in range(60)), "utf-8")
+
+    held = numbers_of(tmp_path / name, columns=None, hash_split="held", hash_key=hash_key, hash_modulus=4)
+    assert held == [number for number in range(60) if is_held(french[number], 4)]
 
 
 # Held-out texts.
@@ -155,6 +209,9 @@ def test_held_out_reads_every_text_of_a_pattern(table: Path) -> None:
         }
     )
     pq.write_table(nested, table.parent / "nested.parquet")
+
     source = Source(path=str(table.parent / "*.parquet"), columns="*")
     texts = list(held_out_texts([source], languages=["en", "fr"]))
-    assert len(texts) == 4 * 400 + 7 and {*"one un two three four five six".split(), "word 7", "mot 7"} <= set(texts)
+
+    assert len(texts) == 4 * len(NUMBERS) + 7
+    assert {*"one un two three four five six".split(), "word 7", "mot 7"} <= set(texts)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,19 +46,25 @@ def trained(request: pytest.FixtureRequest) -> Any:
 def test_round_trip_through_auto_tokenizer(trained: Any, tmp_path: Path) -> None:
     trained.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    text = "the cat barks, laut!"
-    assert loaded(text)["input_ids"] == trained(text)["input_ids"]
+
+    encoding = loaded("the cat barks, laut!")
+    assert encoding.keys() == {"input_ids", "attention_mask"}
+    assert encoding["input_ids"] == trained("the cat barks, laut!")["input_ids"]
     assert (loaded.pad_token_id, loaded.unk_token_id, loaded.mask_token_id) == (0, 1, 2)
-    assert set(loaded(text)) == {"input_ids", "attention_mask"}
-    assert trained("THE CAT")["input_ids"] == trained("the cat")["input_ids"]
+
+
+def test_trained_tokenizer_lowercases(trained: Any) -> None:
+    ids = trained("the cat sat quietly")["input_ids"]
+    assert trained("THE CAT sat quietly")["input_ids"] == ids
+    assert trained.decode(ids) == "the cat sat quietly"
     assert trained.mask_token_id not in trained("the <MASK>")["input_ids"]
-    assert trained.decode(trained("the cat sat quietly")["input_ids"]) == "the cat sat quietly"
 
 
 def test_punctuation_is_a_token_of_its_own(trained: Any) -> None:
     tokens = trained.convert_ids_to_tokens(trained("the cat, sat.")["input_ids"])
     assert {",", "."} <= set(tokens)
     assert "▁" not in tokens[1:]  # the mark of a space is a symbol in Unicode, and stays with its word
+
     is_punctuation = punctuation_ids(trained)
     assert is_punctuation[trained.convert_tokens_to_ids(",")]
     assert is_punctuation[trained.mask_token_id]
@@ -66,24 +73,25 @@ def test_punctuation_is_a_token_of_its_own(trained: Any) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.sampled_from("abcd"), min_size=1, max_size=200),
-    st.floats(0, 1),
-    st.integers(1, 300),
-    st.integers(0, 9),
+    languages=st.lists(st.sampled_from("abcd"), min_size=1, max_size=200),
+    exponent=st.floats(0, 1),
+    limit=st.integers(1, 300),
+    seed=st.integers(0, 9),
 )
 def test_smoothed_text_equals_one_pass_per_language(
     languages: list[str], exponent: float, limit: int, seed: int
 ) -> None:
     rows = [(language, f"{language} {number}") for number, language in enumerate(languages)]
-    sizes = {language: languages.count(language) for language in sorted(set(languages))}
+    sizes = dict(sorted(Counter(languages).items()))
     total = min(len(rows), limit)
     random = np.random.default_rng(seed)
     expected = []
     for name, share in smoothed_shares(sizes, exponent).items():
+        size = sizes[name]
         texts = [text for language, text in rows if language == name]
-        passes, rest = divmod(share * total, sizes[name])
+        passes, rest = divmod(share * total, size)
         expected += texts * int(passes)
-        expected += [text for text in texts if random.random() < rest / sizes[name]]
+        expected += [text for text in texts if random.random() < rest / size]
 
     drawn = smoothed_text(iter(rows), sizes, exponent=exponent, limit=limit, seed=seed)
     assert list(drawn) == expected
@@ -95,6 +103,7 @@ def test_same_text_gives_same_tokenizer(algorithm: str) -> None:
     words = list(map("".join, itertools.product("bdgkl", "aeiou", "mnrst", "aeiou")))
     texts = [" ".join(words[start : start + 5]) for start in range(0, len(words), 5)]
     texts.append("q w x z ü ô â ß ñ ç")
+
     vocabularies = set()
     for _ in range(8):
         tokenizer = train_tokenizer(texts, vocab_size=120, algorithm=algorithm)
@@ -105,8 +114,16 @@ def test_same_text_gives_same_tokenizer(algorithm: str) -> None:
 
 # Trimmed vocabularies.
 
-PAIRS = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
-KEPT = ["one red bird", "house of stone"]
+PAIRS = [text for pair in make_pairs(200) for text in (pair["source"], pair["target"])]
+WORDS = sorted(set(" ".join(PAIRS).split()))
+FEW_TEXTS = ["one red bird", "house of stone"]
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 
 
 def unigram() -> Any:
@@ -115,15 +132,15 @@ def unigram() -> Any:
 
 def wordpiece() -> Any:
     """As in BERT: padding first, the other special tokens further down, `##` inside words."""
-    letters = sorted(set("".join(PAIRS)) - {" "})
-    words = ["one", "red", "bird", "house", "of", "st", "##one", "##use", "ho", "fish", "##ing"]
-    names = ["[PAD]", "[unused]", *words, "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
+    names = "[PAD] [unused] one red bird house of st ##one ##use ho fish ##ing [UNK] [CLS] [SEP] [MASK]".split()
+    for letter in sorted(set("".join(WORDS))):
+        names += [letter, f"##{letter}"]
     vocabulary = {name: number for number, name in enumerate(names)}
+
     inner = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     inner.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **SPECIAL)
 
 
 def byte_level(first: int = 0) -> Any:
@@ -131,24 +148,25 @@ def byte_level(first: int = 0) -> Any:
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     trainer = trainers.BpeTrainer(
         vocab_size=340,
-        special_tokens=list(special.values())[first:],
+        special_tokens=list(SPECIAL.values())[first:],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     inner.train_from_iterator(PAIRS, trainer)
     inner.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[(name, inner.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+        single="[CLS] $A [SEP]",
+        special_tokens=[(name, inner.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **SPECIAL)
 
 
 WHOLE = {"unigram": unigram(), "wordpiece": wordpiece(), "byte_level": byte_level(), "padding_last": byte_level(1)}
 
 
-WORDS = sorted(set(" ".join(PAIRS).split()))
+def text_of(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -158,48 +176,52 @@ def test_any_text_is_split_as_before(kind: str, words: list[str]) -> None:
     whole = WHOLE[kind]
     text = " ".join(words)
     small, old_ids = trim_vocabulary(whole, [text])
+
     before = whole(text)["input_ids"]
     after = small(text)["input_ids"]
     assert [old_ids[token] for token in after] == before
-    assert small.decode(after, skip_special_tokens=True) == whole.decode(before, skip_special_tokens=True)
+    assert text_of(small, after) == text_of(whole, before)
     assert whole.convert_ids_to_tokens(old_ids) == small.convert_ids_to_tokens(range(len(small)))
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_only_bytes_spell_other_letters(kind: str) -> None:
-    other_letters = sorted(set("".join(WORDS)) - set("".join(KEPT)))
-    small, _ = trim_vocabulary(WHOLE[kind], KEPT)
-    for letter in other_letters:
-        is_spelt = small.decode(small(letter)["input_ids"], skip_special_tokens=True) == letter
-        assert is_spelt == (kind in ("byte_level", "padding_last"))
+    small, _ = trim_vocabulary(WHOLE[kind], FEW_TEXTS)
+    has_bytes = kind in ("byte_level", "padding_last")
+    for letter in set("".join(WORDS)) - set("".join(FEW_TEXTS)):
+        is_spelt = text_of(small, small(letter)["input_ids"]) == letter
+        assert is_spelt == has_bytes
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_frequent_tokens_are_kept(kind: str) -> None:
     whole = WHOLE[kind]
-    texts = [*KEPT, *["red bird"] * 9]
+    texts = [*FEW_TEXTS, *["red bird"] * 9]
     largest, _ = trim_vocabulary(whole, texts)
-    small, old_ids = trim_vocabulary(whole, texts, vocab_size=len(largest) - 2)
-    assert len(small) == len(old_ids) <= len(largest) - 2
+    vocab_size = len(largest) - 2
+    small, old_ids = trim_vocabulary(whole, texts, vocab_size=vocab_size)
+
+    assert len(small) == len(old_ids)
+    assert len(small) <= vocab_size
     assert small.tokenize("red bird") == whole.tokenize("red bird")
-    for text in KEPT:  # what is rarer is spelt
+    for text in FEW_TEXTS:  # what is rarer is spelt
         ids = small(text)["input_ids"]
         assert small.unk_token_id not in ids
-        spelt = small.decode(ids, skip_special_tokens=True)
-        assert re.sub("##| ", "", spelt) == text.replace(" ", "")
+        assert re.sub("##| ", "", text_of(small, ids)) == text.replace(" ", "")
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_special_tokens_are_kept(kind: str, tmp_path: Any) -> None:
     whole = WHOLE[kind]
-    small, old_ids = trim_vocabulary(whole, KEPT)
+    small, old_ids = trim_vocabulary(whole, FEW_TEXTS)
+
     assert small.special_tokens_map == whole.special_tokens_map
     assert small.pad_token_id == (len(small) - 1 if kind == "padding_last" else whole.pad_token_id)
     assert small.model_max_length == whole.model_max_length
     assert [old_ids[new] for new in small.all_special_ids] == whole.all_special_ids
 
     small.save_pretrained(tmp_path)
-    assert AutoTokenizer.from_pretrained(tmp_path)(KEPT)["input_ids"] == small(KEPT)["input_ids"]
+    assert AutoTokenizer.from_pretrained(tmp_path)(FEW_TEXTS)["input_ids"] == small(FEW_TEXTS)["input_ids"]
 
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
@@ -261,6 +283,7 @@ def test_hash_is_that_of_what_a_tokenizer_does() -> None:
     for make in TOKENIZERS:
         tokenizer = make()
         hashes.add(tokenizer_hash(tokenizer))
+
         tokenizer(["one two"], truncation=True, max_length=4, padding=True)
         assert tokenizer_hash(tokenizer) == tokenizer_hash(make())
     assert len(hashes) == len(TOKENIZERS)
@@ -271,6 +294,7 @@ def test_a_tokenizer_without_files_is_refused(tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(XlsrError, match=tmp_path.name):
         load_tokenizer(str(tmp_path))
+
     tokenizer = word_tokenizer(["one", "two"])
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path)).get_vocab() == tokenizer.get_vocab()

@@ -41,8 +41,9 @@ model:
 
 def write_recipe(folder: Path, method: str = "lightweight", more: str = ENCODER) -> Path:
     for name, count, seed in (("train", 200, 1), ("test", 20, 7)):
-        rows = (f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed))
-        (folder / f"{name}.tsv").write_text("".join(rows), "utf-8")
+        lines = ["{source}\t{target}\n".format_map(pair) for pair in make_pairs(count, seed)]
+        (folder / f"{name}.tsv").write_text("".join(lines), "utf-8")
+
     path = folder / f"{method}_toy.yaml"
     text = RECIPE.format(method=method, train=folder / "train.tsv", test=folder / "test.tsv", more=more)
     path.write_text(text, "utf-8")

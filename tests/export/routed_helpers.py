@@ -49,15 +49,12 @@ class Parts:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        sizes = {"en": 48, "zh": 36}
-        self.tokenizers = {
-            language: train_tokenizer(texts, vocab_size=sizes[language], algorithm="bpe", max_length=MAX_LENGTH)
-            for language, texts in (("en", ENGLISH * 5), ("zh", CHINESE * 5))
-        }
-        vocabularies = {language: len(tokenizer) for language, tokenizer in self.tokenizers.items()}
+        english = train_tokenizer(ENGLISH * 5, vocab_size=48, algorithm="bpe", max_length=MAX_LENGTH)
+        chinese = train_tokenizer(CHINESE * 5, vocab_size=36, algorithm="bpe", max_length=MAX_LENGTH)
+        self.tokenizers = {"en": english, "zh": chinese}
         self.encoders: dict[str, PreTrainedModel] = {
-            "en": BertModel(BertConfig(vocab_size=vocabularies["en"], **BERT, **BOTH)),
-            "zh": DistilBertModel(DistilBertConfig(vocab_size=vocabularies["zh"], **DISTILBERT, **BOTH)),
+            "en": BertModel(BertConfig(vocab_size=len(english), **BERT, **BOTH)),
+            "zh": DistilBertModel(DistilBertConfig(vocab_size=len(chinese), **DISTILBERT, **BOTH)),
         }
         # Left in training mode, as a trainer leaves them: the export must not keep their dropout.
         self.projections = {"en": nn.Linear(16, 8), "zh": nn.Linear(12, 8, bias=False)}
@@ -98,8 +95,9 @@ class Parts:
                 vector = states.mean(0)
                 if projected:
                     layer = self.projections[language].double()
-                    vector = layer.weight @ vector + (0 if layer.bias is None else layer.bias)
+                    vector = layer(vector)
                     layer.float()
                 vectors.append((vector / vector.square().sum().sqrt()).numpy())
+
         encoder.float().train()
         return np.stack(vectors)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from card_helpers import SETTINGS
 from huggingface_hub import ModelCard
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
@@ -19,21 +20,18 @@ from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
 from hf_xlsr.runs.sections import Recipe
 
 METRICS = measured("bible", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.875, "pairs": 1005})
-SETTINGS: dict[str, Any] = {"data": {"pairs": 27609, "vocab_size": 15389}, "parameters": 5_100_000, "steps": 645}
-SETTINGS |= {"dimension": 256, "seconds": {"training": 290.4}, "device": "cpu", "processes": 1, "threads": 2}
-SETTINGS |= {"precision": "bfloat16", "max_length": 77, "head": new_head(256)}
 
 
 def test_metadata_numbers_and_facts() -> None:
     text = render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
-    assert "| `bible-tatoeba/en-fr/test/accuracy` | 87.5 % |" in text and "| 1,005 |" in text
-    for fact in ("27,609", "290 s on cpu", "GPL-3", "mao2021lightweight"):
+    assert "| `bible-tatoeba/en-fr/test/accuracy` | 87.5 % |" in text
+    for fact in ("| 1,005 |", "27,609", "290 s on cpu", "GPL-3", "mao2021lightweight"):
         assert fact in text
 
-    card = ModelCard(text)
-    assert card.data.language == ["en", "fr"]
-    assert card.data.library_name == "sentence-transformers"
-    (result,) = card.data.eval_results
+    data = ModelCard(text).data
+    assert data.language == ["en", "fr"]
+    assert data.library_name == "sentence-transformers"
+    (result,) = data.eval_results
     assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
 
 
@@ -71,36 +69,40 @@ def test_no_code_of_three_lines_for_other_heads(head: HeadConfig) -> None:
     assert code_with_transformers(head=head) == ""
 
 
-def test_length_and_prompt_are_those_of_the_trained_model() -> None:
-    run = load_runs("quickstart")[0]
-    text = render_card(run, METRICS, {**SETTINGS, "prompt": "query: "})
+def test_length_is_that_of_the_trained_model() -> None:
+    text = render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
     assert "max_length=77" in text
     assert "truncated to 77 tokens" in text
+    assert "puts the prompt" not in text
+
+
+def test_prompt_is_that_of_the_trained_model() -> None:
+    text = render_card(load_runs("quickstart")[0], METRICS, {**SETTINGS, "prompt": "query: "})
     assert '`encode` puts the prompt "query: " before every text.' in text
     assert "query: The weather" in code_with_transformers(prompt="query: ")
-    assert "puts the prompt" not in render_card(run, METRICS, SETTINGS)
 
 
 @pytest.mark.parametrize(
-    ("changes", "title"),
+    ("changes", "title", "folder"),
     [
-        ([], "quickstart"),
-        (["--languages", "en,de"], "lightweight"),
-        (["--train", "own.tsv", "--languages", "en,fr", "--output_dir", "runs/support"], "support"),
-        (["--data.train.path", "own.tsv", "--name", "ours"], "ours"),
+        ([], "quickstart", "outputs/quickstart"),
+        (["--languages", "en,de"], "lightweight", "outputs/quickstart"),
+        (["--train", "own.tsv", "--languages", "en,fr", "--output_dir", "runs/support"], "support", "runs/support"),
+        (["--data.train.path", "own.tsv", "--name", "ours"], "ours", "outputs/ours"),
     ],
 )
 def test_card_describes_the_model_that_was_trained(
-    changes: list[str], title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: list[str], title: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.tsv").write_text("en\tfr\none\tun\n", "utf-8")
     (run,) = load_runs("quickstart", changes)
+    assert run.recipe.output_dir == folder
+
     text = render_card(run, METRICS, SETTINGS)
     assert f"\n# {title}\n" in text
-    assert ("World English Bible" in text) == ("the recipe `quickstart`" in text) == (title == "quickstart")
-    folders = {"support": "runs/support", "ours": "outputs/ours"}
-    assert run.recipe.output_dir == folders.get(title, "outputs/quickstart")
+    for fact in ("World English Bible", "the recipe `quickstart`"):
+        assert (fact in text) == (title == "quickstart")
 
 
 def run_of(name: str = "quickstart", **more: Any) -> Method:
@@ -112,42 +114,65 @@ def recipe_of(name: str = "quickstart", **more: Any) -> Recipe:
 
 
 def facts_of(run: Method) -> CardFacts:
-    data = {**SETTINGS["data"], "labels": {}, "languages": []}
-    return card_facts(run, Results(), {**SETTINGS, "data": data})
+    return card_facts(run, Results(), SETTINGS)
 
 
-def test_base_models_and_datasets() -> None:
+def test_base_models_of_a_recipe() -> None:
     data = card_header(facts_of(run_of("moco_bert_en_zh")))
     assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
     assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
+
     mbert = facts_of(run_of("cmlm_f_mbert"))
     assert mbert.base_models == ["google-bert/bert-base-multilingual-cased"]
-    glue = card_header(facts_of(run_of("hictl_glue_mrpc")))
-    assert glue.datasets == ["nyu-mll/glue"]
+
+
+def test_datasets_of_a_recipe() -> None:
+    glue = run_of("hictl_glue_mrpc")
+    assert card_header(facts_of(glue)).datasets == ["nyu-mll/glue"]
+
     corpora = run_of()
     corpora.recipe.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
     assert card_header(facts_of(corpora)).datasets == ["Helsinki-NLP/europarl"]
 
 
-def test_licence(tmp_path: Path) -> None:
+def test_licence_of_a_recipe() -> None:
     assert licence_of(recipe_of()) == "unknown"
     assert licence_of(recipe_of(card={"license": "Apache-2.0"})) == "apache-2.0"
-    for name, licence in (("a", "mit"), ("b", "mit"), ("c", "cc-by-4.0"), ("d", "")):
+
+
+@pytest.fixture
+def encoders(tmp_path: Path) -> Path:
+    """Folders of encoders with cards: licences and base models."""
+    headers = {
+        "a": "license: mit\nbase_model: some/a",
+        "b": "license: mit\nbase_model: some/b",
+        "c": "license: cc-by-4.0\nbase_model: some/c",
+        "d": "tags: [x]",
+    }
+    for name, header in headers.items():
         (tmp_path / name).mkdir()
-        header = f"license: {licence}\nbase_model: some/{name}" if licence else "tags: [x]"
         (tmp_path / name / "README.md").write_text(f"---\n{header}\n---\n# Base", "utf-8")
+    return tmp_path
 
-    def started(*names: str) -> Method:
-        run = run_of("moco_en_fr_open")
-        run.recipe.model["encoders"] = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
-        return run
 
-    assert licence_of(started("a", "b").recipe) == "mit"
-    assert facts_of(started("a", "b")).base_models == ["some/a", "some/b"]
-    assert licence_of(started("a", "c").recipe) == "unknown"  # they disagree
-    assert licence_of(started("a", "d").recipe) == "unknown"  # one does not say
-    assert facts_of(started("d")).base_models == []
-    assert licence_of(recipe_of(start_from=str(tmp_path / "a" / "training" / "final"))) == "mit"  # a run's card
+@pytest.mark.parametrize(
+    ("names", "licence", "models"),
+    [
+        ("ab", "mit", ["some/a", "some/b"]),
+        ("ac", "unknown", ["some/a", "some/c"]),  # they disagree
+        ("ad", "unknown", ["some/a"]),  # one does not say
+        ("d", "unknown", []),
+    ],
+)
+def test_licence_and_base_models_of_encoders(encoders: Path, names: str, licence: str, models: list[str]) -> None:
+    run = run_of("moco_en_fr_open")
+    run.recipe.model["encoders"] = {name: str(encoders / name) for name in names}
+    assert licence_of(run.recipe) == licence
+    assert facts_of(run).base_models == models
+
+
+def test_licence_and_base_models_of_an_earlier_run(encoders: Path) -> None:
+    assert licence_of(recipe_of(start_from=str(encoders / "a" / "training" / "final"))) == "mit"
     assert facts_of(run_of(start_from="outputs/none")).base_models == []  # a folder, whatever it looks like
 
 

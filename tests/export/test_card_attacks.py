@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from card_helpers import SETTINGS
 from huggingface_hub import ModelCard
 
-from hf_xlsr.encoders.heads import new_head
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.export.card import code_block, one_line, public_path, python_text
 from hf_xlsr.runs.card import render_card
@@ -18,9 +18,6 @@ from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.access_tokens import HIDDEN, check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
-SETTINGS: dict[str, Any] = {"data": {"pairs": 1, "vocab_size": 2, "cleaning": {}}, "parameters": 3, "steps": 4}
-SETTINGS |= {"dimension": 5, "seconds": {"training": 6.0}, "device": "cpu", "processes": 1, "threads": 1}
-SETTINGS |= {"precision": "float32", "max_length": 32, "head": new_head(5)}
 HEADER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 TOKEN = "hf_" + "NeverToBeSeen" * 3
 ATTACKS = {
@@ -67,27 +64,35 @@ def bars_of_rows(text: str) -> list[int]:
     return [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
 
 
+def keys_of(card: str) -> set[str]:
+    header = HEADER.match(card)
+    assert header
+    return set(yaml.safe_load(header[1]))
+
+
+def python_blocks(card: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_recipe_stays_text(attack: str) -> None:
-    recipe = run_with(attack, "name", "description", "path", "deep")
     metrics = Results()
     for name, accuracy in ((attack, 0.5), ("plain", 0.25)):
         metrics |= measured(name, "tatoeba", ("en", "fr"), "test", {"accuracy": accuracy})
-    text = render_card(recipe, metrics, SETTINGS)
-    plain = render_card(run_with("tame", "name", "description", "path", "deep"), metrics, SETTINGS)
 
-    def keys(card: str) -> set[str]:
-        header = HEADER.match(card)
-        assert header
-        return set(yaml.safe_load(header[1]))
+    def card_with(text: str) -> str:
+        return render_card(run_with(text, "name", "description", "path", "deep"), metrics, SETTINGS)
 
-    data = ModelCard(text).data
-    assert keys(text) == keys(plain)
+    card = card_with(attack)
+    plain = card_with("tame")
+
+    data = ModelCard(card).data
+    assert keys_of(card) == keys_of(plain)
     assert data.license == "unknown"
     assert "owned" not in data.tags
     assert data.model_name == one_line(attack)
 
-    body = outside_code(text)
+    body = outside_code(card)
     plain_body = outside_code(plain)
     assert len(re.findall("^#", body, re.MULTILINE)) == len(re.findall("^#", plain_body, re.MULTILINE))
     assert bars_of_rows(body) == bars_of_rows(plain_body)
@@ -95,29 +100,36 @@ def test_recipe_stays_text(attack: str) -> None:
         assert not re.search(rf"(?<!\\){re.escape(markup)}", body), markup
     assert "49" not in body
     for secret in (TOKEN, "\x00", "\u202e"):
-        assert secret not in text
+        assert secret not in card
 
 
 def test_recipe_block_cannot_be_ended() -> None:
-    text = render_card(run_with(ATTACKS["fence"], "deep"), Results(), SETTINGS)
-    (fence, block), *_ = re.findall(r"^(`{3,})yaml\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
-    assert len(fence) == 4 and yaml.safe_load(block)["data"]["cleaning"]
+    card = render_card(run_with(ATTACKS["fence"], "deep"), Results(), SETTINGS)
+    (fence, block), *_ = re.findall(r"^(`{3,})yaml\n(.*?)^\1$", card, re.DOTALL | re.MULTILINE)
+    assert len(fence) == 4
+    assert yaml.safe_load(block)["data"]["cleaning"]
     assert code_block("````\na", "").startswith("`````\n")
 
 
+EVIL = 'fr"); import os; os.system("id"); ("'
+
+
 def test_languages_stay_text() -> None:
-    evil = 'fr"); import os; os.system("id"); ("'
-    recipe = run_with(evil, "languages")
-    text = render_card(recipe, Results(), SETTINGS)
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    card = render_card(run_with(EVIL, "languages"), Results(), SETTINGS)
+    for block in python_blocks(card):
         assert "os.system" not in block
-    dual = load_runs("moco_bert_en_zh")[0]
-    dual.recipe.languages = ["en", evil]
-    dual.recipe.model["encoders"] = {"en": "a/b", evil: "a/b"}
-    blocks = re.findall(r"```python\n(.*?)```", render_card(dual, Results(), SETTINGS), re.DOTALL)
+
+
+def test_languages_of_code_are_strings() -> None:
+    run = load_runs("moco_bert_en_zh")[0]
+    run.recipe.languages = ["en", EVIL]
+    run.recipe.model["encoders"] = {"en": "a/b", EVIL: "a/b"}
+
+    blocks = python_blocks(render_card(run, Results(), SETTINGS))
+
     for block in blocks:
         compile(block, "card", "exec")
-    assert python_text(evil) in blocks[0]  # as a string, whole
+    assert python_text(EVIL) in blocks[0]  # as a string, whole
     assert python_text("query: ") == '"query: "'
 
 
@@ -143,14 +155,21 @@ def test_public_path(path: str, expected: str) -> None:
     assert public_path(path) == expected
 
 
-def test_tokens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-token-of-another-form")
     assert redact_tokens(f"a-token-of-another-form and {TOKEN}.") == f"{HIDDEN} and {HIDDEN}."
     assert redact_tokens("hf_xlsr.modeling.dual_momentum.modeling_dual_momentum hf_hub_download") != HIDDEN
+
     monkeypatch.setenv("HF_TOKEN", "short")
     assert redact_tokens("a short text") == "a short text"
-    for value in ({"a": {"b": [1, TOKEN]}}, {TOKEN: 1}, TOKEN):
-        with pytest.raises(XlsrError, match="HF_TOKEN") as error:
-            check_no_token(value, "recipe 'x'")
-        assert TOKEN not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [{"a": {"b": [1, TOKEN]}}, {TOKEN: 1}, TOKEN], ids=["nested", "key", "text"])
+def test_tokens_are_found(value: Any) -> None:
+    with pytest.raises(XlsrError, match="HF_TOKEN") as error:
+        check_no_token(value, "recipe 'x'")
+    assert TOKEN not in str(error.value)
+
+
+def test_text_like_a_token() -> None:
     check_no_token({"a": "hf_short", "b": None, "c": 1.5}, "recipe 'x'")

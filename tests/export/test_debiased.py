@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.export import debias_sentence_transformer, save_export
 from hf_xlsr.utils.errors import XlsrError
 
-TEXTS = {"en": [f"{a} {b}" for a, b in zip(ENGLISH, ENGLISH[3:], strict=False)], "fr": FRENCH}
+TEXTS = {"en": [f"{first} {second}" for first, second in pairwise(ENGLISH)], "fr": FRENCH}
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +48,13 @@ def debias(model: SentenceTransformer) -> Debias:
 def test_removal_by_task(model: SentenceTransformer, method: str, normalize: bool) -> None:
     fitted = fit_debias(model, TEXTS, method=method)
     before = model.encode(TEXTS["fr"])
+
     debiased = debias_sentence_transformer(model, fitted, normalize=normalize)
+
     embeddings = debiased.encode(TEXTS["fr"], task="fr")
     np.testing.assert_allclose(embeddings, fitted.apply(before, "fr", normalize=normalize), atol=1e-5)
     # The original stays as it is, and the new model has its settings.
-    assert (model.encode(TEXTS["fr"]) == before).all()
+    np.testing.assert_array_equal(model.encode(TEXTS["fr"]), before)
     assert debiased.prompts["query"] == "red "
     assert debiased.similarity_fn_name == "dot"
     assert debiased.get_embedding_dimension() == fitted.dimension
@@ -60,10 +63,11 @@ def test_removal_by_task(model: SentenceTransformer, method: str, normalize: boo
 def test_texts_without_a_language(model: SentenceTransformer, debias: Debias) -> None:
     debiased = debias_sentence_transformer(model, debias)
     assert routes_of(debiased) == ("en", "fr", "und")
-    np.testing.assert_allclose(debiased.encode(["one"]), model.encode(["one"]))
-    np.testing.assert_allclose(debiased.encode_document(["one"]), model.encode_document(["one"]))
+    np.testing.assert_allclose(debiased.encode("one"), model.encode("one"))
+    np.testing.assert_allclose(debiased.encode_document("one"), model.encode_document("one"))
+
     again = debias_sentence_transformer(debiased, debias)
-    np.testing.assert_allclose(again.encode(["one"]), model.encode(["one"]))
+    np.testing.assert_allclose(again.encode("one"), model.encode("one"))
 
 
 def dual(tokenizer: Any) -> Any:
@@ -81,11 +85,14 @@ def lightweight(tokenizer: Any) -> Any:
     return LightweightDualTransformer(config).to_sentence_transformer(tokenizer)
 
 
+def hictl(tokenizer: Any) -> Any:
+    config = HictlConfig(text_config=tiny_encoder(len(tokenizer)))
+    return HictlForPreTraining(config).to_sentence_transformer(tokenizer)
+
+
 EXPORTS: dict[str, Callable[[Any], Any]] = {
     "lightweight": lightweight,
-    "hictl": lambda tokenizer: HictlForPreTraining(
-        HictlConfig(text_config=tiny_encoder(len(tokenizer)))
-    ).to_sentence_transformer(tokenizer),
+    "hictl": hictl,
     "cmlm": lambda tokenizer: tiny_cmlm(len(tokenizer)).to_sentence_transformer(tokenizer),
     "routed": dual,
     "debiased": lambda tokenizer: debiased(lightweight(tokenizer)),
@@ -109,19 +116,23 @@ AutoModel.from_pretrained(f"{home}/debiased/en_0_Transformer")
 @pytest.mark.slow
 def test_every_export_loads_without_this_package(tokenizer: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    models = {name: make(tokenizer) for name, make in EXPORTS.items()}
-    routes = {name: list(routes_of(model)) or [""] for name, model in models.items()}
-    for name, model in models.items():
+    models = {}
+    routes = {}
+    for name, make in EXPORTS.items():
+        model = models[name] = make(tokenizer)
+        routes[name] = list(routes_of(model)) or [""]
         save_export(model, tmp_path / name)
-        types = {part["type"] for part in json.loads((tmp_path / name / "modules.json").read_text("utf-8"))}
-        assert all(kind.startswith("sentence_transformers.") for kind in types)
-    words = [str(tmp_path), json.dumps(TEXTS["fr"]), json.dumps(routes)]
-    subprocess.run([sys.executable, "-c", LOAD, *words], check=True, cwd=tmp_path)
+        for module in json.loads((tmp_path / name / "modules.json").read_text("utf-8")):
+            assert module["type"].startswith("sentence_transformers.")
+
+    arguments = [str(tmp_path), json.dumps(TEXTS["fr"]), json.dumps(routes)]
+    subprocess.run([sys.executable, "-c", LOAD, *arguments], check=True, cwd=tmp_path)
+
     for name, model in models.items():
-        loaded = np.load(tmp_path / f"{name}.npz")
+        vectors = np.load(tmp_path / f"{name}.npz")
         for route in routes[name]:
             expected = model.encode(TEXTS["fr"], task=route or None)
-            np.testing.assert_allclose(loaded[route or "all"], expected, atol=1e-6, err_msg=f"{name} {route}")
+            np.testing.assert_allclose(vectors[route or "all"], expected, atol=1e-6, err_msg=f"{name} {route}")
 
 
 def test_projected_sentence_vectors_are_not_exported(tokenizer: Any) -> None:

@@ -20,37 +20,50 @@ from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss
 
 
 def pairs_of(count: int, seed: int) -> Dataset:
-    return Dataset.from_list([{side: pair[side] for side in ("source", "target")} for pair in make_pairs(count, seed)])
+    return Dataset.from_list(make_pairs(count, seed)).select_columns(["source", "target"])
 
 
-def script(encoder: str, folder: Path, *, queue: bool = True, ranking: bool = False, resume: bool = False) -> float:
-    """A training script: with our loss, with another, or with both; returns the accuracy on other pairs."""
+def accuracy(model: SentenceTransformer) -> float:
+    """How often the nearest sentence is the translation, among other pairs than those of the training."""
+    dev = pairs_of(40, 9)
+    return TatoebaEvaluator(dev["source"], dev["target"])(model)["accuracy"]
+
+
+def loaded(folder: str | Path) -> SentenceTransformer:
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def script(encoder: str, folder: Path, *, ranking: bool = False, resume: bool = False) -> None:
+    """A training script with our loss, and perhaps with another."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model = SentenceTransformer(encoder, device="cpu")
-    train, dev = pairs_of(600, 1), pairs_of(40, 9)
+    model = loaded(encoder)
     arguments = SentenceTransformerTrainingArguments(
-        str(folder), max_steps=60, learning_rate=5e-3, per_device_train_batch_size=16, save_strategy="steps",
-        save_steps=20, use_cpu=True, report_to="none", disable_tqdm=True,
-    )  # fmt: skip
-    losses: dict[str, Any] = {}
-    if queue:
-        losses["queue"] = DualMomentumLoss(model, queue_size=128, momentum=0.9, in_batch_negatives=True)
+        str(folder),
+        max_steps=60,
+        learning_rate=5e-3,
+        per_device_train_batch_size=16,
+        save_strategy="steps",
+        save_steps=20,
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    losses: dict[str, Any] = {
+        "queue": DualMomentumLoss(model, queue_size=128, momentum=0.9, in_batch_negatives=True),
+    }
     if ranking:
         losses["ranking"] = MultipleNegativesRankingLoss(model)
-    data = DatasetDict(dict.fromkeys(losses, train))
-    evaluator = TatoebaEvaluator(dev["source"], dev["target"])
+
     trainer = SentenceTransformerTrainer(
         model,
         arguments,
-        train_dataset=data,
+        train_dataset=DatasetDict(dict.fromkeys(losses, pairs_of(600, 1))),
         loss=losses,
         callbacks=[DualMomentumCallback(losses)],
-        evaluator=evaluator,
     )
     trainer.train(resume_from_checkpoint=resume)
     model.save_pretrained(str(folder / "model"))
-    return evaluator(SentenceTransformer(str(folder / "model"), device="cpu"))["accuracy"]
 
 
 @pytest.mark.slow
@@ -58,22 +71,22 @@ def script(encoder: str, folder: Path, *, queue: bool = True, ranking: bool = Fa
 def test_script_learns_and_resumes_after_sigkill(
     options: dict[str, bool], tiny_encoder_folder: str, tmp_path: Path
 ) -> None:
-    dev = pairs_of(40, 9)
-    before = TatoebaEvaluator(dev["source"], dev["target"])(SentenceTransformer(tiny_encoder_folder, device="cpu"))[
-        "accuracy"
-    ]
-    whole = script(tiny_encoder_folder, tmp_path / "whole", **options)
-    assert whole > before + 0.2
-    process = SERVER.Process(target=script, args=(tiny_encoder_folder, tmp_path / "killed"), kwargs=options)
+    whole = tmp_path / "whole"
+    script(tiny_encoder_folder, whole, **options)
+    assert accuracy(loaded(whole / "model")) > accuracy(loaded(tiny_encoder_folder)) + 0.2
+
+    killed = tmp_path / "killed"
+    process = SERVER.Process(target=script, args=(tiny_encoder_folder, killed), kwargs=options)
     process.start()
-    file = tmp_path / "killed" / "checkpoint-40" / DualMomentumCallback.FILE
-    while process.is_alive() and not file.is_file():
+    saved = killed / "checkpoint-40" / DualMomentumCallback.FILE
+    while process.is_alive() and not saved.is_file():
         process.join(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    shutil.rmtree(tmp_path / "killed" / "checkpoint-60", ignore_errors=True)
-    shutil.rmtree(tmp_path / "killed" / "model", ignore_errors=True)
-    script(tiny_encoder_folder, tmp_path / "killed", resume=True, **options)
-    models = [SentenceTransformer(str(tmp_path / name / "model"), device="cpu") for name in ("whole", "killed")]
-    for one, other in zip(*(model.parameters() for model in models), strict=True):
-        assert torch.equal(one, other)
+    shutil.rmtree(killed / "checkpoint-60", ignore_errors=True)
+    shutil.rmtree(killed / "model", ignore_errors=True)
+    script(tiny_encoder_folder, killed, resume=True, **options)
+
+    expected = loaded(whole / "model").state_dict()
+    for name, weight in loaded(killed / "model").state_dict().items():
+        assert torch.equal(weight, expected[name])

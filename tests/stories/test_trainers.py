@@ -48,23 +48,33 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("streamed", [False, True], ids=["files", "stream"])
 def test_momentum_contrast_survives_a_kill(streamed: bool, tmp_path: Path) -> None:
     script = SCRIPT.replace(*FROM_STREAM).replace(*WORKER) if streamed else SCRIPT
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-        write_files(tmp_path / name)
-    text = Script(script, tmp_path / "whole").finish()
-    assert 0 <= float(text.rsplit("accuracy ", 1)[1].split()[0]) <= 1
-    killed_and_resumed(script, tmp_path / "killed", RESUME)
-    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
-    model = SentenceTransformer(str(tmp_path / "killed" / "out" / "model"))
-    assert model.encode(["one red bird"], task="en").shape == model.encode(["un"], task="zh").shape == (1, 16)
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+        write_files(folder)
+
+    output = Script(script, whole).finish()
+    killed_and_resumed(script, killed, RESUME)
+
+    accuracy = output.rsplit("accuracy ", 1)[1].split()[0]
+    assert 0 <= float(accuracy) <= 1
+    assert_equal(weights(whole), weights(killed))
+
+    model = SentenceTransformer(str(killed / "out" / "model"))
+    assert model.encode(["one red bird"], task="en").shape == (1, 16)
+    assert model.encode(["un"], task="zh").shape == (1, 16)
 
 
 def trained(folder: Path, out: Path, data: Any, resume: bool = False, **options: Any) -> DualMomentumTrainer:
-    model = DualMomentumModel.from_encoders(
-        {name: str(folder / "encoders" / name) for name in ("en", "zh")}, queue_size=64
-    )
+    encoders = {language: str(folder / "encoders" / language) for language in ("en", "zh")}
+    model = DualMomentumModel.from_encoders(encoders, queue_size=64)
     args = DualMomentumTrainingArguments(
-        output_dir=str(out), per_device_train_batch_size=16, report_to="none", use_cpu=True, **options
+        output_dir=str(out),
+        per_device_train_batch_size=16,
+        report_to="none",
+        use_cpu=True,
+        **options,
     )
     trainer = DualMomentumTrainer(model=model, args=args, train_dataset=data)
     trainer.train(resume_from_checkpoint=resume)
@@ -103,8 +113,10 @@ def test_stream_that_fails_midway_leaves_checkpoints(encoders: Path, tmp_path: P
         return trained(encoders, tmp_path, data, max_steps=80, save_steps=20, shuffle_buffer_size=64, **resume)
 
     broken.touch()
+
     with pytest.raises(OSError, match="disk was removed"):
         train()
     assert last_whole_checkpoint(tmp_path)
+
     broken.unlink()
     assert train(resume=True).state.global_step == 80

@@ -21,7 +21,7 @@ from transformers import trainer as transformers_trainer
 
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import to_sentence_transformer
-from hf_xlsr.trainers import disk
+from hf_xlsr.trainers import checkpoints
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.checkpoints import TrainingSize, folder_bytes
 
@@ -78,7 +78,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[TrainingSize]:
         made.append(TrainingSize(*values))
         return made[-1]
 
-    monkeypatch.setattr(disk, "TrainingSize", record)
+    monkeypatch.setattr(checkpoints, "TrainingSize", record)
     return made
 
 
