@@ -14,28 +14,33 @@ PLAN = {"text": {"sha256": "1"}, "pairs": {"text": {"sha256": "1"}, "k": 4}}
 def claim(folder: Path, inputs: dict = INPUTS, plan: dict = PLAN) -> dict[str, bool]:
     """Claims the folder and finishes all stages; returns which were finished."""
     work = WorkFolder(folder)
+    finished = {}
     with work.claim("mine", inputs, plan):
-        done = {name: work.stage(name).result is not None for name in plan}
+        for name in plan:
+            finished[name] = work.stage(name).result is not None
         for name in plan:
             (folder / name / "data").touch()
             work.stage(name).finish(rows=3)
             assert work.stage(name).result == {"rows": 3}
-    return done
+    return finished
 
 
 def test_finished_stages_stay_and_changed_ones_go(tmp_path: Path):
     folder = tmp_path / "work"
     assert claim(folder) == {"text": False, "pairs": False}
-    moved = {"source": {"name": "/b.txt", "sha256": "1"}, "target": INPUTS["target"]}  # of the same content
+
+    moved = {**INPUTS, "source": {"name": "/b.txt", "sha256": "1"}}  # of the same content
     assert claim(folder, moved) == {"text": True, "pairs": True}
     assert claim(folder) == {"text": True, "pairs": True}
 
-    (folder / "pairs" / "old").touch()
-    assert claim(folder, plan={**PLAN, "pairs": {**PLAN["pairs"], "k": 5}}) == {"text": True, "pairs": False}
-    assert not (folder / "pairs" / "old").exists()
+    old_file = folder / "pairs" / "old"
+    old_file.touch()
+    other_k = {**PLAN, "pairs": {**PLAN["pairs"], "k": 5}}
+    assert claim(folder, plan=other_k) == {"text": True, "pairs": False}
+    assert not old_file.exists()
     assert (folder / "text" / "data").exists()
 
-    changed = {"source": {"name": "/a.txt", "sha256": "9"}, "target": INPUTS["target"]}
+    changed = {**INPUTS, "source": {"name": "/a.txt", "sha256": "9"}}
     plan = {"text": {"sha256": "9"}, "pairs": {"text": {"sha256": "9"}, "k": 5}}
     assert claim(folder, changed, plan) == {"text": False, "pairs": False}
 
@@ -45,19 +50,22 @@ def test_other_files_and_a_busy_folder_are_refused(tmp_path: Path):
     with pytest.raises(XlsrError, match="other files"):
         claim(tmp_path)
 
-    with WorkFolder(tmp_path / "work").claim("mine", INPUTS, PLAN), pytest.raises(XlsrError, match="in use"):
-        claim(tmp_path / "work")
-    claim(tmp_path / "work")
+    folder = tmp_path / "work"
+    with WorkFolder(folder).claim("mine", INPUTS, PLAN), pytest.raises(XlsrError, match="in use"):
+        claim(folder)
+    claim(folder)
 
 
 def test_half_removed_stage_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    claim(tmp_path / "work")
+    folder = tmp_path / "work"
+    claim(folder)
 
-    def dies(path: Path) -> None:
+    def interrupt(path: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", dies)
+        patch.setattr("shutil.rmtree", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            claim(tmp_path / "work", plan={**PLAN, "pairs": {"k": 6}})
-    assert claim(tmp_path / "work") == {"text": True, "pairs": False}
+            claim(folder, plan={**PLAN, "pairs": {"k": 6}})
+
+    assert claim(folder) == {"text": True, "pairs": False}
