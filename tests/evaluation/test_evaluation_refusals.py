@@ -56,15 +56,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
     unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
     (home / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
+
     write_tsv(home / "topics.tsv", topic_rows("train", "validation", "test"))
     write_tsv(home / "no-dev.tsv", topic_rows("train", "test"))
-    texts = [f"t{n}\t{n % 2}" for n in range(40)]
-    write_tsv(home / "test.tsv", ["text\tlabel", *texts])
-    write_tsv(home / "copy.tsv", ["text\tlabel", *texts[::-1]])
-    write_tsv(home / "relabelled.tsv", ["text\tlabel", *(f"t{n}\t{(n + 1) % 2}" for n in range(40))])
-    write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
+    test_rows = labelled_texts("t", [0, 1])
+    write_tsv(home / "test.tsv", ["text\tlabel", *test_rows])
+    write_tsv(home / "copy.tsv", ["text\tlabel", *test_rows[::-1]])
+    write_tsv(home / "relabelled.tsv", ["text\tlabel", *labelled_texts("t", [1, 0])])
+    write_tsv(home / "train.tsv", ["text\tlabel", *labelled_texts("u", [0, 1])])
     bucc_files(home)
     return home
+
+
+def labelled_texts(prefix: str, labels: list[int]) -> list[str]:
+    return [f"{prefix}{n}\t{label}" for n, label in enumerate(labels * 20)]
 
 
 def topic_rows(*splits: str) -> list[str]:
@@ -109,8 +114,10 @@ def test_data(protocol: str, files: str, options: dict[str, Any], key: str, fold
 
     with pytest.raises(XlsrError) as error:
         read(protocol, *map(path_of, files.split()), **options)
-    assert key in str(error.value)
-    assert "\n" not in str(error.value)
+
+    message = str(error.value)
+    assert key in message
+    assert "\n" not in message
 
 
 GOOD = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
@@ -228,8 +235,15 @@ def words(count: int = 12, *splits: str) -> list[dict[str, Any]]:
     splits = splits or ("train", "dev", "test")
     rows = []
     for n in range(count):
-        row = {"text": "a b", "sentence1": "a", "sentence2": "b", "split": splits[n % len(splits)]}
-        rows.append({**row, "label": n % 2, "score": 1 + n % 3})
+        row = {
+            "text": "a b",
+            "sentence1": "a",
+            "sentence2": "b",
+            "split": splits[n % len(splits)],
+            "label": n % 2,
+            "score": 1 + n % 3,
+        }
+        rows.append(row)
     return rows
 
 
