@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_helpers import Largest, value_and_gradients
+from loss_helpers import Largest, random_tensors, value_and_gradients
 from torch.nn.functional import normalize
 
 from hf_xlsr.losses import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
@@ -26,9 +26,7 @@ Bags = tuple[torch.Tensor, torch.Tensor]
 
 def vectors(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[torch.Tensor]:
     """Queries and embeddings."""
-    generator = torch.Generator().manual_seed(seed)
-    exact = torch.randn(BATCH + VOCABULARY, WIDTH, generator=generator, dtype=torch.float64)
-    return list(exact.to(dtype).split([BATCH, VOCABULARY]))
+    return random_tensors((BATCH, WIDTH), (VOCABULARY, WIDTH), seed=seed, dtype=dtype)
 
 
 def sentences(seed: int = 1) -> torch.Tensor:
@@ -50,9 +48,9 @@ def own_words(seed: int = 1) -> Bags:
 
 
 def draw(queries: torch.Tensor, embeddings: torch.Tensor, seed: int = 0, **options: Any) -> torch.Tensor:
+    defaults = {"bags": own_words(), "count": COUNT, "special_ids": SPECIAL, "chunk_size": 11}
     generator = torch.Generator().manual_seed(seed)
-    options = {"bags": own_words(), "count": COUNT, "special_ids": SPECIAL, "chunk_size": 11} | options
-    return draw_negative_words(queries, embeddings, generator=generator, **options)
+    return draw_negative_words(queries, embeddings, generator=generator, **(defaults | options))
 
 
 def pairs_of(bags: Bags) -> list[tuple[int, int]]:
@@ -79,11 +77,12 @@ def test_bags_equal_python_sets(data: st.DataObject) -> None:
     ids = torch.tensor(data.draw(numbers), dtype=torch.long).reshape(rows, length)
     mask = torch.tensor(data.draw(numbers), dtype=torch.long).reshape(rows, length) % 2
     special = data.draw(st.lists(st.integers(0, 9), max_size=4))
+    ids_before = ids.clone()
 
-    before = ids.clone()
     bags = bags_of_words(ids, mask, special)
     assert pairs_of(bags) == naive_bags(ids, mask, special)
-    assert torch.equal(ids, before)
+    assert torch.equal(ids, ids_before)
+
     of_other_types = bags_of_words(ids.int(), mask.bool(), torch.tensor(special, dtype=torch.long))
     assert pairs_of(of_other_types) == pairs_of(bags)
 
@@ -108,16 +107,16 @@ def test_several_draws_are_without_replacement() -> None:
     counts = Counter(tuple(sorted(row)) for row in drawn.tolist())
 
     single = exact_probabilities(queries[0], embeddings, [1, 2, 3, 5], temperature)
-    expected: dict[tuple[int, ...], float] = {}
+    expected: Counter[tuple[int, ...]] = Counter()
     for first, second in permutations(single, 2):
-        key = tuple(sorted((first, second)))
-        expected[key] = expected.get(key, 0.0) + single[first] * single[second] / (1 - single[first])
-    assert sum(expected.values()) == pytest.approx(1)
+        probability = single[first] * single[second] / (1 - single[first])
+        expected[tuple(sorted((first, second)))] += draws * probability  # type: ignore[assignment]
+    assert expected.total() == pytest.approx(draws)
 
     assert set(counts) <= set(expected)
     chi_square = 0.0
-    for key, share in expected.items():
-        chi_square += (counts[key] - draws * share) ** 2 / (draws * share)
+    for words, expected_count in expected.items():
+        chi_square += (counts[words] - expected_count) ** 2 / expected_count
     assert chi_square < 20.5
 
 
@@ -135,9 +134,10 @@ def test_draws_are_different_allowed_tokens(data: st.DataObject) -> None:
     for row, bag in enumerate(bags):
         pairs += [(row, token) for token in bag]
     rows, columns = torch.tensor(data.draw(st.permutations(pairs)), dtype=torch.long).reshape(-1, 2).T
+    queries, embeddings = random_tensors((len(bags), 3), (vocabulary, 3), dtype=torch.float32)
     drawn = draw(
-        torch.randn(len(bags), 3, generator=torch.Generator().manual_seed(1)),
-        torch.randn(vocabulary, 3, generator=torch.Generator().manual_seed(2)),
+        queries,
+        embeddings,
         seed=data.draw(st.integers(0, 1000)),
         bags=(rows, columns),
         special_ids=list(special),
@@ -155,10 +155,8 @@ def test_draws_are_different_allowed_tokens(data: st.DataObject) -> None:
 
 def test_share_of_hard_words() -> None:
     """A naive count; near the top share at temperature 1, where draws are nearly uniform, and far above it at 0.02."""
-    generator = torch.Generator().manual_seed(3)
-    queries = torch.randn(4, 32, generator=generator)
-    table = torch.randn(5000, 32, generator=generator)
-    ids = torch.randint(3, 5000, (4, 10), generator=generator)
+    queries, table = random_tensors((4, 32), (5000, 32), seed=3, dtype=torch.float32)
+    ids = torch.randint(3, 5000, (4, 10), generator=torch.Generator().manual_seed(3))
     bags = bags_of_words(ids, torch.ones_like(ids), SPECIAL)
     cosines = normalize(queries) @ normalize(table).T
     hard_words = cosines.topk(50).indices
@@ -168,9 +166,12 @@ def test_share_of_hard_words() -> None:
         drawn = draw(queries, table, bags=bags, count=200, temperature=temperature, chunk_size=1000)
         is_hard = (drawn.unsqueeze(2) == hard_words.unsqueeze(1)).any(2)
         expected = is_hard.float().mean().item()
-        shares.append(hard_word_share(queries, table, drawn, sample=5000).item())
-        assert shares[-1] == pytest.approx(expected, abs=1e-6)
-        assert hard_word_share(queries, table, drawn, sample=2500).item() == pytest.approx(expected, rel=0.35)
+        shares.append(expected)
+
+        share = hard_word_share(queries, table, drawn, sample=5000)
+        assert share.item() == pytest.approx(expected, abs=1e-6)
+        share_of_sample = hard_word_share(queries, table, drawn, sample=2500)
+        assert share_of_sample.item() == pytest.approx(expected, rel=0.35)
 
     nearly_uniform, cold = shares
     assert nearly_uniform < 0.03
@@ -214,8 +215,9 @@ def test_equals_the_naive_twin(temperature: float, chunk_size: int) -> None:
     options = {"temperature": temperature, "chunk_size": chunk_size}
     results = value_and_gradients(word_contrast_loss, inputs, bags, negatives, **options)
     expected = value_and_gradients(naive, inputs, bags, negatives, **options)
-    assert all(tensor.norm() > 1e-3 for tensor in expected)
     torch.testing.assert_close(results, expected, rtol=1e-10, atol=1e-12)
+    for tensor in expected:
+        assert tensor.norm() > 1e-3
 
 
 def test_embeddings_of_all_negatives_are_never_held() -> None:
