@@ -12,6 +12,7 @@ import pytest
 from bitext_helpers import TableEncoder, cosines, noisy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from margin_helpers import mine_by_hand
 
 from hf_xlsr.evaluation import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, mining, read_bucc
 from hf_xlsr.evaluation.protocols.bucc import tune_threshold
@@ -40,47 +41,19 @@ def numbered_rows(count: int) -> list[dict[str, str]]:
 
 
 def laser_pairs(encoder: TableEncoder, data: BuccData, k: int, margin: str) -> dict[tuple[str, str], float]:
-    """Candidates as LASER makes them, one pair and one neighbour at a time, in float64: mined texts, back to ids."""
+    """Candidates as LASER makes them: mined texts, back to ids."""
     sources = list(dict.fromkeys(data.sources))
     targets = list(dict.fromkeys(data.targets))
-    similarities = cosines(encoder, sources, targets)
-    forward = np.sort(similarities, axis=1)[:, ::-1][:, :k].mean(axis=1)
-    backward = np.sort(similarities, axis=0)[::-1][:k].mean(axis=0)
-
-    def score(pair: tuple[int, int]) -> float:
-        x, y = pair
-        average = (forward[x] + backward[y]) / 2
-        return similarities[pair] / average if margin == "ratio" else similarities[pair] - average
-
-    proposals = []
-    for x, row in enumerate(similarities):
-        pairs_of_source = [(x, y) for y in nearest(row, k)]
-        proposals.append(max(pairs_of_source, key=score))
-    for y, column in enumerate(similarities.T):
-        pairs_of_target = [(x, y) for x in nearest(column, k)]
-        proposals.append(max(pairs_of_target, key=score))
-    proposals.sort(key=score, reverse=True)
-
     source_ids = single_ids(data.source_ids, data.sources)
     target_ids = single_ids(data.target_ids, data.targets)
-    used_sources = set()
-    used_targets = set()
-    mined = {}
-    for x, y in proposals:
-        if x in used_sources or y in used_targets:
-            continue
-        used_sources.add(x)
-        used_targets.add(y)
 
-        source_id = source_ids.get(sources[x])
-        target_id = target_ids.get(targets[y])
+    candidates = {}
+    for source, target, score in mine_by_hand(cosines(encoder, sources, targets), k, margin):
+        source_id = source_ids.get(sources[source])
+        target_id = target_ids.get(targets[target])
         if source_id and target_id:
-            mined[source_id, target_id] = score((x, y))
-    return mined
-
-
-def nearest(similarities: np.ndarray, k: int) -> list[int]:
-    return np.argsort(-similarities, kind="stable")[:k].tolist()
+            candidates[source_id, target_id] = score
+    return candidates
 
 
 def single_ids(ids: Sequence[str], texts: Sequence[str]) -> dict[str, str]:

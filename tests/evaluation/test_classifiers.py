@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -45,66 +46,55 @@ def random_states() -> Any:
 def mlp_written_out(
     train: Labelled, dev: Labelled, classes: int, settings: MlpSettings, seed: int
 ) -> tuple[Any, float]:
-    """`fit_mlp` with hand-written gradients and Adam in NumPy."""
+    """`fit_mlp` on plain tensors, one batch at a time."""
+    train_features, train_labels = map(torch.from_numpy, train)
+    dev_features, dev_labels = dev
     rng = np.random.default_rng(seed)
     keep_share = 1 - settings.dropout
-    widths = (train[0].shape[1], *settings.hidden, classes)
-    weights = []
-    for width, outputs in zip(widths[:-1], widths[1:], strict=True):
-        bound = width**-0.5
-        weights += [rng.uniform(-bound, bound, (width, outputs)), rng.uniform(-bound, bound, outputs)]
-    mean = list(map(np.zeros_like, weights))
-    square = list(map(np.zeros_like, weights))
-    step = 0
+    widths = (train_features.shape[1], *settings.hidden, classes)
+    layers = []
+    for inputs, outputs in pairwise(widths):
+        bound = inputs**-0.5
+        weight = torch.from_numpy(rng.uniform(-bound, bound, (inputs, outputs)))
+        bias = torch.from_numpy(rng.uniform(-bound, bound, outputs))
+        layers.append((weight.requires_grad_(), bias.requires_grad_()))
+    optimizer = torch.optim.Adam([*chain(*layers)], settings.learning_rate)
 
-    def activations(hidden: np.ndarray, masks: Any = None) -> list[np.ndarray]:
-        received = []
-        for layer in range(len(widths) - 1):
-            received.append(hidden * masks[layer] if masks else hidden)
-            hidden = received[-1] @ weights[2 * layer] + weights[2 * layer + 1]
-            if layer < len(widths) - 2:
-                hidden = np.tanh(hidden)
-        return [*received, hidden]
+    def logits(states: torch.Tensor, masks: list[torch.Tensor] | None = None) -> torch.Tensor:
+        for number, (weight, bias) in enumerate(layers):
+            if number:
+                states = states.tanh()
+            if masks:
+                states = states * masks[number] / keep_share
+            states = states @ weight + bias
+        return states
+
+    def predict(features: np.ndarray) -> np.ndarray:
+        return logits(torch.from_numpy(features)).argmax(1).numpy()
 
     best_accuracy = -1.0
-    best_weights = weights.copy()
+    best_layers = layers
     for _ in range(settings.epochs):
-        order = rng.permutation(len(train[0]))
-        masks = [(rng.random((len(order), width)) < keep_share) / keep_share for width in widths[:-1]]
-        for start in range(0, len(order), settings.batch_size):
-            batch = slice(start, start + settings.batch_size)
+        order = rng.permutation(len(train_labels))
+        masks = [torch.from_numpy(rng.random((len(order), width)) < keep_share) for width in widths[:-1]]
+        for batch in torch.arange(len(order)).split(settings.batch_size):
             rows = order[batch]
-            batch_masks = [mask[batch] for mask in masks]
-            *received, logits = activations(train[0][rows], batch_masks)
+            batch_logits = logits(train_features[rows], [mask[batch] for mask in masks])
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(batch_logits, train_labels[rows]).backward()
+            optimizer.step()
 
-            change = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-            change = (change - np.eye(classes)[train[1][rows]]) / len(rows)
-            gradients: list[np.ndarray] = []
-            for layer in range(len(widths) - 2, -1, -1):
-                gradients = [received[layer].T @ change, change.sum(0), *gradients]
-                if layer:
-                    mask = batch_masks[layer]
-                    plain = np.where(mask > 0, received[layer] * keep_share, 0)
-                    change = change @ weights[2 * layer].T * mask * (1 - plain**2)
-
-            step += 1
-            for number, gradient in enumerate(gradients):
-                mean[number] = 0.9 * mean[number] + 0.1 * gradient
-                square[number] = 0.999 * square[number] + 0.001 * gradient**2
-                size = np.sqrt(square[number] / (1 - 0.999**step)) + 1e-8
-                weights[number] = weights[number] - settings.learning_rate * mean[number] / (1 - 0.9**step) / size
-
-        accuracy = float((activations(dev[0])[-1].argmax(1) == dev[1]).mean())
+        accuracy = float(np.mean(predict(dev_features) == dev_labels))
         if accuracy >= best_accuracy:
             best_accuracy = accuracy
-            best_weights = weights.copy()
+            best_layers = copy.deepcopy(layers)
 
-    weights[:] = best_weights
-    return lambda features: activations(features)[-1].argmax(1), best_accuracy
+    layers = best_layers
+    return predict, best_accuracy
 
 
 @pytest.mark.parametrize(("hidden", "dropout"), [((), 0.3), ((10, 8), 0.3), ((10, 8), 0.0)])
-def test_mlp_equals_numpy(hidden: tuple[int, ...], dropout: float):
+def test_mlp_equals_plain_tensors(hidden: tuple[int, ...], dropout: float):
     train = clusters(50, 7, 3, seed=1)
     dev = clusters(40, 7, 3, seed=2)
     test, _ = clusters(2000, 7, 3, seed=3)

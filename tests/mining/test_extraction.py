@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from margin_helpers import Triple, mine_by_hand
 
 from hf_xlsr.mining import (
     MARGINS,
@@ -15,8 +16,6 @@ from hf_xlsr.mining import (
     mine_vectors,
     neighbours_both_ways,
 )
-
-Triple = tuple[int, int, float]
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -41,67 +40,9 @@ def pairs(mined: MinedBitext) -> list[tuple[int, int]]:
     return [triple[:2] for triple in triples(mined)]
 
 
-def one_by_one(proposed: list[Triple]) -> list[Triple]:
-    """Greedy matching."""
-    taken: list[Triple] = []
-    used_sources = set()
-    used_targets = set()
-    for i, j, score in proposed:
-        if i not in used_sources and j not in used_targets:
-            taken.append((i, j, score))
-            used_sources.add(i)
-            used_targets.add(j)
-    return taken
-
-
-def naive(
-    source: np.ndarray,
-    target: np.ndarray,
-    k: int,
-    margin: str,
-    retrieval: str = "max",
-    threshold: float | None = None,
-    one_to_one: bool = True,
-) -> list[Triple]:
-    """Sentence by sentence from the dense matrix, in float64."""
+def naive(source: np.ndarray, target: np.ndarray, k: int, margin: str, **options: Any) -> list[Triple]:
     cosines = source.astype(np.float64) @ target.astype(np.float64).T
-
-    def neighbours(row: np.ndarray) -> list[int]:
-        return sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
-
-    def mean(row: np.ndarray) -> float:
-        return float(np.mean(row[neighbours(row)]))
-
-    mean_x = [mean(row) for row in cosines]
-    mean_y = [mean(column) for column in cosines.T]
-
-    def score(i: int, j: int) -> float:
-        average = (mean_x[i] + mean_y[j]) / 2
-        cosine = cosines[i, j]
-        return {"ratio": cosine / average, "distance": cosine - average, "absolute": cosine}[margin]
-
-    forward = set()
-    for i, row in enumerate(cosines):
-        pairs_of_row = [(i, j) for j in neighbours(row)]
-        forward.add(max(pairs_of_row, key=lambda pair: score(*pair)))
-
-    backward = set()
-    for j, column in enumerate(cosines.T):
-        pairs_of_column = [(i, j) for i in neighbours(column)]
-        backward.add(max(pairs_of_column, key=lambda pair: score(*pair)))
-
-    proposals = {
-        "forward": forward,
-        "backward": backward,
-        "intersection": forward & backward,
-        "max": forward | backward,
-    }
-    scored = []
-    for i, j in proposals[retrieval]:
-        if threshold is None or score(i, j) >= threshold:
-            scored.append((i, j, score(i, j)))
-    scored.sort(key=lambda triple: (-triple[2], *triple[:2]))
-    return one_by_one(scored) if one_to_one else scored
+    return mine_by_hand(cosines, k, margin, **options)
 
 
 def assert_same(mined: MinedBitext, expected: list[Triple]) -> None:
@@ -133,7 +74,7 @@ def test_equals_the_naive_twin(
 ):
     # Few dimensions: neighbourhoods differ in density, so that means and margins decide the pairs.
     source, target = bitext(seed, count, extra, noise=0.7, width=4 + seed % 9)
-    threshold = None
+    threshold = -np.inf
     if quantile is not None:
         # Between two scores, where rounding decides nothing.
         scores = [triple[2] for triple in naive(source, target, k, margin)]
