@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def row(angle: float, **columns: Any) -> dict[str, Any]:
     return {"sentence1": "1 0", "sentence2": f"{np.cos(angle)} {np.sin(angle)}", **columns}
 
 
-def of_cosines(cosines: list[float], labels: list[Any]) -> Rows:
+def of_cosines(cosines: Iterable[float], labels: Iterable[int]) -> Rows:
     return [row(np.arccos(cosine), score=0, label=label) for cosine, label in zip(cosines, labels, strict=True)]
 
 
@@ -194,7 +195,7 @@ def test_with_ties_equals_scikit_learn_and_sentence_transformers(pairs: list[tup
     if len(set(labels)) < 2:
         return
 
-    rows = of_cosines((0.25 * scores).tolist(), labels.tolist())
+    rows = of_cosines(scores / 4, labels)
     metrics = run(rows, tune=rows)
     assert metrics["cosine_ap"] == pytest.approx(average_precision_score(labels, scores))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,59 +102,59 @@ def test_equals_mteb() -> None:
     assert metrics["x-search/en-de/test/mrr"] == pytest.approx(expected.mrr["MRR@80"], abs=1e-5)
 
 
-QUERIES = ["query_id\ttext", "q0\tred", "q1\tgreen", "q2\tblue"]
-DOCUMENTS = ["document_id\ttext", "d0\tred b", "d1\tgreen b", "d2\tblue b"]
-RELEVANCE = ["query_id\tdocument_id\tscore", "q0\td0\t1", "q1\td1\t1", "q2\td2\t1"]
+FILES = {
+    "queries.tsv": ["query_id\ttext", "q0\tred", "q1\tgreen", "q2\tblue"],
+    "documents.tsv": ["document_id\ttext", "d0\tred b", "d1\tgreen b", "d2\tblue b"],
+    "relevance.tsv": ["query_id\tdocument_id\tscore", "q0\td0\t1", "q1\td1\t1", "q2\td2\t1"],
+    "wrong_relevance.tsv": ["query_id\tdocument_id\tscore", "q0\td1\t1,5"],
+    "wide.tsv": ["en\tde", "red\trot", "blue\tblau", "one\teins"],
+    "tagged_queries.tsv": ["query_id\ttext\tlang", "q0\tred\ten"],
+    "tagged_documents.tsv": ["document_id\ttext\tlang", "d0\trouge\tfr", "d1\tblue\ten", "d2\tone\ten"],
+    "unscored_relevance.tsv": ["query_id\tdocument_id", "q0\td0"],
+}
+COMMAND = "evaluate MODEL --protocol search --data queries.tsv --documents documents.tsv --languages en,de"
 
 
-@pytest.fixture
-def command(tiny_export: str, tmp_path: Path) -> list[str]:
-    """Search in a retrieval data set, without --relevance."""
-    queries = write_tsv(tmp_path / "queries.tsv", QUERIES)
-    documents = write_tsv(tmp_path / "documents.tsv", DOCUMENTS)
-    words = ["evaluate", tiny_export, "--protocol", "search", "--output", str(tmp_path / "out.json")]
-    return [*words, "--data", queries, "--documents", documents, "--languages", "en,de"]
+@pytest.fixture(autouse=True)
+def folder(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with retrieval data sets and a model."""
+    monkeypatch.chdir(tmp_path)
+    Path("MODEL").symlink_to(tiny_export)
+    for name, lines in FILES.items():
+        write_tsv(Path(name), lines)
 
 
-def test_command(command: list[str], tmp_path: Path) -> None:
-    relevance = write_tsv(tmp_path / "qrels.tsv", RELEVANCE)
-    assert main([*command, "--relevance", relevance]) == 0
+def test_command() -> None:
+    words = f"{COMMAND} --relevance relevance.tsv --output out.json"
+    assert main(words.split()) == 0
 
-    content = load_results(tmp_path / "out.json")
+    content = load_results("out.json")
     assert content["metrics"]["queries-search/en-de/test/queries"] == 3
     assert any(name.startswith("relevance") for name in content["data_sha256"])
 
 
-def test_command_without_relevance(command: list[str], capsys: Any) -> None:
-    assert main(command) == 1
-    assert "--relevance" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (COMMAND, "--relevance"),
+        (f"{COMMAND} --relevance wrong_relevance.tsv", "1,5"),
+        (
+            "evaluate MODEL --protocol language-bias,search --data wide.tsv --columns text={lang} --languages en,de "
+            "--documents documents.tsv --relevance relevance.tsv",
+            "--documents is not supported with several protocols",
+        ),
+    ],
+)
+def test_invalid_command(words: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 1
+    assert key in capsys.readouterr().err
 
 
-def test_command_with_a_wrong_score(command: list[str], tmp_path: Path, capsys: Any) -> None:
-    relevance = write_tsv(tmp_path / "qrels.tsv", [*RELEVANCE, "q0\td1\t1,5"])
-    assert main([*command, "--relevance", relevance]) == 1
-    assert "1,5" in capsys.readouterr().err
+@pytest.mark.parametrize("languages", ["", "--languages en"])
+def test_rows_with_languages(languages: str) -> None:
+    data = "--data tagged_queries.tsv --documents tagged_documents.tsv --relevance unscored_relevance.tsv"
+    words = f"evaluate MODEL --protocol search {data} {languages} --output out.json"
+    assert main(words.split()) == 0
 
-
-def test_documents_are_not_ignored_when_another_protocol_reads(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
-    wide = write_tsv(tmp_path / "wide.tsv", ["en\tde", "red\trot", "blue\tblau", "one\teins"])
-    documents = write_tsv(tmp_path / "documents.tsv", DOCUMENTS)
-    relevance = write_tsv(tmp_path / "qrels.tsv", RELEVANCE)
-
-    words = ["evaluate", tiny_export, "--protocol", "language-bias,search", "--data", wide]
-    words += ["--columns", "text={lang}", "--languages", "en,de"]
-    assert main([*words, "--documents", documents, "--relevance", relevance]) == 1
-    assert "--documents is not supported with several protocols" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("languages", [[], ["--languages", "en"]])
-def test_rows_with_languages(languages: list[str], tiny_export: str, tmp_path: Path) -> None:
-    queries = write_tsv(tmp_path / "queries.tsv", ["query_id\ttext\tlang", "q0\tred\ten"])
-    rows = ["document_id\ttext\tlang", "d0\trouge\tfr", "d1\tblue\ten", "d2\tone\ten"]
-    documents = write_tsv(tmp_path / "documents.tsv", rows)
-    relevance = write_tsv(tmp_path / "qrels.tsv", ["query_id\tdocument_id", "q0\td0"])
-
-    output = tmp_path / "out.json"
-    words = ["evaluate", tiny_export, "--protocol", "search", "--output", str(output), *languages]
-    assert main([*words, "--data", queries, "--documents", documents, "--relevance", relevance]) == 0
-    assert load_results(output)["metrics"]["queries-search/en/test/documents"] == 3
+    metrics = load_results("out.json")["metrics"]
+    assert metrics["tagged_queries-search/en/test/documents"] == 3

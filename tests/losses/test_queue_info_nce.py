@@ -185,7 +185,8 @@ def test_batch_times_queue_is_never_held() -> None:
     for queue, autocast in product((rows, rows.bfloat16(), quantize_rows(rows)), (False, True)):
         with watched() as operations, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             queue_info_nce(queries, keys, queue, masked=masked, chunk_size=chunk_size).backward()
-        assert max(size for _, size, _ in operations) == batch_size * chunk_size
+        largest = max(size for _, size, _ in operations)
+        assert largest == batch_size * chunk_size
         assert len(product_precisions(operations)) == 2 * queue_size / chunk_size
 
     with watched() as operations, torch.no_grad():
@@ -279,25 +280,22 @@ def test_nan_reaches_loss_and_gradient(position: int) -> None:
         assert result.isnan().any()
 
 
-def test_autocast_multiplies_in_bfloat16(own_precision: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_multiplies_in_bfloat16(dtype: torch.dtype, own_precision: str) -> None:
     queries, keys, queue = float32_rows(16, 16, 500)
+    with watched() as operations:
+        exact = value_and_gradients(queue_info_nce, [queries, keys], queue)
+    assert set(product_precisions(operations)) == {own_precision}
 
-    def run(dtype: torch.dtype, autocast: bool) -> tuple[list[Any], set[str]]:
-        """Value and gradients, and the precisions of the matrix products."""
-        with watched() as operations, torch.autocast("cpu", dtype, enabled=autocast):
-            results = value_and_gradients(queue_info_nce, [queries, keys], queue)
-        assert own_precision == MATMUL.fp32_precision
-        return results, set(product_precisions(operations))
+    with watched() as operations, torch.autocast("cpu", dtype):
+        results = value_and_gradients(queue_info_nce, [queries, keys], queue)
+    assert set(product_precisions(operations)) == {"bf16"}
+    assert own_precision == MATMUL.fp32_precision
 
-    exact, precisions = run(torch.bfloat16, autocast=False)
-    assert precisions == {own_precision}
-    for dtype in (torch.bfloat16, torch.float16):
-        results, precisions = run(dtype, autocast=True)
-        assert precisions == {"bf16"}
-        for tensor, twin in zip(results, exact, strict=True):
-            # bfloat16 keeps 8 bits: one part in 256 of each operand.
-            assert (tensor - twin).norm() <= 0.01 * twin.norm()
-            assert tensor.dtype == torch.float32
+    for tensor, twin in zip(results, exact, strict=True):
+        # bfloat16 keeps 8 bits: one part in 256 of each operand.
+        assert (tensor - twin).norm() <= 0.01 * twin.norm()
+        assert tensor.dtype == torch.float32
 
 
 def test_precision_setting_is_restored_after_an_error(own_precision: str) -> None:
@@ -341,9 +339,12 @@ def test_no_entry_moves_by_more_than_half_a_step(seed: int, rows: int, width: in
 def test_zero_and_tiny_rows() -> None:
     rows = torch.tensor([[0.0, 0.0], [1e-40, -1e-40], [1e-45, 0.0]])
     values = quantize_rows(rows).dequantize()
-    assert values[0].tolist() == [0, 0]
-    assert values[1, 0] > 0 > values[1, 1]
-    assert (values - rows).abs().max() < 1e-42
+    torch.testing.assert_close(values, rows, rtol=0, atol=1e-42)
+
+    zero_row, tiny_row, _ = values.tolist()
+    assert zero_row == [0, 0]
+    assert tiny_row[0] > 0
+    assert tiny_row[1] < 0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

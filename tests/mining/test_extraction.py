@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from margin_helpers import Triple, mine_by_hand
+from mining_fakes import normalized
 
 from hf_xlsr.mining import (
     MARGINS,
@@ -18,10 +19,6 @@ from hf_xlsr.mining import (
 )
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
 def bitext(seed: int, count: int, extra: int, noise: float, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Vectors with one true pair per number, in different orders, and `extra` unpaired targets."""
     rng = np.random.default_rng(seed)
@@ -29,7 +26,7 @@ def bitext(seed: int, count: int, extra: int, noise: float, width: int = 12) -> 
     source = rng.normal(size=(count, width)) + 1.5
     translations = source + noise * rng.normal(size=source.shape)
     unpaired = rng.normal(size=(extra, width)) + 1.5
-    return unit(source), unit(np.concatenate([translations, unpaired]))
+    return normalized(source), normalized(np.concatenate([translations, unpaired]))
 
 
 def triples(mined: MinedBitext) -> list[Triple]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 import pytest
@@ -46,7 +47,11 @@ def mined(folder: Path, seed: int) -> MiningRun:
 
 
 def f1(values: dict[str, float]) -> float:
-    return 2 * values["precision"] * values["recall"] / (values["precision"] + values["recall"])
+    return harmonic_mean([values["precision"], values["recall"]])
+
+
+def contains(low: np.ndarray, truth: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return (low <= truth) & (truth <= high)
 
 
 @pytest.mark.slow
@@ -64,15 +69,11 @@ def test_hidden_pairs_tell_precision_recall_and_the_best_threshold(tmp_path: Pat
         is_likely = truth.precision > 0.5
         precision_error = np.abs(curve.precision - truth.precision)
         assert precision_error[is_likely].mean() < 0.06
-        above_low = curve.low - 0.02 < truth.precision
-        below_high = truth.precision < curve.high + 0.02
-        is_covered.extend((above_low & below_high)[is_likely])
+        is_covered.extend(contains(curve.low - 0.02, truth.precision, curve.high + 0.02)[is_likely])
 
         recall_error = np.abs(curve.recall - truth.recall)
         assert recall_error.mean() < 0.05
-        above_low = curve.recall_low - 0.02 < truth.recall
-        below_high = truth.recall < curve.recall_high + 0.02
-        assert (above_low & below_high).mean() > 0.8
+        assert contains(curve.recall_low - 0.02, truth.recall, curve.recall_high + 0.02).mean() > 0.8
 
         at_best_f1 = truth.at(curve.choose())
         assert f1(at_best_f1) > truth.f1.max() - 0.02
@@ -105,13 +106,16 @@ def test_gold_by_hand() -> None:
     right = np.array([True, True, True, False, False] * 8)
 
     curve = gold_curve(right, right, 30, scores)
+
     np.testing.assert_allclose(curve.threshold, [1.6, 1.7, 1.8, 1.9, 2.0])
     np.testing.assert_allclose(curve.precision, [24 / 40, 24 / 32, 1, 1, 1])
     np.testing.assert_allclose(curve.recall, [0.8, 0.8, 0.8, 16 / 30, 8 / 30])
-    assert curve.at(curve.choose())["threshold"] == 1.8
-    assert curve.at(curve.choose(0.7))["threshold"] == 1.7
     assert (curve.low < curve.precision).all()
     assert (curve.high >= curve.precision - 1e-12).all()
+    best = curve.at(curve.choose())
+    assert best["threshold"] == 1.8
+    at_precision = curve.at(curve.choose(0.7))
+    assert at_precision["threshold"] == 1.7
 
     is_first = right & (np.arange(40) < 20)  # each gold pair is mined twice
     repeated = gold_curve(right, is_first, 30, scores)
@@ -145,9 +149,7 @@ def test_labels_tell_the_precision() -> None:
     truth = gold_curve(right, right, int(right.sum()), scores)
     assert curve.recall is None
     assert np.abs(curve.precision - truth.precision).max() < 0.06
-    above_low = curve.low <= truth.precision
-    below_high = truth.precision <= curve.high
-    assert (above_low & below_high).mean() > 0.8
+    assert contains(curve.low, truth.precision, curve.high).mean() > 0.8
 
     with pytest.raises(XlsrError, match="precision"):
         curve.choose()

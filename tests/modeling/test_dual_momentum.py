@@ -64,13 +64,13 @@ def test_stale_keys_and_duplicates(masks: tuple[str, ...]) -> None:
     bank = model.queues["fr"].keys()
 
     losses = []
-    for row in range(4):
-        counts = torch.ones(14, dtype=torch.bool)
+    for row, (query, key) in enumerate(zip(queries, keys, strict=True)):
+        is_negative = torch.ones(14, dtype=torch.bool)
         if "mask_stale_keys" in masks:
-            counts[6 + row] = False
+            is_negative[6 + row] = False
         if "mask_duplicates" in masks and row == 0:
-            counts[10] = False
-        losses.append(naive_info_nce(queries[row], keys[row], bank[counts]))
+            is_negative[10] = False
+        losses.append(naive_info_nce(query, key, bank[is_negative]))
     torch.testing.assert_close(output.losses["source_to_target"], torch.stack(losses).mean())
 
     # One of four queries has a duplicate, in one of two directions.
