@@ -162,15 +162,11 @@ class FaultFinder(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> None:
         self.add(node, "error left out", "pass")
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+    def leave_out(self, node: ast.AST) -> None:
         self.add(node, "statement left out", "pass")
         self.generic_visit(node)
 
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self.add(node, "statement left out", "pass")
-
-    def visit_Break(self, node: ast.Break) -> None:
-        self.add(node, "statement left out", "pass")
+    visit_AugAssign = visit_Continue = visit_Break = leave_out
 
     # Expressions.
 

@@ -79,19 +79,6 @@ def model(tiny_export: str) -> SentenceTransformer:
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, CachedEncoder], ids=["model", "cached"])
-@pytest.mark.parametrize(
-    ("prompt", "expected"),
-    [("red ", "red "), (None, "blue "), ("", ""), ({"default": "red "}, "red ")],
-)
-def test_prompt_replaces_the_default_one(
-    prompt: Any, expected: str, wrap: Any, model: SentenceTransformer, tiny_export: str
-):
-    plain = SentenceTransformer(tiny_export, device="cpu")
-    vectors = embed(wrap(model), TEXTS, prompt=prompt)
-    np.testing.assert_allclose(vectors, embed(plain, TEXTS, prompt=expected), atol=1e-6)
-
-
-@pytest.mark.parametrize("wrap", [lambda model: model, CachedEncoder], ids=["model", "cached"])
 def test_same_characters_with_and_without_the_default_prompt(wrap: Any, model: SentenceTransformer):
     encoder = wrap(model)
     with_both = embed(encoder, ["red one two"])
@@ -109,6 +96,8 @@ def test_same_characters_with_and_without_the_default_prompt(wrap: Any, model: S
         ({"role": "document"}, "blue "),
         ({"role": "query", "language": "fr"}, "red "),
         ({"role": "source", "language": "fr"}, "bird "),
+        ({"prompt": ""}, ""),
+        ({"prompt": {"default": "one "}}, "one "),
         ({"language": "fr", "prompt": "one "}, "one "),
         ({"role": "query", "prompt": ""}, ""),
         ({"language": "de", "prompt": {"de": "one "}}, "one "),

@@ -38,17 +38,17 @@ def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[
         neighbours[language] += [pool_languages[i] for i in order[~is_translation]][:k]
         with_translations[language] += [pool_languages[i] for i in order[order != query]][:k]
 
+    unbiased_share = 1 / len(texts)
+    unbiased_share_with_translations = (count - 1) / (len(pool_texts) - 1)
     metrics: dict[str, float] = {}
     for language in texts:
         for other_language in texts:
-            share = neighbours[language].count(other_language) / len(neighbours[language])
+            share = np.mean(np.array(neighbours[language]) == other_language)
             metrics[f"{language}/share_{other_language}"] = share
-        unbiased_share = 1 / len(texts)
         metrics[f"{language}/bias"] = metrics[f"{language}/share_{language}"] / unbiased_share
 
-        share = with_translations[language].count(language) / len(with_translations[language])
-        unbiased_share = (count - 1) / (len(pool_texts) - 1)
-        metrics[f"{language}/with_translations_bias"] = share / unbiased_share
+        share = np.mean(np.array(with_translations[language]) == language)
+        metrics[f"{language}/with_translations_bias"] = share / unbiased_share_with_translations
         metrics[f"{language}/queries"] = count
     return metrics
 

@@ -298,37 +298,11 @@ def test_search_takes_vectors_of_both_roles(tiny_export: str):
         assert metrics[f"x-search/{languages}/test/mrr"] == pytest.approx(np.mean(reciprocal_ranks))
 
 
-@pytest.fixture
-def without_prompts_in_the_pooling(tiny_export: str) -> SentenceTransformer:
-    model = SentenceTransformer(tiny_export, device="cpu", prompts={"en": "red blue ", "fr": "rouge "})
-    model.set_pooling_include_prompt(False)
-    return model
-
-
-@pytest.mark.parametrize("prompt", [None, "stone tree ", {"fr": "bleu roi "}], ids=str)
-def test_pooling_without_prompts(without_prompts_in_the_pooling: SentenceTransformer, prompt: Any):
-    model = without_prompts_in_the_pooling
-    english, french = both_sides(make_pairs(30, seed=6))
-    metrics = tatoeba(model, english, french, languages=("en", "fr"), prompt=prompt)
-
-    prompts = dict(model.prompts)
-    if isinstance(prompt, dict):
-        prompts |= prompt
-    if isinstance(prompt, str):
-        prompts = {"en": prompt, "fr": prompt}
-    u = model.encode(english, prompt=prompts["en"])
-    v = model.encode(french, prompt=prompts["fr"])
-    nearest = (u @ v.T).argmax(1)
-    accuracy = np.mean(nearest == np.arange(30))
-    assert metrics["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(accuracy)
-
-
-def test_head_is_trained_with_the_prompt_of_its_language(
-    without_prompts_in_the_pooling: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
-):
+def test_head_is_trained_with_the_prompt_of_its_language(tiny_export: str, monkeypatch: pytest.MonkeyPatch):
     """The vectors of training are those of `encode`: the prompt is read, and left out of the mean."""
     monkeypatch.setattr(classifiers_module, "choose_precision", lambda **_: "float32")
-    model = without_prompts_in_the_pooling
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"en": "red blue ", "fr": "rouge "})
+    model.set_pooling_include_prompt(False)
     texts = ["one two", "house tree", "red"]
     rows = LabelledTexts((texts,), np.array([0, 1, 0]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -164,14 +165,14 @@ def looped(u: torch.Tensor, v: torch.Tensor, temperature: float = 1.0, normalize
             similarity = similarity / (x[j].norm() * x[k].norm())
         return similarity.exp()
 
-    def share(x: torch.Tensor, j1: int, j2: int) -> torch.Tensor:
-        return weight(x, j1, j2) / sum(weight(x, j1, k) for k in range(len(x)))
+    def share(x: torch.Tensor, j: int, k: int) -> torch.Tensor:
+        weights = [weight(x, j, column) for column in range(len(x))]
+        return weights[k] / sum(weights)
 
     total = u.new_zeros(())
-    for j1 in range(len(u)):
-        for j2 in range(len(u)):
-            difference = share(u, j1, j2) - share(v, j1, j2)
-            total = total - (math.pi / 2 * difference).cos().log()
+    for j, k in product(range(len(u)), repeat=2):
+        difference = share(u, j, k) - share(v, j, k)
+        total = total - (math.pi / 2 * difference).cos().log()
     return total
 
 
@@ -240,9 +241,9 @@ def test_matching_loss_equals_the_naive_twin(width: int) -> None:
         for row in range(5):
             expected = weights(teacher[row], teacher)
             predicted = weights(source[row], target)
-            for column in range(5):
-                share = expected[column] / sum(expected)
-                predicted_share = predicted[column] / sum(predicted)
+            for expected_weight, predicted_weight in zip(expected, predicted, strict=True):
+                share = expected_weight / sum(expected)
+                predicted_share = predicted_weight / sum(predicted)
                 total = total + share * torch.log(share / predicted_share)
         return total / 5
 

@@ -161,13 +161,14 @@ def test_all_tasks_together(sentence_vector: str, tokenizer: Any) -> None:
 
     source, target = naive_vectors(model, pairs["input_ids"], pairs["attention_mask"]).chunk(2)
     logits = source @ target.T - 0.3 * torch.eye(4)
+    rows = torch.arange(4)
     u = naive_vectors(model, nli["premise_input_ids"], nli["premise_attention_mask"])
     v = naive_vectors(model, nli["hypothesis_input_ids"], nli["hypothesis_attention_mask"])
     features = torch.cat([u, v, (u - v).abs(), u * v], 1)
     scores = model.nli_head.output(features)
     expected = {
         "cmlm": naive_cmlm(model, text),
-        "retrieval": F.cross_entropy(logits, torch.arange(4)) + F.cross_entropy(logits.T, torch.arange(4)),
+        "retrieval": F.cross_entropy(logits, rows) + F.cross_entropy(logits.T, rows),
         "nli": F.cross_entropy(scores, nli["labels"]),
     }
     torch.testing.assert_close(output.losses, expected, rtol=1e-6, atol=1e-7)

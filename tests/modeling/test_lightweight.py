@@ -34,7 +34,8 @@ def test_loss_equals_equation_7() -> None:
     output = model(**batch)
 
     states = model.encoder(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
-    pooled = (states * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+    sums = (states * mask.unsqueeze(-1)).sum(1)
+    pooled = sums / mask.sum(1, keepdim=True)
     source, target = pooled.chunk(2)
     labels = generative_labels(batch["original_ids"], mask, batch["masked_ids"])
     table = model.get_input_embeddings().weight
@@ -78,7 +79,9 @@ def test_option_reaches_its_loss_alone(changed_loss: str, option: str, value: An
 
 def test_pooling_changes_the_loss() -> None:
     batch = lightweight_batch()
-    assert lightweight(pooling="max")(**batch).loss.item() != lightweight()(**batch).loss.item()
+    by_mean = lightweight()(**batch)
+    by_maximum = lightweight(pooling="max")(**batch)
+    assert by_maximum.loss.item() != by_mean.loss.item()
 
 
 @pytest.mark.parametrize("name", ["generative", "alignment", "similarity"])
