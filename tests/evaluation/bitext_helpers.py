@@ -56,11 +56,13 @@ def cosines(encoder: TableEncoder, sources: list[str], targets: list[str]) -> np
 
 def word_model(seed: int = 3) -> SentenceTransformer:
     """A sentence-transformers model without a network: the mean of random word vectors."""
-    vocabulary = {word: number for number, word in enumerate(["[UNK]", *WORDS])}
+    vocabulary = {"[UNK]": 0}
+    for number, word in enumerate(WORDS, start=1):
+        vocabulary[word] = number
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
 
-    weights = np.random.default_rng(seed).normal(size=(len(WORDS) + 1, 12)).astype(np.float32)
+    weights = np.random.default_rng(seed).normal(size=(len(vocabulary), 12)).astype(np.float32)
     embedding = StaticEmbedding(tokenizer, embedding_weights=weights)
     return SentenceTransformer(modules=[embedding], device="cpu")
 
@@ -88,8 +90,8 @@ def world(
     texts = {}
     for language in languages:
         of_language = offset * rng.normal(size=24)
-        vectors = meaning + noise * rng.normal(size=meaning.shape) + of_language
-        texts[language] = [f"{language} {row}" for row in range(rows)]
-        table |= dict(zip(texts[language], vectors, strict=True))
-
+        vectors = meaning + of_language + noise * rng.normal(size=(rows, 24))
+        sentences = [f"{language} {row}" for row in range(rows)]
+        texts[language] = sentences
+        table |= dict(zip(sentences, vectors, strict=True))
     return TableEncoder(table), texts

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from bitext_helpers import unit
 from hypothesis import given, settings
@@ -64,23 +65,20 @@ def test_sts_equals_scipy(coefficient: str, scipys: Any):
     rows = noisy(400, 4)
     metrics = sts(NumbersEncoder(), {"X": rows})
 
-    def correlation(rows: Rows) -> float:
-        cosines = [float(row["sentence2"].split()[0]) for row in rows]
-        return scipys(cosines, [row["score"] for row in rows]).statistic
+    def correlation(rows: pd.DataFrame) -> float:
+        cosines = rows.sentence2.str.split().str[0].astype(float)
+        return scipys(cosines, rows.score).statistic
 
-    subsets: dict[str, Rows] = {}
-    for row in rows:
-        subsets.setdefault(row["subset"], []).append(row)
-    by_subset = list(map(correlation, subsets.values()))
-    sizes = list(map(len, subsets.values()))
+    table = pd.DataFrame(rows)
+    subsets = [subset for _, subset in table.groupby("subset")]
+    by_subset = list(map(correlation, subsets))
     expected = {
-        "all": correlation(rows),
+        "all": correlation(table),
         "mean": np.mean(by_subset),
-        "wmean": np.average(by_subset, weights=sizes),
+        "wmean": np.average(by_subset, weights=list(map(len, subsets))),
     }
 
-    rounded = [round(value, 6) for value in expected.values()]
-    assert len(set(rounded)) == 3  # else the three are one
+    assert len(set(np.round(list(expected.values()), 6))) == 3  # else the three are one
     for kind, value in expected.items():
         # The encoder's vectors pass through float32.
         assert metrics[f"X-sts/en/test/{coefficient}_{kind}"] == pytest.approx(value, abs=1e-6)
@@ -144,13 +142,18 @@ def of_vectors(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
     v = v.astype(np.float32).astype(np.float64)
 
     rows = []
-    for first, second, label in zip(u.tolist(), v.tolist(), labels.tolist(), strict=True):
-        rows.append({"sentence1": sentence_of(first), "sentence2": sentence_of(second), "label": label})
+    for first, second, label in zip(u, v, labels.tolist(), strict=True):
+        row = {
+            "sentence1": sentence_of(first),
+            "sentence2": sentence_of(second),
+            "label": label,
+        }
+        rows.append(row)
     return u, v, labels, rows
 
 
-def sentence_of(vector: list[float]) -> str:
-    return " ".join(map(repr, vector))
+def sentence_of(vector: np.ndarray) -> str:
+    return " ".join(map(repr, vector.tolist()))
 
 
 def run(rows: Rows, **options: Any) -> dict[str, float]:

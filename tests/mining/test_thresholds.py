@@ -8,6 +8,7 @@ from statistics import harmonic_mean
 import numpy as np
 import pytest
 from mining_fakes import NumberEncoder
+from scipy.special import expit
 from scipy.stats import beta
 
 from hf_xlsr.mining.options import MiningOptions
@@ -30,12 +31,11 @@ GOLD = translations(0, TRUE)
 
 def world(seed: int) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Two texts of which 600 sentences of 2,000 have a translation, and known pairs of other numbers."""
-    source = [text for text, _ in translations(0, TRUE + NOISE)]
-    target = [text for _, text in GOLD + translations(10_000, NOISE)]
+    numbers = np.arange(TRUE + NOISE)
+    target_numbers = np.where(numbers < TRUE, numbers, numbers + 10_000)
     rng = np.random.default_rng(seed)
-    rng.shuffle(source)
-    rng.shuffle(target)
-
+    source = [f"en {number}" for number in rng.permutation(numbers)]
+    target = [f"fr {number}" for number in rng.permutation(target_numbers)]
     known = translations(20_000 + 1000 * seed, KNOWN)
     return source, target, known
 
@@ -137,9 +137,11 @@ def test_intervals_are_those_of_wilson() -> None:
 def test_labels_tell_the_precision() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(1.1, 0.1, 5000)
-    chance = 1 / (1 + np.exp(-(scores - 1.1) / 0.03))
+    chance = expit((scores - 1.1) / 0.03)
     right = rng.random(5000) < chance
-    rows = [{"score": score, "source": f"{number}\tone", "target": "two"} for number, score in enumerate(scores)]
+    rows = []
+    for number, score in enumerate(scores):
+        rows.append({"score": score, "source": f"{number}\tone", "target": "two"})
     labels = {}
     for number in rng.choice(5000, 300, replace=False):
         labels[f"{number} one", "two"] = bool(right[number])  # as the page saves them
@@ -160,8 +162,13 @@ def test_labels_tell_the_precision() -> None:
 
 def test_interval_of_labels_of_one_kind_is_that_of_the_posterior() -> None:
     """All 40 labels are accepted: the precision has the posterior of Jeffreys' prior, Beta(40.5, 0.5)."""
-    rows = [{"score": 1 + n / 100, "source": f"a {n}", "target": f"b {n}"} for n in range(40)]
-    labels = {(f"a {n}", f"b {n}"): True for n in range(40)}
+    rows = []
+    labels = {}
+    for number in range(40):
+        source = f"a {number}"
+        target = f"b {number}"
+        rows.append({"score": 1 + number / 100, "source": source, "target": target})
+        labels[source, target] = True
 
     curve = label_curve(labels, rows)
 

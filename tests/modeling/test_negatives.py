@@ -110,11 +110,8 @@ def info_nce(
         short_bank = truncated(bank.double(), dim)
         short_negatives = truncated(negatives, dim)
         for row, text in enumerate(texts):
-            candidates = [short_keys[[row]]]
-            if model.config.mask_duplicates:
-                candidates.append(short_bank[bank_texts != text])
-            else:
-                candidates.append(short_bank)
+            is_negative = bank_texts != text if model.config.mask_duplicates else slice(None)
+            candidates = [short_keys[[row]], short_bank[is_negative]]
             if model.config.in_batch_negatives:
                 candidates += [short_keys[:row], short_keys[row + 1 :]]
             if side == "source":

@@ -16,18 +16,20 @@ from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.losses import additive_margin_loss, alignment_loss, sentence_contrast_loss, similarity_loss
 from hf_xlsr.sentence_transformers import AdditiveMarginLoss, AlignmentSimilarityLoss, SentenceContrastLoss
 
-STATELESS = {"margin": AdditiveMarginLoss, "contrast": SentenceContrastLoss, "alignment": AlignmentSimilarityLoss}
+
+def alignment_and_similarity(source: torch.Tensor, target: torch.Tensor, negatives: Any) -> torch.Tensor:
+    return 2 * alignment_loss(source, target, negatives) + 2 * similarity_loss(source, target)
 
 
-def function_of(name: str, source: torch.Tensor, target: torch.Tensor, negatives: Any = None) -> torch.Tensor:
-    if name == "alignment":
-        return 2 * alignment_loss(source, target, negatives) + 2 * similarity_loss(source, target)
-    function: Any = additive_margin_loss if name == "margin" else sentence_contrast_loss
-    return function(source, target, negatives)
+STATELESS: list[tuple[Any, Any]] = [
+    (AdditiveMarginLoss, additive_margin_loss),
+    (SentenceContrastLoss, sentence_contrast_loss),
+    (AlignmentSimilarityLoss, alignment_and_similarity),
+]
 
 
 def total(loss: Any) -> torch.Tensor:
-    return torch.stack(list(loss.values())).sum() if isinstance(loss, dict) else loss
+    return sum(loss.values()) if isinstance(loss, dict) else loss
 
 
 def gradients(module: torch.nn.Module, value: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -50,16 +52,18 @@ def embeddings_of(model: Any, features: list[dict[str, Any]]) -> list[torch.Tens
 
 
 @pytest.mark.parametrize("columns", [(), ("negative", "negative_1")], ids=["pairs", "hard negatives"])
-@pytest.mark.parametrize("name", STATELESS)
-def test_stateless_loss_is_the_function_of_embeddings(name: str, columns: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("loss_class", "function"), STATELESS, ids=["margin", "contrast", "alignment"])
+def test_stateless_loss_is_the_function_of_embeddings(
+    loss_class: Any, function: Any, columns: tuple[str, ...], tmp_path: Path
+) -> None:
     model = shared_model(tmp_path).double()
     features = features_of(model, rows(8, 1, *columns))
 
-    loss = total(STATELESS[name](model)([dict(batch) for batch in features]))
+    loss = total(loss_class(model)([dict(batch) for batch in features]))
     assert loss.dtype == torch.float64
 
     source, target, *negatives = embeddings_of(model, features)
-    expected = function_of(name, source, target, torch.cat(negatives) if negatives else None)
+    expected = function(source, target, torch.cat(negatives) if negatives else None)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradients(model, loss), gradients(model, expected))
 
@@ -82,12 +86,12 @@ def test_matryoshka_loss_around_stateless_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize("negative", [False, True], ids=["pairs", "hard negatives"])
 def test_queue_loss_is_that_of_our_model(routed: bool, negative: bool, tmp_path: Path) -> None:
     """After some steps: with momentum encoders that differ, queues, masks and repeated sentences."""
-    tasks = None
     if routed:
         tasks = {"en": "en", "fr": "fr", "negative": "fr"}
         model = routed_model(tmp_path).double().train()
         encoders = {name: model[0].sub_modules[name][0].model for name in ("en", "fr")}
     else:
+        tasks = None
         model = shared_model(tmp_path).double().train()
         encoders = {"shared": model[0].model}
     settings: dict[str, Any] = {"temperature": 0.1, "mask_stale_keys": True, "mask_duplicates": True}
