@@ -8,6 +8,23 @@ from typing import Any
 
 from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions
 
+WIDE = {
+    "en": ["one", "two", "three"],
+    "de": ["eins", "zwei", "drei"],
+    "fr": ["un", None, "trois"],
+    "kind": ["a", "b", "a"],
+}
+TMX = "<tmx><body><tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu></body></tmx>"
+
+
+def topic_rows(column: str, *splits: str) -> list[str]:
+    """Three rows of each split in English and German; the label is in a column."""
+    rows = [f"lang\tsplit\ttext\t{column}"]
+    for tag in ("eng_Latn", "deu_Latn"):
+        for split in splits:
+            rows += [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for n in range(3)]
+    return rows
+
 
 def write_tsv(path: Path, rows: list[str]) -> str:
     path.write_text("\n".join(rows) + "\n", "utf-8")

@@ -150,9 +150,9 @@ def f1_at(threshold: float, scores: list[float], correct: list[bool], gold: int)
 SCORES = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52]))
 
 
-@given(st.lists(st.tuples(SCORES, st.booleans()), max_size=30), st.integers(0, 20))
-@example([(1.0 + 2**-52, True), (1.0, False)], 0)  # the middle of two neighbouring floats is one of them
-@example([(1.0, False), (1.0, True), (0.5, True)], 1)
+@given(candidates=st.lists(st.tuples(SCORES, st.booleans()), max_size=30), missed=st.integers(0, 20))
+@example(candidates=[(1.0 + 2**-52, True), (1.0, False)], missed=0)  # the middle of neighbouring floats is one of them
+@example(candidates=[(1.0, False), (1.0, True), (0.5, True)], missed=1)
 @settings(max_examples=300, deadline=None)
 def test_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]], missed: int):
     scores = [score for score, _ in candidates]
@@ -230,11 +230,11 @@ def test_positions_give_no_hidden_pair_away():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
-    st.floats(0.01, 1),
-    st.integers(0, 3),
+    links=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
+    share=st.floats(0.01, 1),
+    seed=st.integers(0, 3),
 )
-@example([(0, 0), (1, 1), (0, 1)], 1.0, 0)  # the third row makes one group of the first two
+@example(links=[(0, 0), (1, 1), (0, 1)], share=1.0, seed=0)  # the third row makes one group of the first two
 @settings(max_examples=200, deadline=None)
 def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
     rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
@@ -255,6 +255,7 @@ def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float
 
 def test_mining_equals_bucc_on_both_halves() -> None:
     encoder, sources, targets = noisy(200, 0.4, width=8)
+
     mined = mining(encoder, sources, targets, name="x", hide_pairs=0.4, k=3, margin="distance", seed=5)
 
     order = np.random.default_rng(5).permutation(200)

@@ -7,17 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
-from input_helpers import bucc_files, read, texts, write_tsv
+from input_helpers import TMX, WIDE, bucc_files, read, texts, topic_rows, write_tsv
 
 from hf_xlsr.evaluation.rows import by_language
-
-WIDE = {
-    "en": ["one", "two", "three"],
-    "de": ["eins", "zwei", "drei"],
-    "fr": ["un", None, "trois"],
-    "kind": ["a", "b", "a"],
-}
-
 
 PAIR = ("source_lang", "target_lang", "source", "target")
 WIDE_FILE = "numbers.test.parquet"
@@ -33,7 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with files of all kinds."""
     monkeypatch.chdir(tmp_path)
     pq.write_table(pa.table(WIDE), WIDE_FILE)
-    unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
     tagged_rows = ["deu\tTag\tday", "fra\tjour\tday", "deu\tNacht\tnight", "\tx\ty", "jpn\t日\tsun"]
     files = {
         "en-de.tsv": ["en\txx", "day\tTag"],
@@ -44,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "tagged.tsv": ["src_lang\ttext\tenglish", *tagged_rows],
         "chinese.tsv": ["zh-Hans\tzh-Hant\ten", "书\t書\tbook"],
         "plain.tsv": ["source\ttarget", "day\tTag"],
-        "memory.tmx": [f"<tmx><body>{unit}</body></tmx>"],
+        "memory.tmx": [TMX],
     }
     for name, lines in files.items():
         write_tsv(tmp_path / name, lines)
@@ -133,6 +124,7 @@ def test_corpora_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         }
 
     monkeypatch.setattr("hf_xlsr.data.sources.load_corpus", corpus)
+
     inputs = read("tatoeba", "bible", languages=("en", "de", "fr"))
     assert inputs.name == "bible"
     assert texts(inputs.rows, *PAIR) == [("en", "de", "en test", "de"), ("en", "fr", "en test", "fr")]
@@ -144,6 +136,7 @@ def test_tasks_of_mteb_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         yield {"source": "x", "target": " ", "source_lang": "de", "target_lang": "en"}
 
     monkeypatch.setattr("hf_xlsr.evaluation.mteb.tasks.mteb_rows", task)
+
     inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
     assert inputs.name == "Tatoeba"
     assert inputs.skipped == {"empty target": 1}
@@ -166,11 +159,7 @@ def test_task_of_senteval_in_a_dataset(tmp_path: Path) -> None:
 
 @pytest.fixture
 def topics(tmp_path: Path) -> str:
-    rows = ["lang\tsplit\ttext\tcategory"]
-    for tag in ("eng_Latn", "deu_Latn"):
-        for split in ("train", "validation", "test"):
-            rows += [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for n in range(3)]
-    return write_tsv(tmp_path / "topics.tsv", rows)
+    return write_tsv(tmp_path / "topics.tsv", topic_rows("category", "train", "validation", "test"))
 
 
 def test_splits_of_one_source(topics: str) -> None:
@@ -255,7 +244,7 @@ def test_test_sentences_that_are_also_tuned_on_are_counted(tmp_path: Path, caplo
     read("bucc", *options.pop("data"), languages=["de", "en"], **options)
     assert not caplog.records
 
-    shared = bucc_files(tmp_path)
-    shared |= {"tune": shared["data"], "tune_gold": shared["gold"]}
-    read("bucc", *shared.pop("data"), languages=["de", "en"], **shared)
+    files = bucc_files(tmp_path)
+    shared = {"gold": files["gold"], "tune": files["data"], "tune_gold": files["gold"]}
+    read("bucc", *files["data"], languages=["de", "en"], **shared)
     assert "3 sources and 3 targets" in caplog.text
