@@ -19,8 +19,7 @@ from benchmarks.training import NO_DROPOUT, encoder_sizes
 from hf_xlsr import HictlConfig, HictlForPreTraining
 from hf_xlsr.encoders.assembly import EncoderPart
 from hf_xlsr.losses import bags_of_words, sentence_contrast_loss
-from hf_xlsr.trainers.base import attention_for
-from hf_xlsr.utils.devices import choose_precision
+from hf_xlsr.utils.devices import attention_for, choose_precision
 
 DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 8, "length": 64, "vocabulary": 250_002}
 QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabulary": 1000}

@@ -69,7 +69,7 @@ def reference() -> str:
         if len(methods) > 1:
             page += [f"## {title} of {', '.join(f'`{name}`' for name in methods)}", keys]
     for name, method in METHODS.items():
-        page += [f"## Method `{name}`", method.paper]
+        page += [f"## Method `{name}`", method.trainer_class.method.paper]
         for (title, keys), methods in tables.items():
             if methods == [name]:
                 page += [f"### {title}", keys]

@@ -1,7 +1,8 @@
-"""BibTeX entries of the papers, for model cards."""
+"""BibTeX entries of the papers, and their names in Markdown, for model cards."""
 
 from __future__ import annotations
 
+LIGHTWEIGHT_PAPER = "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"
 LIGHTWEIGHT = """@inproceedings{mao2021lightweight,
   title     = {Lightweight Cross-Lingual Sentence Representation Learning},
   author    = {Mao, Zhuoyuan and Gupta, Prakhar and Wang, Pei and Chu, Chenhui and Jaggi, Martin and Kurohashi, Sadao},
@@ -9,6 +10,9 @@ LIGHTWEIGHT = """@inproceedings{mao2021lightweight,
   year      = {2021}
 }"""
 
+DUAL_MOMENTUM_PAPER = (
+    "*Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., EMNLP 2021)"
+)
 DUAL_MOMENTUM = """@inproceedings{wang2021aligning,
   title     = {Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast},
   author    = {Wang, Liang and Zhao, Wei and Liu, Jingming},
@@ -16,6 +20,7 @@ DUAL_MOMENTUM = """@inproceedings{wang2021aligning,
   year      = {2021}
 }"""
 
+HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
 HICTL = """@inproceedings{wei2021learning,
   title     = {On Learning Universal Representations Across Languages},
   author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
@@ -23,6 +28,9 @@ HICTL = """@inproceedings{wei2021learning,
   year      = {2021}
 }"""
 
+CMLM_PAPER = (
+    "*Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al., EMNLP 2021)"
+)
 CMLM = """@inproceedings{yang2021universal,
   title     = {Universal Sentence Representation Learning with Conditional Masked Language Model},
   author    = {Yang, Ziyi and Yang, Yinfei and Cer, Daniel and Law, Jax and Darve, Eric},
@@ -30,6 +38,10 @@ CMLM = """@inproceedings{yang2021universal,
   year      = {2021}
 }"""
 
+DISTILLATION_PAPER = (
+    "*Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation* (Reimers and Gurevych, EMNLP "
+    "2020), with in-batch contrast"
+)
 DISTILLATION = """@inproceedings{reimers2020making,
   title     = {Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation},
   author    = {Reimers, Nils and Gurevych, Iryna},

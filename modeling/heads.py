@@ -19,6 +19,9 @@ from hf_xlsr.utils.distributed import scaled_to_mean
 NLI_LABELS = 3
 """Classes of natural language inference: entailment, neutral and contradiction."""
 
+PAIR_WIDTHS = 4
+"""Embeddings in the features of a pair."""
+
 # Names of dense layer, normalisation and decoder bias, by architecture.
 _HEAD_NAMES = (
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
@@ -109,6 +112,11 @@ class LmHead(TokenBias):
         return False
 
 
+def pair_features(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """`[u, v, |u - v|, u * v]` of the embeddings of pairs, `(batch, 4 * width)`."""
+    return torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
+
+
 class NliHead(nn.Module):
     """A classifier on `[u, v, |u - v|, u * v]` of the embeddings of premise and hypothesis, `(batch, width)` each.
 
@@ -118,15 +126,15 @@ class NliHead(nn.Module):
 
     def __init__(self, width: int, hidden_size: int = 256, labels: int = NLI_LABELS, dropout: float = 0.1) -> None:
         super().__init__()
-        self.hidden = nn.Linear(4 * width, hidden_size) if hidden_size else None
+        self.hidden = nn.Linear(PAIR_WIDTHS * width, hidden_size) if hidden_size else None
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(hidden_size or 4 * width, labels)
+        self.output = nn.Linear(hidden_size or PAIR_WIDTHS * width, labels)
 
     def forward(self, premise: torch.Tensor, hypothesis: torch.Tensor) -> torch.Tensor:
         """Logits of the classes, `(batch, labels)`."""
         u = premise.to(self.output.weight.dtype)
         v = hypothesis.to(self.output.weight.dtype)
-        features = torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+        features = pair_features(u, v)
         if self.hidden is not None:
             features = self.dropout(F.relu(self.hidden(features)))
         logits: torch.Tensor = self.output(features)

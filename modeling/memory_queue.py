@@ -16,7 +16,7 @@ class MemoryQueue(nn.Module):
     """A ring of keys. It consists of buffers, so that checkpoints contain it and a resume is exact.
 
     Valid rows come first, since the ring is filled from its start. `texts` are hashes of the keys' texts, `examples` the
-    numbers of their pairs in the training data, `pointer` is the row of the next key.
+    numbers of their pairs in the training data, or hashes of the pairs, `pointer` is the row of the next key.
 
     Examples:
         >>> queue = MemoryQueue(4, 2)

@@ -34,7 +34,15 @@ TREE = OUTPUT / "tree"
 PACKAGES = {
     "hf_xlsr/data": ["tests/data"],
     "hf_xlsr/export": ["tests/export"],
-    "hf_xlsr/runs": ["tests/runs", "tests/recipes", "tests/stories"],
+    "hf_xlsr/runs": [
+        "tests/runs",
+        "tests/recipes",
+        "tests/stories",
+        "tests/export",
+        "tests/data/test_sources.py",
+        "tests/evaluation/test_command.py",
+        "tests/trainers/test_pretrained_encoder.py",
+    ],
     "trainers": ["tests/trainers"],
 }
 """Packages whose code is changed, and the tests that should notice."""

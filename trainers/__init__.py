@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "cmlm": ["CmlmTrainer"],
         "dual_momentum": ["DualMomentumTrainer", "MemoryQueueCallback", "MomentumCallback"],
         "fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
+        "fitted": ["fit_classifier"],
         "hictl": ["HictlTrainer"],
         "lightweight": ["DistillationTrainer", "LightweightTrainer"],
         "translation": ["TranslationTrainer", "TranslationTrainingArguments"],

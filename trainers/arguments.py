@@ -18,17 +18,19 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
+GUARD_ACTIONS = ("warn", "stop")
 _RESUME = "a resumed training would see other data; remove it"
 _SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
 # Training arguments that would be ignored, or corrupt a training or its checkpoints -> the fix. Recipes refuse them too.
 REFUSED: dict[str, str] = {
-    "save_only_model": "training could not resume from such checkpoints; remove it",
     "ignore_data_skip": _RESUME,
     "dataloader_in_order": _RESUME,
     "remove_unused_columns": "the collators need all columns; remove it",
     "parallelism_config": "each process trains on its share of a batch, with whole sentences; remove it",
     **dict.fromkeys(("train_sampling_strategy", "length_column_name", "dataloader_drop_last"), _SAMPLER),
 }
+# The largest with which every training of 50 steps or more logs its loss 50 times.
+LOGGED_SHARE = 0.01
 
 
 @dataclass
@@ -45,6 +47,10 @@ class XlsrTrainingArguments(TrainingArguments):
         early_stopping_patience: Stop after this many evaluations without a better `metric_for_best_model`, and load the
             best checkpoint; 0 disables it. It sets `load_best_model_at_end`.
         early_stopping_threshold: Minimum improvement.
+        guard_limit: How far a metric of a guard may fall, 0.01 being one point: beyond it is a fall whose 95 % interval
+            lies below the limit. 0 is any significant fall.
+        guard_action: What happens beyond the limit: `warn`, or `stop` the training and load the best checkpoint of those
+            evaluated before, which sets `load_best_model_at_end`.
         max_length: Sentences are truncated to this many tokens, special tokens included; by default the encoder's own
             length. It is lowered to the positions of the encoder.
         prompts: Text before every sentence, or none if it is empty; or by role (`source`, `target`), language or
@@ -55,6 +61,9 @@ class XlsrTrainingArguments(TrainingArguments):
             sentences; the forward pass is computed twice (gradient cache). Losses do not change.
         num_proc: Processes that tokenise stored datasets.
         shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
+        logging_steps: Steps of which the mean loss is logged, or below 1 their share of all steps: by default 50 to 100
+            times. Without `eval_steps`, an `eval_strategy` of `steps` evaluates every `logging_steps` if you set them,
+            else every 500.
 
     Attributes:
         smooths_labels: Whether the loss supports `label_smoothing_factor`.
@@ -74,12 +83,15 @@ class XlsrTrainingArguments(TrainingArguments):
     mixing_exponent: float = 0.3
     early_stopping_patience: int = 0
     early_stopping_threshold: float = 0.0
+    guard_limit: float = 0.0
+    guard_action: str = field(default="warn", metadata={"choices": GUARD_ACTIONS})
     max_length: int | None = None
     prompts: str | dict[str, str] | None = None
     matryoshka_dims: list[int] | None = None
     cache_batch_size: int | None = None
     num_proc: int | None = None
     shuffle_buffer_size: int = 10_000
+    logging_steps: float = LOGGED_SHARE
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "every parameter of our models gets a gradient in every step"}
@@ -114,8 +126,12 @@ class XlsrTrainingArguments(TrainingArguments):
             dtype = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16 = dtype == "bfloat16"
             self.fp16 = dtype == "float16"
+        if self.logging_steps == LOGGED_SHARE and not self.eval_steps:
+            self.eval_steps = TrainingArguments.logging_steps  # else it would be that of the loss
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             self.greater_is_better = self._direction(self.metric_for_best_model)
+        if self.guard_action == "stop":
+            self.load_best_model_at_end = True
         if self.early_stopping_patience:
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.

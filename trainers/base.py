@@ -19,14 +19,17 @@ from transformers.trainer_utils import PredictionOutput, SaveStrategy
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.data.raw_rows import has_stream
 from hf_xlsr.data.sampling import MAIN
+from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.model_card import MethodFacts
 from hf_xlsr.losses.cross_entropy import IGNORE
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_task
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
-from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
-from hf_xlsr.trainers.data_flow import DataFlow
+from hf_xlsr.trainers.card import step_of_weights
+from hf_xlsr.trainers.checkpoints import DiskSizeCallback, check_resumable, last_whole_checkpoint
+from hf_xlsr.trainers.data_flow import DataFlow, check_stored
+from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
     EvaluationRows,
@@ -34,42 +37,30 @@ from hf_xlsr.trainers.live_encoder import (
     evaluating,
     evaluation_loss,
     pair_embeddings,
+    run_evaluations,
     translation_accuracy,
 )
+from hf_xlsr.trainers.logged_losses import LoggedLosses
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
-from hf_xlsr.utils.devices import autocast_dtype_of
+from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[Any], Mapping[str, float]]
-# Up to this maximum length matrix products are faster on a CPU.
-PLAIN_ATTENTION_TOKENS = 200
-
-
-# Training arguments that count or draw the rows of all training data.
-NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
-
-
-def attention_for(implementation: str | None, device: str, dtype: torch.dtype | None, max_length: int) -> str | None:
-    """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
-
-    There the backward pass of torch's fused attention takes four times as long.
-    """
-    is_slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
-    return "eager" if is_slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
 @dataclass(frozen=True)
 class GivenData:
-    """What a trainer reads again for each model of `model_init`: its rows by task, and what users give beside them."""
+    """What a user gives to a trainer, which reads it again for each model of `model_init`. The rows are by task."""
 
     rows: dict[str, Any]
     processing_class: Any
     eval_dataset: Any
     data_collator: Any
+    guards: dict[str, Any]
 
 
-class XlsrTrainer(DataFlow, SlimPushes):
+class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
     """`transformers.Trainer` for models that return `losses` by name.
 
     - Data are what `hf_xlsr.data.conversion.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts
@@ -78,7 +69,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
       `statistics` under their own names.
     - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and
       `metric_for_best_model`.
-    - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
+    - On a CPU under bfloat16, attention is computed by plain matrix products (see `hf_xlsr.utils.devices.attention_for`).
     - Ctrl-C (SIGINT) and SIGTERM save a checkpoint before `train` raises `KeyboardInterrupt`; `stopped_early` says so.
 
     A trainer is made in steps, of which a trainer of another method overrides some: `read_rows`, `make_model`,
@@ -97,6 +88,11 @@ class XlsrTrainer(DataFlow, SlimPushes):
             `hf_xlsr.trainers.live_encoder.translation_accuracy`).
         evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
         evaluator: One evaluator of sentence-transformers or a list of them, likewise.
+        guards: Data by name on which training should not make the model worse: rows in any form, a path, or a source as
+            in a recipe. They are measured before training, by `evaluate`, and after training, when `changes` has what
+            changed; see `guard_limit` of the arguments. For sentence embeddings they are translation pairs (`tatoeba`
+            and `xsim`), or rows of `sentence1`, `sentence2` and `score` (`sts`), also in languages without training
+            data.
         data_collator: Replaces the trainer's own.
         compute_metrics: As for `Trainer`, of trainers that evaluate rows.
         callbacks: As for `Trainer`.
@@ -104,6 +100,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         optimizer_cls_and_kwargs: As for `Trainer`.
     """
 
+    method = MethodFacts()
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
     # Whether reentrant gradient checkpointing gives wrong gradients: inputs of the encoder are made outside of it.
@@ -130,6 +127,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         compute_metrics: Callable[[Any], dict[str, float]] | None = None,
         callbacks: list[TrainerCallback] | None = None,
@@ -146,7 +144,9 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
         self.args = args
         rows = self.read_rows(train_dataset)
-        self._given = GivenData(rows, processing_class, eval_dataset, data_collator)
+        self.given_rows = rows
+        self._given = GivenData(rows, processing_class, eval_dataset, data_collator, dict(guards or {}))
+        self.guard_watch = GuardWatch(Path(args.output_dir), args.guard_limit)
         if model_init is not None:
             self.model_init = model_init
             set_seed(args.seed)
@@ -166,7 +166,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
             data_collator=data_collator or self.make_collator(base_model(model)),
             train_dataset=next(iter(self.features.values()), None),
             # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
-            eval_dataset=self.eval_sets or self.evaluations or None,
+            eval_dataset=self.eval_sets or self.evaluations or self.guards or None,
             processing_class=None if isinstance(self.tokenizers, Mapping) else self.tokenizers,
             compute_metrics=compute_metrics,
             callbacks=callbacks,
@@ -175,8 +175,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
         )
         self.model_init = model_init
 
-        self._part_sums: dict[str, torch.Tensor] = {}
-        self._part_count = 0
+        self.measured = {}
+        self.part_sums = {}
 
         self._graceful_stop = GracefulStopCallback()
         self._own_callbacks: list[TrainerCallback] = []
@@ -193,6 +193,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.converter = self.make_converter(base_model(model), rows)
         self.features = self.make_features(rows)
         self.eval_sets = self.converted_sets(self._given.eval_dataset)
+        self.guards = {name: self.read_guard(name, data) for name, data in self._given.guards.items()}
         return model
 
     def _set_up_model(self) -> None:
@@ -219,12 +220,13 @@ class XlsrTrainer(DataFlow, SlimPushes):
         self.model.config.use_cache = self.args.use_cache
         self._live = None
         self.train_dataset = next(iter(self.features.values()), None)
-        self.eval_dataset = self.eval_sets or self.evaluations or None
+        self.eval_dataset = self.eval_sets or self.evaluations or self.guards or None
         self.processing_class = None if isinstance(self.tokenizers, Mapping) else self.tokenizers
         self.data_collator = self._given.data_collator or self.make_collator(base_model(model))
         self.callback_handler.model = model
         self.callback_handler.processing_class = self.processing_class
         self._set_up_model()
+        self.guard_watch.before = None
 
         set_seed(self.args.seed)
         return model
@@ -293,7 +295,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
     def make_callbacks(self) -> list[TrainerCallback]:
         """The trainer's own callbacks, which run after those that its caller gives."""
-        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop]
+        callbacks: list[TrainerCallback] = [SamplerEpochCallback(), self._graceful_stop, DiskSizeCallback(self)]
         patience = self.args.early_stopping_patience
         if patience:
             callbacks.insert(0, EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
@@ -347,12 +349,21 @@ class XlsrTrainer(DataFlow, SlimPushes):
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
+        check_resumable(resume_from_checkpoint)
+        self.measured = {}
+        if self.guards:
+            self.measure_before(resumes=bool(resume_from_checkpoint))
+
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise XlsrError(f"'{resume_from_checkpoint}' has pickles, which may run code. Use another.") from error
         finally:
             self._graceful_stop.restore()
+
+        if self.guards:
+            self.changes = self.compare_guards()
+        return output
 
     def load_checkpoint(self, folder: Path) -> None:
         """Loads the weights of a checkpoint, and what else a trainer keeps with them."""
@@ -361,10 +372,6 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def load_best_checkpoint(self) -> None:
         """Loads the weights of the checkpoint that the trainer's state calls the best."""
         self._load_best_model()
-
-    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
-        # With save_strategy="best" this alone decides whether Trainer saves, even after a signal.
-        return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         if self.stopped_early and self.state.global_step < self.state.max_steps:
@@ -381,10 +388,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
             model.set_attn_implementation(fastest)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        # An earlier training may have stopped between two logs.
-        self._part_sums = {}
-        self._part_count = 0
-        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[no-untyped-call]
+        prepared = super()._prepare_for_training(*args, **kwargs)
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
         return prepared
@@ -424,30 +428,8 @@ class XlsrTrainer(DataFlow, SlimPushes):
 
         outputs = model(**inputs)
         if model.training:
-            self._add_parts(outputs)
+            self.add_losses(outputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
-
-    def _add_parts(self, outputs: Any) -> None:
-        """Adds the loss parts and statistics of a batch to those of the next log."""
-        values = {f"loss/{name}": loss for name, loss in outputs.losses.items()}
-        values |= outputs.get("statistics") or {}
-        for name, value in values.items():
-            value = value.detach().float()
-            if self.args.logging_nan_inf_filter:  # as Trainer does with the loss itself
-                value = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
-            self._part_sums[name] = self._part_sums.get(name, 0) + value
-        self._part_count += 1
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the loss parts to each training log."""
-        if "loss" in logs and self._part_count:
-            names = list(self._part_sums)
-            means = torch.stack([self._part_sums[name] for name in names]) / self._part_count
-            means = self.accelerator.gather(means.unsqueeze(0)).mean(0)
-            logs.update(zip(names, means.tolist(), strict=True))
-            self._part_sums = {}
-            self._part_count = 0
-        super().log(logs, start_time)
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
@@ -461,6 +443,10 @@ class XlsrTrainer(DataFlow, SlimPushes):
     def save_tokenizers(self, folder: Path) -> None:
         """Writes the tokenizers to the folder of a saved model, where `read_encoder` finds them."""
         self.processing_class.save_pretrained(str(folder))
+
+    def extra_state(self) -> dict[str, torch.Tensor]:
+        """What is saved in addition to adapters."""
+        return {}
 
     def tokenizer_of(self, language: str) -> tuple[Any, dict[str, Any]]:
         """The tokenizer of a language's sentences, and the options with which the model encodes them."""
@@ -487,6 +473,7 @@ class XlsrTrainer(DataFlow, SlimPushes):
         """
         sets = self.eval_sets if eval_dataset is None else self._chosen_sets(eval_dataset)
         metrics: dict[str, float] = {}
+        results = Results()
         for name, data in sets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             metrics |= self.evaluate_data(data, prefix, ignore_keys)
@@ -498,12 +485,20 @@ class XlsrTrainer(DataFlow, SlimPushes):
                 evaluating(self.accelerator.unwrap_model(self.model), None),
                 encoding_under_autocast(encoder, encoder_dtype),
             ):
-                for evaluation in self.evaluations:
-                    for name, value in evaluation(encoder).items():
-                        metrics[f"{metric_key_prefix}_{name}"] = value
+                measured, results = run_evaluations(self.evaluations, encoder)
+            metrics |= {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+
+        if sets is self.eval_sets:
+            self.measured[step_of_weights(self)] = dict(metrics), results
+
+        if sets is self.eval_sets and self.guards:
+            for key, value in self.evaluate_guards().items():
+                metrics[f"{metric_key_prefix}_{key}"] = value
 
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.is_in_train and self.is_stopped_by_guard:
+            self.stop_by_guard()
         return metrics
 
     def _chosen_sets(self, data: Any) -> dict[str, Any]:
@@ -576,11 +571,3 @@ class PairTrainer(XlsrTrainer):
         text = TextSettings(model, self.tokenizers, self.args, room=self.room(model, rows))
         model.prompt_length = text.prompt_lengths[""]
         return self.text_converter(text)
-
-
-def check_stored(args: Any, rows: Mapping[str, Any]) -> None:
-    """Raises an error for streams where a training argument needs stored rows."""
-    for name, value in NEEDS_STORED.items():
-        is_set = getattr(args, name, None) == value
-        if is_set and any(has_stream(data) for data in rows.values()):
-            raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

@@ -12,6 +12,8 @@ from hf_xlsr.data.collators import CmlmCollator, NliCollator, PairCollator
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
 from hf_xlsr.data.sampling import MAIN, MultiTaskCollator
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
@@ -66,6 +68,7 @@ class CmlmTrainer(PairTrainer):
         nli_dataset: Inference pairs, see `DataConverter.inference`; the model needs `nli_labels`.
     """
 
+    method = MethodFacts(citations.CMLM_PAPER, citations.CMLM)
     model_class = CmlmModel
 
     no_reentrant = True
@@ -83,6 +86,7 @@ class CmlmTrainer(PairTrainer):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -100,6 +104,7 @@ class CmlmTrainer(PairTrainer):
             eval_dataset=eval_dataset,
             evaluations=evaluations,
             evaluator=evaluator,
+            guards=guards,
             data_collator=data_collator,
             callbacks=callbacks,
             optimizers=optimizers,

@@ -7,15 +7,20 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.raw_rows import has_stream, read_once
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, MultiTaskBatchSampler, MultiTaskDataset
 from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches, StreamedRows
 from hf_xlsr.trainers.callbacks import GracefulStopCallback
+from hf_xlsr.utils.errors import XlsrError
+
+# Training arguments that count or draw the rows of all training data.
+NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
 def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
@@ -64,8 +69,7 @@ class DataFlow(Trainer):
             return {}
         sets: dict[str, Any] = {}
         for name, rows in data.items() if isinstance(data, Mapping) else [("", data)]:
-            if isinstance(rows, IterableDataset | list):
-                rows = Dataset.from_list(list(rows))
+            rows = Dataset.from_list(rows) if isinstance(rows, list) else read_once(rows)
             if name and isinstance(rows, Dataset):
                 rows = DatasetDict({name: rows})  # the name may name the languages of the rows
             with self.args.main_process_first(desc="tokenising"):
@@ -130,3 +134,11 @@ class DataFlow(Trainer):
                 task_batches = KeyedBatches(datasets[task], task_batches, epochs=None)
             streams[task] = task_batches
         return MultiTaskBatches(streams[main], {task: streams[task] for task in other_tasks}, epochs=None), None
+
+
+def check_stored(args: Any, rows: Mapping[str, Any]) -> None:
+    """Raises an error for streams where a training argument needs stored rows."""
+    for name, value in NEEDS_STORED.items():
+        is_set = getattr(args, name, None) == value
+        if is_set and any(has_stream(data) for data in rows.values()):
+            raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")

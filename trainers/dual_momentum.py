@@ -25,13 +25,15 @@ from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.raw_rows import pair_languages
 from hf_xlsr.data.sampling import MultiTaskCollator
 from hf_xlsr.encoders.reading import TOKENIZERS
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
 from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import share_of_step
-from hf_xlsr.trainers.base import Evaluation, XlsrTrainer, check_stored
-from hf_xlsr.trainers.data_flow import inputs_by_task
+from hf_xlsr.trainers.base import Evaluation, XlsrTrainer
+from hf_xlsr.trainers.data_flow import check_stored, inputs_by_task
 from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.trainers.pretrained import TextSettings, check_classifier, dual_model_and_tokenizers
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepCallback, StepKeys
@@ -197,6 +199,7 @@ class DualMomentumTrainer(XlsrTrainer):
             `nli_labels`.
     """
 
+    method = MethodFacts(citations.DUAL_MOMENTUM_PAPER, citations.DUAL_MOMENTUM)
     no_reentrant = True
     no_sharding = "Momentum updates of dual momentum contrast need whole weights on every process."
 
@@ -212,6 +215,7 @@ class DualMomentumTrainer(XlsrTrainer):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -227,6 +231,7 @@ class DualMomentumTrainer(XlsrTrainer):
             eval_dataset=eval_dataset,
             evaluations=evaluations,
             evaluator=evaluator,
+            guards=guards,
             data_collator=data_collator,
             callbacks=callbacks,
             optimizers=optimizers,
@@ -342,10 +347,14 @@ class DualMomentumTrainer(XlsrTrainer):
         model = self.accelerator.unwrap_model(self.model)
         trained = base_model(model)
         if trained is not model:
-            state = trained.state_dict()
-            extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
-            settings = {name: json.dumps(getattr(trained.config, name)) for name in KEPT_SETTINGS}
-            save_file(extra, folder / EXTRA_STATE_FILE, metadata=settings)
+            settings = json.dumps({name: getattr(trained.config, name) for name in KEPT_SETTINGS})
+            # One entry, as safetensors orders several at random.
+            save_file(self.extra_state(), folder / EXTRA_STATE_FILE, metadata={"settings": settings})
+
+    def extra_state(self) -> dict[str, torch.Tensor]:
+        """Queues, projections and the classifier."""
+        state = base_model(self.accelerator.unwrap_model(self.model)).state_dict()
+        return {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
@@ -363,6 +372,6 @@ class DualMomentumTrainer(XlsrTrainer):
         """Loads what is saved in addition to adapters: queues, projections, the classifier."""
         file = folder / EXTRA_STATE_FILE
         with safe_open(file, "pt") as content:
-            stored = {name: json.loads(text) for name, text in content.metadata().items()}
+            stored = json.loads(content.metadata()["settings"])
             check_same(str(folder), stored, model.config)
         model.load_state_dict(load_file(file), strict=False)

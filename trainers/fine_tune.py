@@ -18,18 +18,21 @@ from transformers.utils import CONFIG_NAME
 
 from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.conversion import DataConverter
-from hf_xlsr.data.encoding import row_columns
+from hf_xlsr.data.encoding import UNDETERMINED, row_columns
 from hf_xlsr.data.label_tasks import LabelledSet
 from hf_xlsr.data.raw_rows import class_names, is_numbered
 from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.encoders.stock import check_token_ids, usable_length, vocab_size_of
-from hf_xlsr.evaluation.outcomes import pearson, spearman
+from hf_xlsr.evaluation.outcomes import Outcomes, pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.guards import source_rows
 from hf_xlsr.trainers.live_encoder import EvaluationRows, LiveModel, batches_by_length, evaluating
 from hf_xlsr.trainers.pretrained import own_tokenizer, trained_model
 from hf_xlsr.utils.distributed import process_index
@@ -66,15 +69,18 @@ class LiveClassifier(LiveModel):
 
     batch_size: int = 128
 
-    @torch.no_grad()
     def logits(self, data: LabelledSet) -> np.ndarray:
         """Logits of each row, `(rows, outputs)`, float32."""
-        rows = data.features(self.tokenizer, self.max_length)
+        return self.logits_of(data.features(self.tokenizer, self.max_length), data.name)
+
+    @torch.no_grad()
+    def logits_of(self, rows: Sequence[Any], name: str) -> np.ndarray:
+        """Logits of each tokenised row, `(rows, outputs)`, float32; `name` is shown by the progress bar."""
         collate = LabelledCollator(self.tokenizer.pad_token_id)
         batches = batches_by_length([row["input_ids"] for row in rows], self.batch_size)
         result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=self.model.device)
         with evaluating(self.model, self.autocast_dtype) as device:
-            for numbers in tqdm(batches, desc=data.name, disable=not self.progress, leave=False):
+            for numbers in tqdm(batches, desc=name, disable=not self.progress, leave=False):
                 batch = collate([rows[number] for number in numbers])
                 inputs = {name: value.to(device) for name, value in batch.items()}
                 result[numbers] = self.model(**inputs).logits.float()
@@ -138,10 +144,20 @@ class FineTuneTrainer(XlsrTrainer):
             gets those of a `ClassLabel`, or of labels of text in alphabetical order, and saves them.
         eval_dataset: Likewise, or a `LabelledSet`; `compute_metrics` gets its outputs.
         processing_class: The tokenizer; by default that of the model.
+        guards: Labelled rows by name, as `eval_dataset`, or paths: accuracy, or Spearman's correlation of a regression.
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
     """
 
+    method = MethodFacts(
+        citations.HICTL_PAPER,
+        citations.HICTL,
+        template="card_task.md.jinja",
+        tags=("text-classification", "cross-lingual"),
+        task="text-classification",
+        library="transformers",
+        settings=("classifier_dropout",),
+    )
     contrast = False
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
@@ -189,6 +205,34 @@ class FineTuneTrainer(XlsrTrainer):
             options: dict[str, Any] = {"keep_unlabelled": keep_unlabelled, "classes": self.class_names}
             rows = self.converter.labelled(rows, "eval_dataset", **options)
         return rows.rows
+
+    def read_guard(self, name: str, data: Any) -> tuple[Any, np.ndarray, list[str]]:
+        """Features, labels and languages of the rows of a guard."""
+        if isinstance(data, LabelledSet):
+            columns = row_columns(data.rows, ("lang", "label"))
+            features: Any = data.features(self.tokenizers, self.max_length)
+            return features, np.array(columns["label"]), columns["lang"]
+
+        rows = source_rows(data, self.converter.languages)
+        labelled = self.converter.labelled(rows, f"guards['{name}']", classes=self.class_names).rows
+        languages = labelled["lang"][:] if "lang" in labelled.column_names else [UNDETERMINED] * len(labelled)
+        return labelled.remove_columns("label"), np.array(labelled["label"]), languages
+
+    def measure_guard(self, encoder: Any, name: str, rows: Any) -> Results:
+        """Accuracy in each language, or Spearman's correlation of a regression."""
+        features, gold, languages = rows
+        logits = encoder.logits_of(features, name)
+        results = Results()
+        for language in dict.fromkeys(languages):
+            is_in_language = np.array(languages) == language
+            outputs = logits[is_in_language]
+            labels = gold[is_in_language]
+            if outputs.shape[1] > 1:
+                outcomes = {"accuracy": Outcomes("mean", (outputs.argmax(1) == labels,))}
+            else:
+                outcomes = {"spearman": Outcomes("spearman", (outputs[:, 0], labels))}
+            results |= measured(name, "fine-tuning", language, "guard", {"rows": len(labels)}, outcomes)
+        return results
 
     def make_collator(self, model: Any) -> LabelledCollator:
         """Pads rows."""

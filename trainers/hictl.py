@@ -14,6 +14,8 @@ from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.encoders.stock import vocab_size_of
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl import HictlForPreTraining
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import PairTrainer
@@ -71,6 +73,15 @@ class HictlTrainer(PairTrainer):
         processing_class: The tokenizer; by default that of the model's place.
     """
 
+    method = MethodFacts(
+        citations.HICTL_PAPER,
+        citations.HICTL,
+        settings=(
+            *("sentence_temperature", "negative_interpolation", "word_temperature", "sampling_temperature"),
+            *("negative_words", "word_query", "lm_weight", "sentence_weight", "word_weight", "mlm_probability"),
+            "logits_chunk_size",
+        ),
+    )
     token_labels = "lm_labels"
 
     model_class = HictlForPreTraining

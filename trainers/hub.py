@@ -10,18 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, ModelCardData
+from huggingface_hub import HfApi
 from sentence_transformers import SentenceTransformer
 from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from hf_xlsr.export.card import code, part_card, python_text
-from hf_xlsr.export.hub import CARD, TAG, WEIGHTS, hub_errors
+from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.card import PLACE, card_for
+from hf_xlsr.export.hub import CARD, WEIGHTS, hub_errors
+from hf_xlsr.export.model_card import CardMetadata, card_text
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.trainers.adapters import base_model, merged
+from hf_xlsr.trainers.card import trainer_facts
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +34,20 @@ class SlimPushes(Trainer):
     """`Trainer` whose `push_to_hub` uploads the exported encoder.
 
     At the end, at each save (`hub_strategy="every_save"`) and on `push_to_hub`, the live model is exported and uploaded
-    to `hub_model_id` with a short card. Checkpoints are never uploaded; `hf-xlsr push --what training` uploads the state
-    of a run to a private repository. Uploaded files contain no token.
+    to `hub_model_id` with its card. Checkpoints are never uploaded; `hf-xlsr push --what training` uploads the state of a
+    run to a private repository. Uploaded files contain no token.
+
+    Attributes:
+        card: What only its author knows of the model, such as `CardMetadata(license="apache-2.0")`.
+        given_rows: Training rows by task, as users gave them.
+        measured: Metrics and results of protocols that `evaluate` measured in this training, by step.
     """
 
+    card = CardMetadata()
     args: Any
     push_in_progress: Any
+    given_rows: dict[str, Any]
+    measured: dict[int, tuple[dict[str, float], Results]]
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Creates the repository."""
@@ -46,16 +58,15 @@ class SlimPushes(Trainer):
         with hub_errors(self.args.hub_model_id or Path(self.args.output_dir).name):
             super().init_hf_repo(token=token, private=private)
 
-    def push_to_hub(
+    def push_to_hub(  # type: ignore[override]  # without arguments of a card of Trainer
         self,
         commit_message: str | None = "End of training",
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
-        **kwargs: Any,
     ) -> Any:
-        """Exports and uploads the model; by default to `hub_revision` with `hub_token`.
+        """Exports and uploads the model with its card; by default to `hub_revision` with `hub_token`.
 
         Returns the commit, or without `blocking` its future; None in all processes but the main one.
         """
@@ -70,9 +81,8 @@ class SlimPushes(Trainer):
 
         repo = str(self.hub_model_id)
         folder = tempfile.TemporaryDirectory()
-        card = export_trainer(self, Path(folder.name), repo)
-        check_no_token(card, CARD)
-        (Path(folder.name) / CARD).write_text(card, "utf-8")
+        encoder = export_trainer(self, Path(folder.name))
+        self._write_card(Path(folder.name), repo, encoder, place=repo)
 
         with hub_errors(repo):
             job = HfApi(token=token or self.args.hub_token).upload_folder(
@@ -99,10 +109,20 @@ class SlimPushes(Trainer):
         return encoder
 
     def save_sentence_transformer(self, path: str | Path) -> None:
-        """Writes a folder that `SentenceTransformer(path)` loads without this package; every process must call."""
+        """Writes a folder with a card that `SentenceTransformer(path)` loads without this package.
+
+        Every process must call.
+        """
         self._check_whole_weights()
         if self.is_world_process_zero():
-            save_export(self.to_sentence_transformer(), path)
+            encoder = save_export(self.to_sentence_transformer(), path)
+            self._write_card(Path(path), Path(path).resolve().name, encoder)
+
+    def _write_card(self, folder: Path, title: str, encoder: Any, place: str = PLACE) -> None:
+        """Writes the card of the live model next to its export; `place` is where its code loads the model from."""
+        card = card_for(card_text(trainer_facts(self, title, encoder)), place)
+        check_no_token(card, CARD)
+        write_text(folder / CARD, card)
 
     def _check_whole_weights(self) -> None:
         if getattr(self, "is_fsdp_enabled", False):
@@ -132,33 +152,21 @@ def merged_copy(trainer: Any) -> Any:
     return merged(copy.deepcopy(model))
 
 
-def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
-    """Exports the live model of a trainer into an empty folder, and returns the card for the repository."""
+def export_trainer(trainer: Any, folder: Path) -> Any:
+    """Exports the live model of a trainer into a folder.
+
+    Returns:
+        The export as sentence-transformers loads it; None for a model that has no such form, of which the weights and
+        the tokenizer are written.
+    """
     model = base_model(trainer.accelerator.unwrap_model(trainer.model))
-    name = type(model).__name__
+    has_export = hasattr(model, "to_sentence_transformer")
+    if has_export and getattr(model.config, "sentence_vector", "pooled") == "pooled":
+        return save_export(trainer.to_sentence_transformer(), folder)
 
-    if hasattr(model, "to_sentence_transformer"):
-        save_export(trainer.to_sentence_transformer(), folder)
-        library = "sentence-transformers"
-        import_line = "from sentence_transformers import SentenceTransformer"
-        load_line = f"model = SentenceTransformer({python_text(repo)})"
-    else:
-        merged_copy(trainer).save_pretrained(folder)
-        trainer.processing_class.save_pretrained(str(folder))
-        library = "transformers"
-        import_line = f"from hf_xlsr import {name}"
-        load_line = f"model = {name}.from_pretrained({python_text(repo)})"
-
-    data = ModelCardData(
-        language=getattr(model.config, "languages", None),
-        library_name=library,
-        tags=[TAG, model.config.model_type],
-    )
-
-    step = trainer.state.global_step
-    steps = max(step, trainer.state.max_steps)
-    paragraph = f"{code(name)} of hf-xlsr, after {step:,} of {steps:,} steps of training."
-    return part_card(data, title=repo, paragraphs=[paragraph], example=f"{import_line}\n\n{load_line}")
+    merged_copy(trainer).save_pretrained(folder)
+    trainer.save_tokenizers(folder)
+    return None
 
 
 def _log_error(repo: str, job: Future[Any]) -> None:

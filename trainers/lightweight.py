@@ -15,6 +15,10 @@ from transformers import TrainerCallback
 from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.teacher import Teacher
+from hf_xlsr.evaluation.before_after import measure_rows
+from hf_xlsr.evaluation.results import Results
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.lightweight import DistillationModel, LightweightDualTransformer
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import Evaluation, PairTrainer
@@ -44,6 +48,7 @@ class LightweightTrainer(PairTrainer):
         processing_class: The tokenizer; by default that of the model's place.
     """
 
+    method = MethodFacts(citations.LIGHTWEIGHT_PAPER, citations.LIGHTWEIGHT)
     token_labels = "mlm_labels"
     model_class: Any = LightweightDualTransformer
 
@@ -105,6 +110,7 @@ class DistillationTrainer(LightweightTrainer):
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
     """
 
+    method = MethodFacts(citations.DISTILLATION_PAPER, citations.DISTILLATION)
     model_class = DistillationModel
 
     def __init__(
@@ -119,6 +125,7 @@ class DistillationTrainer(LightweightTrainer):
         eval_dataset: Any = None,
         evaluations: Sequence[Evaluation] = (),
         evaluator: Any = None,
+        guards: Mapping[str, Any] | None = None,
         data_collator: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -136,6 +143,7 @@ class DistillationTrainer(LightweightTrainer):
             eval_dataset=eval_dataset,
             evaluations=evaluations,
             evaluator=evaluator,
+            guards=guards,
             data_collator=data_collator,
             callbacks=callbacks,
             optimizers=optimizers,
@@ -182,6 +190,13 @@ class DistillationTrainer(LightweightTrainer):
         """As `XlsrTrainer.train`, after the teacher has embedded the training data."""
         _ = self.prepared_teacher
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def measure_teacher(self) -> Results:
+        """What the guards measure of the teacher."""
+        results = Results()
+        for name, rows in self.guards.items():
+            results |= measure_rows(self.teacher.encoder, rows, name=name, prompt=self.teacher.prompt)
+        return results
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the teacher's embeddings of the sources."""

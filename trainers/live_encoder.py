@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.evaluation.pairs import right_texts_both_ways
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.utils.distributed import computed_apart
 
 
@@ -110,6 +111,20 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for module in sharded:
             module.reshard()
+
+
+def run_evaluations(
+    evaluations: Iterable[Callable[[Any], Mapping[str, float]]], encoder: Any
+) -> tuple[dict[str, float], Results]:
+    """The metrics of all evaluations by name, and those of them that are `Results`."""
+    metrics: dict[str, float] = {}
+    results = Results()
+    for evaluation in evaluations:
+        measured = evaluation(encoder)
+        metrics |= measured
+        if isinstance(measured, Results):
+            results |= measured
+    return metrics, results
 
 
 def batches_by_length(ids: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:

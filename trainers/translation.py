@@ -14,6 +14,11 @@ from hf_xlsr.data.collators import TranslationCollator, pad_rows
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import check_token_ids, usable_length
+from hf_xlsr.evaluation.bleu import sentence_chrf
+from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.rows import both_sides, by_pair
+from hf_xlsr.export.model_card import MethodFacts
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -100,8 +105,18 @@ class TranslationTrainer(XlsrTrainer):
         train_dataset: Translation pairs, source to target, see `DataConverter.pairs`; step one uses all language pairs
             together.
         processing_class: The encoder's tokenizer; by default that of its place.
+        guards: Translation pairs by name, or paths: mean chrF of the sentences, translated with one beam.
     """
 
+    method = MethodFacts(
+        citations.HICTL_PAPER,
+        citations.HICTL,
+        template="card_task.md.jinja",
+        tags=("translation", "cross-lingual"),
+        task="translation",
+        library="transformers",
+        settings=("decoder_layers", "word_similarity", "logits_chunk_size"),
+    )
     contrast = False
 
     def make_model(self, model: Any, rows: Mapping[str, Any], processing_class: Any) -> tuple[Any, Any]:
@@ -158,6 +173,15 @@ class TranslationTrainer(XlsrTrainer):
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # the processes' gradients are averaged, but these are shares
         return (loss, outputs) if return_outputs else loss
+
+    def measure_guard(self, encoder: Any, name: str, rows: Any) -> Results:
+        """Mean chrF of the sentences of each language pair, translated with one beam."""
+        results = Results()
+        for languages, pair_rows in by_pair(rows).items():
+            sources, references = both_sides(pair_rows)
+            scores = sentence_chrf(encoder.translate(sources), references)
+            results |= measured(name, "chrf", languages, "guard", {"sentences": len(scores)}, {"chrf": scores})
+        return results
 
     def live_encoder(self) -> Any:
         return LiveTranslator(

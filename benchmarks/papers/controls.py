@@ -34,8 +34,7 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.train import hardware_name
-from hf_xlsr.trainers.base import attention_for
-from hf_xlsr.utils.devices import choose_precision
+from hf_xlsr.utils.devices import attention_for, choose_precision
 
 
 def training_pairs(run: Path, count: int, seed: int) -> Dataset:

@@ -104,7 +104,7 @@ def _copy_files(files: Mapping[str, Path], folder: Path) -> None:
 
 def _copy_card(run: Path, folder: Path) -> None:
     """Copies the card and the plots of a run, which describe all routes."""
-    from hf_xlsr.runs.card import PLOTS
+    from hf_xlsr.export.model_card import PLOTS
 
     for name in ("model/README.md", *PLOTS):
         file = run / name

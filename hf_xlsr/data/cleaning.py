@@ -57,7 +57,7 @@ class Step:
 
     def keeps(self, row: Row) -> bool:
         """Whether the row stays, for steps that change none."""
-        return True
+        raise NotImplementedError
 
 
 class ComparingStep:

@@ -411,8 +411,8 @@ class DualCollator(_Padding):
     Returns:
         `source_input_ids`, `source_attention_mask`, `target_input_ids`, `target_attention_mask`, each
         `(batch, length)` with a length a side, int64; `source_texts`, `target_texts` (equal for equal texts) and
-        `examples` (number of the pair in the data), each `(batch,)`, int64; `source_lang` and `target_lang`. If rows have
-        hard negatives (`negative_ids` and `negative_text`, in the language of the target), also `negative_input_ids` and
+        `examples` (the `index` of the pair), each `(batch,)`, int64; `source_lang` and `target_lang`. If rows have hard
+        negatives (`negative_ids` and `negative_text`, in the language of the target), also `negative_input_ids` and
         `negative_attention_mask`, `(negatives, length)`, and `negative_texts`, `(negatives,)`.
     """
 

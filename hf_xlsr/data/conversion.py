@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
@@ -33,19 +33,21 @@ from hf_xlsr.data.encoding import (
 )
 from hf_xlsr.data.label_tasks import check_framing
 from hf_xlsr.data.preparation import open_rows
-from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
+from hf_xlsr.data.prepared import ConcatenatedRows, LiveRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.prompts import Prompts, PromptTable
 from hf_xlsr.data.raw_rows import (
     UNNAMED,
     RowReader,
     class_names,
     has_stream,
-    open_datasets,
     open_reader,
+    read_once,
+    unread_datasets,
     with_neighbours,
 )
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
+from hf_xlsr.data.transforms import first_draw, has_transform, transformed_stream
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json
 from hf_xlsr.utils.hashing import address_of, address_of_rows, cached
@@ -74,13 +76,21 @@ _PREPARED: dict[str, type[PreparedRows]] = {
 }
 
 
+class Tokenised(NamedTuple):
+    """A dataset with the columns of its kind, the counts of its tokens, and how its rows are made anew, if they are."""
+
+    rows: Dataset
+    counts: dict[str, int]
+    live: LiveRows | None
+
+
 class DataConverter:
     """Converts the data that users have to what trainers read.
 
     Each method takes a `Dataset`, a list of dicts, an `IterableDataset` (nothing is written to disk), or a dict of
     these, whose rows are mixed; converted data is returned as it is. Tokenised rows are stored in the cache under the
-    address of data, tokenizers, `max_length` and `prompts`. Rows with an empty text are skipped, with a warning that
-    counts them.
+    address of data, tokenizers, `max_length` and `prompts`. A transform of a dataset is applied at each access. Rows
+    with an empty text are skipped, with a warning that counts them.
 
     The language of a row comes from, in this order: the row (`source_lang` and `target_lang`, or `lang`; names of
     columns; keys of `translation`); the key of the dataset in its dict (`en-de`, or `en`); `languages`.
@@ -178,58 +188,26 @@ class DataConverter:
         classification. Rows without a label, or of class -1, are skipped; `keep_unlabelled` keeps them, and drops the
         labels of all if there are any. `classes` are the names that a model has, see `class_names`.
         """
-        datasets = []
-        keys = []
-        for key, dataset in open_datasets(data, name):
-            if isinstance(dataset, IterableDataset):
-                dataset = Dataset.from_list(list(dataset), features=dataset.features)
-            if keep_unlabelled and "label" not in dataset.column_names:
-                dataset = dataset.add_column("label", [-1] * len(dataset))
-            datasets.append(dataset)
-            keys.append(key)
-
-        names = class_names(dict(enumerate(datasets)), name, classes)
+        readers, names = labelled_readers(data, name, keep_unlabelled=keep_unlabelled, classes=classes)
         tokenised = []
-        for key, dataset in zip(keys, datasets, strict=True):
-            reader = self._labelled_reader(key, dataset, name, keep_unlabelled)
-            if dataset.features["label"].dtype in TEXT_TYPES:
-                reader = replace(reader, label_names=tuple(names))
-            tokenised.append(self._tokenise(dataset, reader))
+        for source, dataset, reader in readers:
+            check_framing(self.tokenizers, len(reader.kind.texts))
+            tokenised.append(self._tokenise(source, dataset, reader))
 
-        rows, counts = _joined(tokenised)
-        _warn_of_skipped(len(rows), datasets)
+        rows, counts, live = _joined(tokenised)
+        warn_of_skipped(len(rows), [dataset for _, dataset, _ in readers])
 
         if keep_unlabelled and any(value < 0 or math.isnan(value) for value in rows["label"]):
             rows = rows.remove_columns("label")
-        return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)})
-
-    def _labelled_reader(
-        self,
-        key: str,
-        data: Dataset,
-        name: str,
-        keep_unlabelled: bool,
-    ) -> RowReader:
-        for kind in LABELLED.values():
-            reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
-            if reader is None or not len(data):
-                continue
-
-            dtype = data.features["label"].dtype
-            if dtype.startswith("float"):
-                reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
-            check_framing(self.tokenizers, len(kind.texts))
-            return reader
-
-        raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
+        return PreparedRows(rows, {**counts, "labels": dict.fromkeys(names, 0)}, live)
 
     def _convert(self, data: Any, name: str, *forms: str) -> Any:
         if hasattr(data, "lengths") or isinstance(data, StreamedRows):
             return data
 
         datasets: dict[str, list[tuple[Any, RowReader]]] = {form: [] for form in forms}
-        for key, dataset in open_datasets(data, name):
-            form, reader = self._open(key, dataset, forms, name)
+        for key, dataset in unread_datasets(data, name):
+            form, reader = self._open(key, first_draw(dataset), forms, name)
             datasets[form].append((dataset, reader))
 
         if has_stream(data):
@@ -249,10 +227,11 @@ class DataConverter:
 
     def _prepare(self, form: str, datasets: Sequence[tuple[Dataset, RowReader]]) -> PreparedRows:
         """The rows of all datasets of one form."""
-        rows, counts = _joined([self._tokenise(dataset, reader) for dataset, reader in datasets])
+        tokenised = [self._tokenise(dataset, first_draw(dataset), reader) for dataset, reader in datasets]
+        rows, counts, live = _joined(tokenised)
         if form != "running text":
-            _warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
-        return _PREPARED.get(form, PreparedRows)(rows, counts)
+            warn_of_skipped(len(rows), [dataset for dataset, _ in datasets])
+        return _PREPARED.get(form, PreparedRows)(rows, counts, live)
 
     def _open(
         self,
@@ -287,8 +266,8 @@ class DataConverter:
                     "`target_lang`, or `lang`), or use a dict such as {'en-de': dataset}."
                 )
 
-    def _tokenise(self, data: Dataset, reader: RowReader) -> tuple[Dataset, dict[str, int]]:
-        """A dataset with the columns of its kind, from the cache or made there, and the counts of its tokens."""
+    def _tokenise(self, source: Dataset, data: Dataset, reader: RowReader) -> Tokenised:
+        """The rows that were read from a source, from the cache or made there."""
         encoder = self._encoder(reader, reader.kind)
         # Also empty prompts: one that a user names counts more than the default one.
         prompts = [dict(self.prompts.texts), self.prompts.default, sorted(self.prompts.from_user)]
@@ -300,14 +279,21 @@ class DataConverter:
             tokenise_rows(rows, reader, encoder, folder, self.num_proc)
 
         folder = cached(address, make)
-        return open_rows(folder / "rows.arrow", address), read_json(folder / "report.json")
+        rows = open_rows(folder / "rows.arrow", address)
+        live = None
+        if has_transform(source):
+            if reader.is_running_text:
+                logger.warning("A transform of running text is applied once, not in every epoch.")
+            else:
+                live = LiveRows(source, data, reader, encoder)
+        return Tokenised(rows, read_json(folder / "report.json"), live)
 
     def _stream(self, data: Dataset | IterableDataset, reader: RowReader) -> Stream:
         kind = CONSECUTIVE if reader.kind == SENTENCES else reader.kind
         size = None
         if isinstance(data, Dataset):
             size = len(data)
-            data = data.to_iterable_dataset(min(size, _STREAM_SHARDS))
+            data = transformed_stream(data, min(size, _STREAM_SHARDS))
         return Stream(data, reader.stream, self._encoder(reader, kind), kind, size, reader.ordered)
 
     def _encoder(self, reader: RowReader, kind: RowKind) -> RowEncoder:
@@ -389,17 +375,62 @@ def _unexpected_columns(shown_name: str, columns: Iterable[str], kinds: Iterable
     )
 
 
-def _joined(tokenised: Sequence[tuple[Dataset, Mapping[str, int]]]) -> tuple[Dataset, dict[str, int]]:
-    """Several tokenised datasets one after the other, and the sums of their counts."""
-    all_rows = []
+def _joined(tokenised: Sequence[Tokenised]) -> tuple[Dataset, dict[str, int], dict[range, LiveRows]]:
+    """Several tokenised datasets one after the other, the sums of their counts, and where rows are live."""
+    all_rows: list[Dataset] = []
     total = Counter[str]()
-    for rows, counts in tokenised:
-        all_rows.append(rows)
-        total.update(counts)
-    return concatenate_datasets(all_rows), dict(total)
+    live: dict[range, LiveRows] = {}
+    start = 0
+    for part in tokenised:
+        all_rows.append(part.rows)
+        total.update(part.counts)
+        end = start + len(part.rows)
+        if part.live is not None:
+            live[range(start, end)] = part.live
+        start = end
+    return concatenate_datasets(all_rows), dict(total), live
 
 
-def _warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
+def labelled_readers(
+    data: Any, name: str, *, keep_unlabelled: bool = False, classes: Sequence[str] = ()
+) -> tuple[list[tuple[Any, Dataset, RowReader]], list[str]]:
+    """The datasets of labelled data, each also with its transform applied once and its reader; the names of the classes.
+
+    See `DataConverter.labelled`.
+    """
+    datasets: list[tuple[str, Any, Dataset]] = []
+    for key, source in unread_datasets(data, name):
+        dataset = read_once(source)
+        if keep_unlabelled and "label" not in dataset.column_names:
+            dataset = dataset.add_column("label", [-1] * len(dataset))
+        datasets.append((key, source, dataset))
+
+    drawn = {str(number): dataset for number, (_, _, dataset) in enumerate(datasets)}
+    names = class_names(drawn, name, classes)
+    readers = []
+    for key, source, dataset in datasets:
+        reader = _labelled_reader(key, dataset, name, keep_unlabelled)
+        if dataset.features["label"].dtype in TEXT_TYPES:
+            reader = replace(reader, label_names=tuple(names))
+        readers.append((source, dataset, reader))
+    return readers, names
+
+
+def _labelled_reader(key: str, data: Dataset, name: str, keep_unlabelled: bool) -> RowReader:
+    for kind in LABELLED.values():
+        reader = open_reader(kind, dict.fromkeys(data.column_names), key=key, keeps_unlabelled=keep_unlabelled)
+        if reader is None or not len(data):
+            continue
+
+        if data.features["label"].dtype.startswith("float"):
+            reader = replace(reader, kind=replace(kind, kept={"label": "float32"}))
+        return reader
+
+    raise _unexpected_columns(f"`{name}`", data.column_names if len(data) else (), LABELLED.values())
+
+
+def warn_of_skipped(num_rows: int, datasets: Iterable[Dataset]) -> None:
+    """Warns if fewer rows are used than datasets have."""
     num_read = sum(map(len, datasets))
     if num_rows < num_read:
         logger.warning("%d of %d rows are skipped: an empty text, or no label.", num_read - num_rows, num_read)

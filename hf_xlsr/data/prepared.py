@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 
-from hf_xlsr.data.encoding import column_rows
+from hf_xlsr.data.encoding import RowEncoder, column_rows
+from hf_xlsr.data.raw_rows import RowReader
 from hf_xlsr.data.sampling import ExampleKey, fetch_by_group
+from hf_xlsr.data.transforms import BATCH_ROWS, draw_columns
 
 Example = dict[str, Any]
 
@@ -33,11 +35,52 @@ class _KeyedRows(TorchDataset[Example]):
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]: ...
 
 
+class LiveRows:
+    """Rows of a dataset whose transform is applied, and whose texts are tokenised, at each access.
+
+    Args:
+        data: The dataset with its transform.
+        first_draw: Its rows as they were tokenised, see `hf_xlsr.data.transforms.first_draw`.
+        reader: Reads the texts of both.
+        encoder: Tokenises texts.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        first_draw: Dataset,
+        reader: RowReader,
+        encoder: RowEncoder,
+    ) -> None:
+        self.data = data
+        self.reader = reader
+        self.encoder = encoder
+
+        raw_numbers: list[int] = []  # of each tokenised row
+        for start in range(0, len(first_draw), BATCH_ROWS):
+            batch = first_draw[start : start + BATCH_ROWS]
+            raw_numbers += [start + number for number, _ in reader.numbered(batch)]
+        self.raw_numbers = np.array(raw_numbers)
+
+    def draw(self, numbers: Sequence[int]) -> list[Example]:
+        """Columns of some tokenised rows as they are now; none for a row without a text, which keeps those it has."""
+        if not numbers:
+            return []
+        batch = draw_columns(self.data, self.raw_numbers[numbers].tolist())
+        texts = dict(self.reader.numbered(batch))
+        columns = self.encoder.encode(list(texts.values()))
+        columns.pop("length")
+
+        drawn = dict(zip(texts, column_rows(columns), strict=True))
+        return [drawn.get(position, {}) for position in range(len(numbers))]
+
+
 class PreparedRows(_KeyedRows):
     """Tokenised rows, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
 
     An example has the columns of its row but `length` (tokens of the longest text), and its `index` and `epoch`. Groups
-    are languages, or language pairs; `languages` has that of each group, sorted: of a pair the target language.
+    are languages, or language pairs; `languages` has that of each group, sorted: of a pair the target language. Rows in
+    the ranges of `live` are made anew at each access.
 
     Examples:
         >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["sw", "en"]}
@@ -46,8 +89,14 @@ class PreparedRows(_KeyedRows):
         ({'text_ids': [4, 5], 'lang': 'sw', 'index': 0, 'epoch': 3}, ['en', 'sw'], [1, 0])
     """
 
-    def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Dataset,
+        report: Mapping[str, Any] | None = None,
+        live: Mapping[range, LiveRows] | None = None,
+    ) -> None:
         self.report = dict(report or {})
+        self.live = dict(live or {})
         self.rows = rows.remove_columns("length").with_format(None)
         self.lengths = np.asarray(_column(rows, "length"))
 
@@ -57,7 +106,13 @@ class PreparedRows(_KeyedRows):
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[Example]:
         numbers = [index for _, index in keys]
-        return examples_of(self.rows[numbers], keys)
+        examples = examples_of(self.rows[numbers], keys)
+        for live_range, live in self.live.items():
+            positions = [position for position, number in enumerate(numbers) if number in live_range]
+            drawn = live.draw([numbers[position] - live_range.start for position in positions])
+            for position, columns in zip(positions, drawn, strict=True):
+                examples[position] |= columns
+        return examples
 
 
 class PreparedPairs(PreparedRows):
@@ -125,8 +180,13 @@ class PreparedRunningText(PreparedRows):
         {'first_ids': [5, 6], 'second_ids': [7], 'lang': 'en', 'index': 1, 'epoch': 0}
     """
 
-    def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None) -> None:
-        super().__init__(rows, report)
+    def __init__(
+        self,
+        rows: Dataset,
+        report: Mapping[str, Any] | None = None,
+        live: Mapping[range, LiveRows] | None = None,
+    ) -> None:
+        super().__init__(rows, report, live)
         self.row_lengths = self.lengths
         self.row_groups = self.groups
 

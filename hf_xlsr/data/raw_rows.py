@@ -20,6 +20,7 @@ from hf_xlsr.data.encoding import NLI, PAIRS, UNDETERMINED, RowKind, column_rows
 from hf_xlsr.data.label_tasks import NLI_TASK
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sentences import split_sentences
+from hf_xlsr.data.transforms import first_draw, has_transform
 from hf_xlsr.utils.errors import XlsrError
 
 SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
@@ -39,20 +40,50 @@ def open_datasets(
     name: str,
     key: str = "",
 ) -> Iterator[tuple[str, Dataset | IterableDataset]]:
-    """The datasets of a dataset, a list of dicts, or nested dicts of these, each with its key; errors name `name`."""
+    """The datasets of a dataset, a list of dicts, or nested dicts of these, each with its key; errors name `name`.
+
+    Rows have Python values, of the columns of their format. Those that a transform makes are its `first_draw`.
+    """
+    for dataset_key, dataset in unread_datasets(data, name, key):
+        yield dataset_key, first_draw(dataset)
+
+
+def unread_datasets(
+    data: Any,
+    name: str,
+    key: str = "",
+) -> Iterator[tuple[str, Dataset | IterableDataset]]:
+    """As `open_datasets`, but a dataset keeps its transform."""
     if isinstance(data, Mapping):
         splits = [inner_key for inner_key in data if str(inner_key).lower() in SPLITS]
         if len(splits) > 1:
             raise XlsrError(f"`{name}` has the splits {', '.join(splits)}; choose one.")
         for inner_key, dataset in data.items():
-            yield from open_datasets(dataset, name, key if inner_key in splits else str(inner_key))
-    elif isinstance(data, Dataset | IterableDataset):
+            yield from unread_datasets(dataset, name, key if inner_key in splits else str(inner_key))
+    elif has_transform(data):
+        yield key, data
+    elif isinstance(data, Dataset):
+        plain = data.with_format(None)
+        has_hidden_columns = set(data.format["columns"]) < set(data.column_names)
+        if has_hidden_columns and not data.format["output_all_columns"]:
+            plain = plain.select_columns(data.format["columns"])
+        yield key, plain
+    elif isinstance(data, IterableDataset):
         yield key, data.with_format(None)
     elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(chain.from_iterable(data))
         yield key, Dataset.from_dict({name: [row.get(name) for row in data] for name in names})
     else:
         raise XlsrError(f"`{name}` must be datasets, a list of dicts, or a dict of these, got {type(data).__name__}.")
+
+
+def read_once(data: Any) -> Any:
+    """Data of users with fixed rows: streams are read into memory, transforms applied once, also in dicts."""
+    if isinstance(data, Mapping):
+        return {key: read_once(dataset) for key, dataset in data.items()}
+    if isinstance(data, IterableDataset):
+        return Dataset.from_list(list(data.with_format(None)), features=data.features)
+    return first_draw(data)
 
 
 def has_stream(data: Any) -> bool:
@@ -213,9 +244,15 @@ class RowReader:
 
     def __call__(self, batch: Batch) -> Iterator[Row]:
         """Rows of text; rows with an empty text, or without a label, are skipped."""
+        for _, row in self.numbered(batch):
+            yield row
+
+    def numbered(self, batch: Batch) -> Iterator[tuple[int, Row]]:
+        """The rows of text, each with the number of its raw row in the batch."""
         for number, row in enumerate(self._rows(batch)):
             if self.is_running_text:
-                yield from self._sentences(row, batch.get("continues"), number)
+                for sentence in self._sentences(row, batch.get("continues"), number):
+                    yield number, sentence
                 continue
 
             texts = {name: row[name] or "" for name in self.kind.texts}
@@ -229,7 +266,7 @@ class RowReader:
                 row["label"] = self._label(batch["label"][number])
                 if row["label"] is None:
                     continue
-            yield row
+            yield number, row
 
     @property
     def is_running_text(self) -> bool:

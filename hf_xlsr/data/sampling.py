@@ -38,7 +38,7 @@ class Batching:
         bucket: Sort by length; otherwise batches are random.
         num_processes: Each takes its slice of every global batch: two of 64 see the batches of one process of 128.
         contrast: Whether a loss compares the rows of a batch. Then batches are full, since the loss depends on the
-            number of rows. Otherwise an epoch ends with the stored rows that are left, which processes share equally.
+            number of rows. Otherwise an epoch ends with the rows that are left, which processes share equally.
     """
 
     batch_size: int
@@ -57,6 +57,11 @@ class Batching:
         """Batches of so many rows: full ones and, if no rows are compared, one of the rest that processes can share."""
         full_batches, rest = divmod(rows, self.global_batch)
         return full_batches + (not self.contrast and rest >= self.num_processes)
+
+    @property
+    def least_rows(self) -> int:
+        """Rows that make a batch."""
+        return self.global_batch if self.contrast else self.num_processes
 
     def __post_init__(self) -> None:
         self.global_batch = self.batch_size * self.num_processes
@@ -158,8 +163,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             where = (
                 "single language pairs of the training data do not" if self.homogeneous else "the training data do not"
             )
-            least = self.global_batch if self.contrast else self.num_processes
-            raise XlsrError(f"{where} fill a batch of {least:,} examples; lower {self.batch_option}.")
+            raise XlsrError(f"{where} fill a batch of {self.least_rows:,} examples; lower {self.batch_option}.")
 
     def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
 from hf_xlsr.data.columns import Row
-from hf_xlsr.data.encoding import RowKind
+from hf_xlsr.data.encoding import RowKind, text_identities
 from hf_xlsr.data.prepared import examples_of
 from hf_xlsr.data.sampling import (
     MAIN,
@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 _READ = 1000  # raw rows read together
 _BLOCK = 1024  # streams drawn together
-# Numbers of rows in different epochs differ: a memory queue compares rows of several epochs.
-_EPOCH_BITS = 40
 _EPOCHS_OF_OTHERS = 12  # bits for the epochs that another task needs during one of the main task
 
 Features = list[dict[str, Any]]
@@ -67,8 +65,6 @@ class FeatureBatches(TorchIterableDataset[Features]):
     batches resumes exactly. An iteration has `epochs` epochs from the one of `set_epoch` on; None is endless.
     """
 
-    batch_option = "per_device_train_batch_size"
-
     def __init__(self, epochs: int | None = 1) -> None:
         self.epochs = epochs
         self._epoch = torch.zeros((), dtype=torch.long)
@@ -80,7 +76,7 @@ class FeatureBatches(TorchIterableDataset[Features]):
 
     @abstractmethod
     def draw(self, epoch: int) -> Iterator[Any]:
-        """This process's batches of an epoch, before the work that one worker does for each."""
+        """This process's batches of an epoch, at least one, before the work that one worker does for each."""
 
     @abstractmethod
     def fetch(self, drawn: Any) -> Features:
@@ -89,12 +85,7 @@ class FeatureBatches(TorchIterableDataset[Features]):
     def draw_all(self, first: int, epochs: int | None) -> Iterator[Any]:
         """The drawn batches of some epochs from `first` on; None is endless."""
         for epoch in islice(count(first), epochs):
-            batches = self.draw(epoch)
-            try:
-                yield next(batches)
-            except StopIteration:
-                raise XlsrError(f"the data has fewer rows than one batch; lower {self.batch_option}.") from None
-            yield from batches
+            yield from self.draw(epoch)
 
     def __iter__(self) -> Iterator[Features]:
         worker = get_worker_info()
@@ -108,7 +99,6 @@ class _Drawn(NamedTuple):
 
     stream: int
     epoch: int
-    number: int
     row: Row
 
 
@@ -117,9 +107,10 @@ class StreamBatches(Batching, FeatureBatches):
 
     An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by `IterableDataset.shuffle` and mixed with
     the others; of each `buffer_size` rows (at least four global batches), sorted by length, full batches are made and
-    shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Streams are mixed
-    by size if all sizes are known, else with equal shares. `proportional` yields each row once; otherwise shorter
-    streams start again until the longest has ended.
+    shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped if rows are
+    compared, else they are a smaller batch. Streams are mixed by size if all sizes are known, else with equal shares.
+    `proportional` yields each row once; otherwise shorter streams start again until the longest has ended. The `index` of
+    a row is a hash of its texts, the same in every epoch, process and run.
 
     Examples:
         >>> from hf_xlsr.data.conversion import DataConverter
@@ -153,9 +144,11 @@ class StreamBatches(Batching, FeatureBatches):
     def draw(self, epoch: int) -> Iterator[list[_Drawn]]:
         rng = np.random.default_rng([self.seed, epoch])
         rows = self._mixed(epoch)
+        num_rows = 0
         waiting: dict[tuple[str, ...], list[_Drawn]] = {}
         groups_with_batches = set()
         for block in iter(lambda: list(islice(rows, self.buffer_size)), []):
+            num_rows += len(block)
             for item in block:
                 group = self._languages(item) if self.homogeneous else ()
                 waiting.setdefault(group, []).append(item)
@@ -170,8 +163,18 @@ class StreamBatches(Batching, FeatureBatches):
                 yield batches[number][self.own_rows]
 
         for group, items in waiting.items():
-            if self.homogeneous and group not in groups_with_batches and self.process_index == 0:
+            if self.num_batches(len(items)):
+                groups_with_batches.add(group)
+                size = len(items) // self.num_processes
+                yield items[self.process_index * size :][:size]
+            elif self.homogeneous and group not in groups_with_batches and self.process_index == 0:
                 logger.warning("%d rows of %s are skipped: fewer than a batch.", len(items), "-".join(group))
+
+        if not groups_with_batches:
+            what = "rows of one language pair" if self.homogeneous else "rows"
+            raise XlsrError(
+                f"a batch needs {self.least_rows:,} {what}, got {num_rows:,} rows in all; lower {self.batch_option}."
+            )
 
     def fetch(self, drawn: Sequence[_Drawn]) -> Features:
         return fetch_by_group([item.stream for item in drawn], drawn, self._encode)
@@ -180,7 +183,10 @@ class StreamBatches(Batching, FeatureBatches):
         """The features of rows of one stream."""
         columns = self.streams[stream].encoder.encode([item.row for item in drawn])
         columns.pop("length", None)
-        return examples_of(columns, [(item.epoch, item.number) for item in drawn])
+        names = self.streams[stream].kind.texts
+        contents = text_identities(["\0".join(item.row[name] for name in names) for item in drawn])
+        epochs = [item.epoch for item in drawn]
+        return examples_of(columns, list(zip(epochs, contents, strict=True)))
 
     def _languages(self, item: _Drawn) -> tuple[str, ...]:
         return tuple(str(item.row[name]) for name in self.streams[item.stream].kind.languages)
@@ -212,7 +218,6 @@ class StreamBatches(Batching, FeatureBatches):
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:
         """The rows of all streams, by their shares, until each has ended."""
         rng = np.random.default_rng([self.seed, epoch, 1])
-        numbers = count(epoch << _EPOCH_BITS)
         rows = {stream: self._rows(stream, epoch, 0) for stream in range(len(self.streams))}
         turns = Counter[int]()
         unfinished = set(rows)
@@ -223,7 +228,7 @@ class StreamBatches(Batching, FeatureBatches):
             for stream in rng.choice(streams, _BLOCK, p=shares / shares.sum()).tolist():
                 row = next(rows[stream], None)
                 if row is not None:
-                    yield _Drawn(stream, epoch, next(numbers), row)
+                    yield _Drawn(stream, epoch, row)
                     continue
 
                 unfinished.discard(stream)
@@ -242,8 +247,9 @@ class StreamBatches(Batching, FeatureBatches):
             data = stream.data.with_format(None)  # a copy, whose epoch shuffles its shards alone
             data.set_epoch(1 + seed)
         else:
+            # Not `set_epoch`: it would shuffle again a stream that shuffles by itself, and a `skip` or `take` behind that
+            # would let through rows that another split holds out.
             data = stream.data.shuffle(seed=seed, buffer_size=self.buffer_size)
-            data.set_epoch(epoch)
         return stream.read(data.iter(_READ))
 
 

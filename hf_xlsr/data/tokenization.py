@@ -266,15 +266,78 @@ def trim_vocabulary(
     _renumber(spec["post_processor"], new_ids)
     spec["padding"] = None
     spec["truncation"] = None
-    small = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
-        model_max_length=tokenizer.model_max_length,
-        padding_side=tokenizer.padding_side,
-        truncation_side=tokenizer.truncation_side,
-        chat_template=getattr(tokenizer, "chat_template", None),
-        **tokenizer.special_tokens_map,
-    )
-    return small, rows
+    return _fast_tokenizer(Tokenizer.from_str(json.dumps(spec)), tokenizer), rows
+
+
+def _fast_tokenizer(backend: Tokenizer, original: Any, **changes: Any) -> PreTrainedTokenizerFast:
+    """A tokenizer with the length, sides and special tokens of the one that its backend was made from, but for `changes`.
+
+    Classes of single models would make their own backend when they are loaded.
+    """
+    options = {
+        "model_max_length": original.model_max_length,
+        "padding_side": original.padding_side,
+        "truncation_side": original.truncation_side,
+        "chat_template": getattr(original, "chat_template", None),
+        **original.special_tokens_map,
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **{**options, **changes})
+
+
+def prompting_tokenizer(tokenizer: Any, prompt: str, *, pairs: bool = False) -> PreTrainedTokenizerFast:
+    """A copy of a fast tokenizer that puts a prompt before every text.
+
+    With `pairs`, both texts of a pair are framed like single texts, the second has the token type 1, and the length is
+    that of two texts.
+
+    Raises:
+        XlsrError: The tokenizer is not a fast one, or would read the prompt in another way.
+
+    Examples:
+        >>> plain = train_tokenizer(["query red bird"] * 20, vocab_size=40, algorithm="bpe", frame=True)
+        >>> prompting = prompting_tokenizer(plain, "query ")
+        >>> prompting("red bird")["input_ids"] == plain("query red bird")["input_ids"]
+        True
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise XlsrError(f"the tokenizer must be a fast one, got a {type(tokenizer).__name__}.")
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()  # each call sets these two
+    backend.no_padding()
+    if prompt:
+        steps = [normalizers.Prepend(prompt)]
+        if backend.normalizer is not None:
+            steps.append(backend.normalizer)
+        backend.normalizer = normalizers.Sequence(steps)
+
+    changes: dict[str, Any] = {"model_input_names": list(tokenizer.model_input_names)}
+    if pairs:
+        backend.post_processor = _pair_frame(tokenizer)
+        changes |= {
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_max_length": 2 * tokenizer.model_max_length,
+        }
+
+    prompting = _fast_tokenizer(backend, tokenizer, **changes)
+    if prompting("a")["input_ids"] != tokenizer(f"{prompt}a")["input_ids"]:
+        raise XlsrError(f"the tokenizer must read the prompt {prompt!r} as text; it may hold no special token.")
+    return prompting
+
+
+def _pair_frame(tokenizer: Any) -> processors.TemplateProcessing:
+    """A frame of both texts of a pair, each as the tokenizer frames a single text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids = encoded["input_ids"]
+    is_special = encoded["special_tokens_mask"]
+    start = is_special.index(0)
+    end = len(ids) - is_special[::-1].index(0)
+
+    names = tokenizer.convert_ids_to_tokens(ids)
+    first = [*names[:start], "$A", *names[end:]]
+    second = [*names[:start], "$B", *names[end:]]
+    pair = [f"{piece}:0" for piece in first] + [f"{piece}:1" for piece in second]
+    special_tokens = [(names[number], ids[number]) for number in (*range(start), *range(end, len(ids)))]
+    return processors.TemplateProcessing(single=first, pair=pair, special_tokens=list(dict.fromkeys(special_tokens)))
 
 
 def _tokens_to_keep(

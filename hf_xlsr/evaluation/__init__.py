@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "plots": ["plot_comparison", "plot_comparisons", "plot_curves", "plot_languages", "plot_spaces", "plot_tsne"],
         "command": ["EncoderOptions", "evaluate_files"],
         "metrics": ["load_metric"],
+        "before_after": ["Change", "changes_between", "changes_table", "measure_rows"],
         "bitexts": ["BuccData", "hide_pairs", "read_bucc"],
         "protocols.bucc": ["BUCC_SETTINGS", "bucc", "bucc_settings", "mining"],
         "protocols.language_bias": ["language_bias"],

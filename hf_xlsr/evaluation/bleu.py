@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import Results, measured
@@ -65,6 +67,23 @@ def corpus_bleu(
     score = metric.corpus_score(translations, [references]).score
     signature = str(metric.get_signature()).replace("tok:none", f"tok:{tokenize}")
     return min(score / 100, 1.0), signature  # a perfect score is above 100
+
+
+def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """chrF of each translation against its reference (Popović, 2015), between 0 and 1, float64 `(sentences,)`.
+
+    Examples:
+        >>> sentence_chrf(["the cat", "a dog"], ["the cat", "the cat"]).round(2).tolist()
+        [1.0, 0.03]
+    """
+    require_package("sacrebleu")
+    from sacrebleu.metrics.chrf import CHRF
+
+    metric = CHRF()
+    scores = []
+    for translation, reference in zip(translations, references, strict=True):
+        scores.append(metric.sentence_score(translation, [reference]).score)
+    return np.array(scores) / 100
 
 
 class ScoredTranslations(NamedTuple):

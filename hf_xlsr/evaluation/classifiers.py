@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import get_scheduler
@@ -24,8 +26,11 @@ from hf_xlsr.evaluation.rows import LabelledTexts
 from hf_xlsr.utils.devices import choose_precision
 from hf_xlsr.utils.errors import require_choice
 
+logger = logging.getLogger(__name__)
+
 HEADS = ("linear", "mlp", "trained")
 INVERSE_REGULARIZATION = (0.1, 1.0, 10.0, 100.0)
+FOLDS = 5  # of the cross-validation
 GRADIENT_NORM = 1.0
 HEAD_LEARNING_RATE = 1e-3  # of a layer that starts from zero: at the encoder's rate it would hardly leave it
 WARMUP = 0.1  # share of the steps in which the learning rates rise
@@ -137,6 +142,29 @@ def fit_linear(train: Labelled, dev: Labelled) -> tuple[Predictor, float]:
     models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in INVERSE_REGULARIZATION]
     best = max(models, key=lambda model: model.score(*dev))
     return best.predict, float(best.score(*dev))
+
+
+def cross_validated(features: np.ndarray, labels: np.ndarray, *, seed: int = 1) -> LogisticRegression:
+    """Logistic regression with the inverse regularisation of the lowest log loss in folds of these rows.
+
+    There are at most 5 folds, and as many as the rarest class has rows; with a single row there is nothing to choose by,
+    and scikit-learn's default is used, with a warning.
+
+    Args:
+        features: `(n, width)`.
+        labels: Numbers of the classes, each of which has a row, `(n,)`.
+        seed: Of the folds.
+    """
+    folds = min(FOLDS, int(np.bincount(labels).min()))
+    model = LogisticRegression(max_iter=1000)
+    if folds < 2:
+        logger.warning("A class has a single row, so the regularisation is the default: C=%g.", model.C)
+        return model.fit(features, labels)
+
+    splits = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    search = GridSearchCV(model, {"C": INVERSE_REGULARIZATION}, scoring="neg_log_loss", cv=splits)
+    best: LogisticRegression = search.fit(features, labels).best_estimator_
+    return best
 
 
 def fit_mlp(

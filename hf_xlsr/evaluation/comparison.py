@@ -31,6 +31,7 @@ HEADLINES = (
     "bias",
     "ndcg@10",
     "bleu",
+    "chrf",
     "main_score",
 )
 DIRECTIONS = ("source_to_target_", "target_to_source_")

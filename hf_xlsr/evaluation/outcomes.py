@@ -104,17 +104,29 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     if first.statistic == "mean":
         return _p_value_of_means(first.columns[0], second.columns[0])
 
+    differences = _resampled_differences(first, second, seed, resamples).bootstrap_distribution
+    tail = min((differences <= 0).sum(), (differences >= 0).sum())
+    two_sided = 2 * (tail + 1) / (resamples + 1)
+    return float(min(1.0, two_sided))
+
+
+def difference_interval(
+    first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """The 95 % interval of `second - first` on the same examples, by the paired bootstrap, percentile method."""
+    low, high = _resampled_differences(second, first, seed, resamples).confidence_interval
+    return float(low), float(high)
+
+
+def _resampled_differences(first: Outcomes, second: Outcomes, seed: int, resamples: int) -> Any:
+    """The bootstrap of the difference `first - second`; a resample draws the same examples for both."""
     statistic = STATISTICS[first.statistic]
     column_count = len(first.columns)
 
     def difference(*columns: np.ndarray) -> Any:
         return statistic(*columns[:column_count]) - statistic(*columns[column_count:])
 
-    columns = (*first.columns, *second.columns)
-    differences = _bootstrap(columns, difference, seed, resamples).bootstrap_distribution
-    tail = min((differences <= 0).sum(), (differences >= 0).sum())
-    two_sided = 2 * (tail + 1) / (resamples + 1)
-    return float(min(1.0, two_sided))
+    return _bootstrap((*first.columns, *second.columns), difference, seed, resamples)
 
 
 def _p_value_of_means(first: np.ndarray, second: np.ndarray) -> float:

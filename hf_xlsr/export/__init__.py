@@ -7,6 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "model_card": ["CardMetadata"],
         "pruning": ["prune"],
         "routed": ["debias_sentence_transformer"],
         "sentence_transformer": ["save_export", "to_sentence_transformer"],

@@ -20,7 +20,9 @@ _BLOCK_START = re.compile(r"^(\d+(?=[.)])|(?=[-+=]))")
 # Not printable, but they change the form of letters in Persian and Hindi.
 _JOINERS = "\u200c\u200d"
 SHOWN_FOLDERS = 1
-HIDDEN_KEYS = ("name", "description", "output_dir", "overwrite", "processes", "card")  # of one machine or one call
+# In the code of a card until `card_for` knows where the model goes.
+PLACE = "path/to/this/folder"
+EXAMPLES = ("The weather is lovely today.", "It is sunny outside.")
 
 
 def one_line(value: object) -> str:
@@ -65,11 +67,11 @@ def public_path(path: object) -> str:
     return "/".join(["...", *names[-1 - SHOWN_FOLDERS :]])
 
 
-def recipe_block(recipe: Mapping[str, Any]) -> str:
-    """A recipe as a YAML block, without keys of one machine or one call."""
+def settings_block(settings: Mapping[str, Any]) -> str:
+    """Nested settings as a YAML block; keys without a value are left out."""
     shown = {}
-    for key, value in recipe.items():
-        if key not in HIDDEN_KEYS and value not in (None, {}):
+    for key, value in settings.items():
+        if value not in (None, {}):
             shown[key] = _public(value)
     text = yaml.safe_dump(
         shown,
@@ -82,14 +84,25 @@ def recipe_block(recipe: Mapping[str, Any]) -> str:
 
 
 def _public(value: Any) -> Any:
-    """A nested value whose texts are on one line, with public paths."""
+    """A nested value as YAML can hold it, whose texts are on one line, with public paths."""
     if isinstance(value, Mapping):
         return {one_line(key): _public(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_public(inner) for inner in value]
-    if not isinstance(value, str):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
-    return public_path(one_line(value)) + " " * value.endswith(" ")  # a prompt ends with a space
+    text = str(value)
+    return public_path(one_line(text)) + " " * text.endswith(" ")  # a prompt ends with a space
+
+
+def card_for(card: str, place: str) -> str:
+    """A card whose code loads the model from where it is pushed to.
+
+    Examples:
+        >>> card_for('model = SentenceTransformer("path/to/this/folder")', "me/encoder")
+        'model = SentenceTransformer("me/encoder")'
+    """
+    return card.replace(f'"{PLACE}"', f'"{place}"')
 
 
 def part_card(

@@ -157,8 +157,8 @@ def _compare_tokens(before: Any, after: Any, texts: Sequence[str]) -> dict[str, 
     tokens_before = Counter[str]()
     tokens_after = Counter[str]()
     for text in texts:
-        of_text_before = Counter(before.tokenize(text))
-        of_text_after = Counter(after.tokenize(text))
+        of_text_before = _tokens(before, text)
+        of_text_after = _tokens(after, text)
         common += (of_text_before & of_text_after).total()
         tokens_before += of_text_before
         tokens_after += of_text_after
@@ -169,3 +169,9 @@ def _compare_tokens(before: Any, after: Any, texts: Sequence[str]) -> dict[str, 
         "tokens_per_text": [round(tokens.total() / len(texts), 2) for tokens in (tokens_before, tokens_after)],
         "unknown_tokens": tokens_after[after.unk_token] - tokens_before[before.unk_token],
     }
+
+
+def _tokens(tokenizer: Any, text: str) -> Counter[str]:
+    """The tokens of a text. `tokenize` gives the letters of an unknown token where the model is Unigram."""
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return Counter(tokenizer.convert_ids_to_tokens(ids))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.files import atomic_write, write_json
 
 # Keys that may change when a run resumes: its place, and what follows training.
 FREE_KEYS = ("name", "output_dir", "overwrite", "description", "evaluation", "export", "card")
@@ -52,6 +54,11 @@ class RunFolder:
     def started(self) -> bool:
         """Whether there are weights to go on from."""
         return self.final.exists() or any(self.training.glob("checkpoint-*"))
+
+    @property
+    def trained(self) -> bool:
+        """Whether `final` is complete: the state of its training is written after the weights."""
+        return (self.final / TRAINER_STATE_NAME).is_file() and any(self.final.glob("*.safetensors"))
 
     @property
     def outputs(self) -> list[Path]:
@@ -109,6 +116,19 @@ class RunFolder:
         """Stores the recipe, whose keys that follow training may have changed, and removes earlier results."""
         self.results.unlink(missing_ok=True)
         write_json(self.recipe, recipe)
+
+    def share_final(self) -> None:
+        """Stores the weights of `final` once: a checkpoint with the same bytes becomes another name of their file."""
+        for weights in self.final.glob("*.safetensors"):
+            for stored in self.training.glob(f"checkpoint-*/{weights.name}"):
+                if stored.samefile(weights):
+                    break
+                if filecmp.cmp(stored, weights, shallow=False):
+                    # Some file systems have no further names.
+                    with suppress(OSError), atomic_write(weights) as partial:
+                        partial.unlink(missing_ok=True)
+                        partial.hardlink_to(stored)
+                    break
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
         """Whether a run with this recipe has finished, in which only the place may differ."""

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from hf_xlsr.data.columns import MissingColumn, parse_columns
+from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.encoding import PAIRS
-from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
+from hf_xlsr.data.formats.reading import column_names
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sources import Source, as_list, expand, unset_variables
-from hf_xlsr.runs.comparison import SCORED
+from hf_xlsr.evaluation.before_after import SCORED
 from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.own_data import OwnData, own_values
@@ -46,7 +45,10 @@ def with_own_data(recipe: Mapping[str, Any], own: OwnData, method: type[Method])
         content["data"] = data
 
     if own.guard is not None:
-        guard = [guard_source(value, languages) for value in own_values("guard", own.guard)]
+        guard: Any = [guard_source(value, languages) for value in own_values("guard", own.guard)]
+        section: Any = method.recipe_class.model_fields["evaluation"].annotation
+        if holds_named_sources(section.model_fields["guard"]):
+            guard = _by_name(guard)
         content["evaluation"] = {**(content.get("evaluation") or {}), "guard": guard}
 
     if own.encoder is not None:
@@ -117,7 +119,7 @@ def own_source(value: Any, languages: Sequence[str], columns: str = "") -> dict[
         return source | _mapped_columns(parse_columns(columns), languages)
 
     column_of_tag = {}
-    for column in column_names(source["path"]):
+    for column in columns_of(source["path"]):
         tag = language_of_name(column, languages)
         if tag:
             column_of_tag[tag] = column
@@ -163,7 +165,7 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     if "corpus" in source:
         return source
 
-    names = column_names(str(value))
+    names = columns_of(str(value))
     if set(SCORED) <= set(names):
         return {**source, "columns": {name: name for name in SCORED}}
 
@@ -176,17 +178,11 @@ def guard_source(value: Any, languages: Sequence[str]) -> dict[str, Any]:
     return own_source(value, languages_of_file[:2])
 
 
-def column_names(path: str) -> list[str]:
-    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns and missing files."""
-    if unset_variables(path) or missing_files(Source(path=path)):  # an error of `check_inputs`
+def columns_of(path: str) -> list[str]:
+    """The columns of a file; none of missing files, which are an error of `check_inputs`."""
+    if unset_variables(path) or missing_files(Source(path=path)):
         return []
-    if detect_format(expand_braces(expand(path))[0]) in ("tmx", "po", "mo"):
-        return []
-    try:
-        next(read_rows(expand(path), columns={"source": "\0"}, quarantine=Quarantine()), None)
-    except MissingColumn as error:
-        return list(error.names)
-    return []
+    return column_names(expand(path))
 
 
 def drawn_dev(source: Mapping[str, Any], files: int) -> dict[str, Any] | None:

@@ -9,10 +9,11 @@ from huggingface_hub import ModelCardData
 
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.reading import find_model
-from hf_xlsr.export.card import code, one_line, part_card
+from hf_xlsr.export.card import card_for, code, one_line, part_card
 from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
+from hf_xlsr.export.model_card import PLOTS
 from hf_xlsr.export.sentence_transformer import save_export
-from hf_xlsr.runs.card import PLOTS, card_for, card_of_model, licence_of
+from hf_xlsr.runs.card import card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint

@@ -108,6 +108,12 @@ class CardSection(Section):
     datasets: list[str] | str | None = Field(None, description="Hub ids; by default derived from the recipe")
 
 
+class EvaluationSection(Section):
+    """What is measured, and how."""
+
+    guard: Sources = Field(None, description="sets that training should not make worse")
+
+
 class Recipe(Section):
     """Keys of every recipe. Each method has a subclass that adds sections and changes defaults.
 
@@ -124,7 +130,7 @@ class Recipe(Section):
     data: DataSection = DataSection()
     model: dict[str, Any] = Field({}, description="the method's configuration")
     training: dict[str, Any] = Field({}, description="the method's training arguments")
-    evaluation: Section = Section()
+    evaluation: EvaluationSection = EvaluationSection()
     export: Section = Section()
     adapters: AdaptersSection = AdaptersSection()
     card: CardSection = CardSection()

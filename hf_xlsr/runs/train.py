@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
-import re
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -23,19 +21,27 @@ from transformers import TrainerState
 from transformers import logging as transformers_logging
 from transformers.integrations.integration_utils import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import SaveStrategy
 
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.evaluation.results import save_results
+from hf_xlsr.evaluation.results import save_results, with_intervals
+from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
 from hf_xlsr.runs.methods.base import Method, TrainingData
-from hf_xlsr.trainers.adapters import merged
+from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
-from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import (
+    DiskSizeCallback,
+    last_whole_checkpoint,
+    saved_bytes,
+    tokenizer_bytes,
+    weight_bytes,
+)
 from hf_xlsr.trainers.sharding import gather_model
-from hf_xlsr.utils.devices import autocast_dtype_of
+from hf_xlsr.utils.devices import hardware_name, precision_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_json, write_text
@@ -165,16 +171,21 @@ def _train(
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
 
-    if not _take_finished(trainer, folder.final, checkpoint) and not _trains_to_the_end(trainer, checkpoint):
+    is_saved = folder.trained
+    is_finished = _take_finished(trainer, folder, checkpoint)
+    if not is_finished and not _trains_to_the_end(trainer, checkpoint):
+        has_state = not trainer.args.save_only_model
+        then = "the same command resumes from it" if has_state else "`save_only_model` left out what a resume needs"
         console.print(
             f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved, and "
-            "the same command resumes from it."
+            f"{then}."
         )
         return RunResult(folder.path, {}, stopped=True)
 
-    trainer.save_model(str(folder.final))
+    if not (is_finished and is_saved):
+        _save_final(trainer, folder.final)
     if state.is_main_process:
-        trainer.state.save_to_json(str(folder.final / TRAINER_STATE_NAME))
+        folder.share_final()
     if trainer.is_fsdp_enabled:
         gather_model(trainer, method.build_model(data))
 
@@ -208,13 +219,23 @@ def _close_reporters(trainer: XlsrTrainer) -> None:
         wandb.finish()
 
 
-def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
+def _save_final(trainer: XlsrTrainer, final: Path) -> None:
+    """Saves the final model, and at last the state of its training."""
+    if trainer.is_world_process_zero():
+        shutil.rmtree(final, ignore_errors=True)  # its weights may be a file of a checkpoint too
+    trainer.save_model(str(final))
+    if trainer.is_world_process_zero():
+        trainer.state.save_to_json(str(final / TRAINER_STATE_NAME))
+
+
+def _take_finished(trainer: XlsrTrainer, folder: RunFolder, checkpoint: Path | None) -> bool:
     """Loads the result of a finished training: its final model if complete, else its last checkpoint.
 
     Trainer, resuming from it, would take one more step.
     """
+    final = folder.final
     ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
-    if ended and (final / TRAINER_STATE_NAME).is_file() and not trainer.is_fsdp_enabled:
+    if folder.trained and not trainer.is_fsdp_enabled:
         trainer.state = TrainerState.load_from_json(str(final / TRAINER_STATE_NAME))
         trainer.load_checkpoint(final)
         return True
@@ -248,16 +269,25 @@ def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | N
     devices = f"{trainer.args.world_size} process(es) on {trainer.args.device.type}"
     resumed = f", resuming from {checkpoint.name}" if checkpoint else ""
     console.print(f"{size:.1f} M parameters, {precision_of(trainer.args)}, {devices}{resumed}")
+    trainer.pop_callback(DiskSizeCallback)
+    trainer.callback_handler.callbacks.insert(0, DiskSizeCallback(trainer, console.print, results_bytes(trainer)))
+
+
+def results_bytes(trainer: XlsrTrainer) -> int:
+    """Bytes of the model that a run writes after training, and of the final weights that no checkpoint has."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    tokenizers = tokenizer_bytes(trainer)
+    exported = trainer.live_encoder() if trainer.args.trains_embeddings else base_model(model)
+    size = weight_bytes(exported) + tokenizers
+    if base_model(model) is not model:  # merged adapters
+        size += weight_bytes(base_model(model)) + tokenizers
+    if trainer.args.save_strategy == SaveStrategy.NO:
+        size += saved_bytes(trainer)
+    return size
 
 
 def num_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def precision_of(arguments: Any) -> str:
-    """The name of the precision in which training arguments compute."""
-    dtype = autocast_dtype_of(arguments) or torch.float32
-    return str(dtype).removeprefix("torch.")
 
 
 def _finish(
@@ -285,7 +315,7 @@ def _finish(
         from hf_xlsr.evaluation.plots import plot_curves
 
         finished.plots.insert(0, folder.path / "loss.png")
-        plot_curves(finished.plots[0], trainer.state.log_history)
+        plot_curves(finished.plots[0], trainer.learning_curve())
 
     arguments = trainer.args
     settings = {
@@ -305,11 +335,12 @@ def _finish(
         "plots": [plot.name for plot in finished.plots],
     }
     if finished.comparison:
-        settings["comparison"] = finished.comparison
+        settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 
-    save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
+    metrics = with_intervals(finished.metrics)
+    save_results(folder.results, metrics, settings=settings, data_hashes=finished.data_hashes)
 
-    card = render_card(method, finished.metrics, settings)
+    card = render_card(method, metrics, settings)
     write_text(folder.card, card)
 
     outputs = [folder.results, folder.card, *finished.plots]
@@ -318,25 +349,4 @@ def _finish(
         outputs.insert(0, folder.model)
     for output in outputs:
         console.print(output, markup=False, highlight=False)
-    return finished.metrics
-
-
-def encoder_facts_of(config: Any) -> dict[str, Any]:
-    """Head and default prompt of a trained sentence encoder, for its card; empty for other models."""
-    heads = getattr(config, "heads", None) or {}
-    head = next(iter(heads.values()), None) or getattr(config, "head", None)
-    if head is None:
-        return {}
-    settings = config.settings
-    return {"head": head, "prompt": settings.prompts.get(settings.default_prompt_name, "")}
-
-
-def hardware_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        model = re.search(r"^model name\s*: *(\S.*)$", information.read_text("utf-8"), re.MULTILINE)
-        if model:
-            return model[1].strip()
-    return platform.processor() or platform.machine()
+    return metrics

@@ -42,14 +42,10 @@ from hf_xlsr.utils.files import atomic_write
 logger = logging.getLogger(__name__)
 
 HASH_FACTOR = 6364136223846793005  # Knuth's, modulo 2^64
-
-
 FLAT_BORDERS = "cu_seq_lens_q"  # in the features of FlashAttention: where each text of the one row begins, and the end
-
-
 MOMENTUM_MODEL = "momentum_model."  # prefix of the momentum weights in checkpoints
-LOSSES: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[DualMomentumLoss]] = weakref.WeakKeyDictionary()
-"""The losses that were made for a model, for callbacks that are not told theirs."""
+COPIED: weakref.WeakKeyDictionary[DualMomentumLoss, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
+"""All losses, for callbacks that are not given theirs, and the model that the momentum encoder of each is a copy of."""
 _numbers = itertools.count()
 
 
@@ -141,6 +137,14 @@ class DualMomentumLoss(nn.Module):
         self.gather_across_devices = gather_across_devices
 
         self.model = model
+        self.number = next(_numbers)  # of all losses, in the order in which they were made
+        self.steps_end = False  # whether somebody calls `finish_step`
+        self._filled_with: dict[str, Any] = {}  # arguments of `fill_queues`
+        self._start()
+
+    def _start(self) -> None:
+        """Makes the momentum encoder, a copy of the model, and empty queues."""
+        model = self._trained()
         first_weight = next(model.parameters())
         self.half_dtype: torch.dtype | None = None
         if first_weight.dtype in (torch.bfloat16, torch.float16):
@@ -153,18 +157,24 @@ class DualMomentumLoss(nn.Module):
             self.momentum_model.float()  # small updates would be rounded away
 
         self.queues: Any = nn.ModuleDict()
-        if queue_size:
+        if self.config.queue_size:
             width = self._embedding_width()
             for side in SIDES:
-                self.queues[side] = MemoryQueue(queue_size, width, queue_storage)
+                self.queues[side] = MemoryQueue(self.config.queue_size, width, self.config.queue_storage)
             self.queues.to(first_weight.device)
 
-        self._filled_with: tuple[Sequence[str], Sequence[str], int] = ((), (), BATCH_SIZE)
         self.waiting: list[PairKeys] = []  # of the micro-batches of this step
         self._batch: tuple[torch.Tensor, PairKeys] | None = None  # tokens and keys of the last batch
-        self.steps_end = False  # whether somebody calls `finish_step`
-        self.number = next(_numbers)  # of all losses, in the order in which they were made
-        LOSSES.setdefault(model, weakref.WeakSet()).add(self)
+        COPIED[self] = weakref.ref(model)
+
+    def follow_model(self) -> None:
+        """Starts again where the trainer has replaced the model by another one, as it does with `model_init`."""
+        copied = COPIED.setdefault(self, weakref.ref(self._trained()))
+        if copied() is self._trained():
+            return
+        self._start()
+        if self._filled_with:
+            self.fill_queues(**self._filled_with)
 
     def train(self, mode: bool = True) -> DualMomentumLoss:
         """Sets the mode; the momentum encoder stays in evaluation mode."""
@@ -291,6 +301,7 @@ class DualMomentumLoss(nn.Module):
         token_ids = columns[0]["input_ids"]
         if self._batch is not None and self._batch[0] is token_ids:
             return self._batch[1], False
+        self.follow_model()
         self._check_steps()
         keys = self._pair_keys(*columns[:2])
         self._batch = (token_ids, keys)
@@ -370,20 +381,22 @@ class DualMomentumLoss(nn.Module):
             sides = zip((first, second), prompts, tasks, strict=True)
             return [self._preprocess(texts, prompt=prompt, task=task) for texts, prompt, task in sides]
 
-        self._filled_with = (sources, targets, batch_size)
+        texts = {"sources": sources, "targets": targets}
+        self._filled_with = {**texts, "prompts": prompts, "tasks": tasks, "batch_size": batch_size}
         self._fill(features)
 
     def _fill(self, features: PairFeatures) -> None:
         """Enqueues the keys of the texts that the queues are filled with."""
-        sources, targets, batch_size = self._filled_with
-        for start in range(0, len(sources), batch_size):
-            rows = slice(start, start + batch_size)
-            self._enqueue(self._pair_keys(*features(sources[rows], targets[rows])))
+        texts = self._filled_with
+        for start in range(0, len(texts["sources"]), texts["batch_size"]):
+            rows = slice(start, start + texts["batch_size"])
+            self._enqueue(self._pair_keys(*features(texts["sources"][rows], texts["targets"][rows])))
 
     @torch.no_grad()
     def refill_queues(self, collate: Callable[[list[dict[str, str]]], dict[str, Any]], columns: Sequence[str]) -> None:
         """Fills the queues again if the collator of training reads their texts in another way than `fill_queues` did."""
-        sources, targets, _ = self._filled_with
+        sources = self._filled_with.get("sources", ())
+        targets = self._filled_with.get("targets", ())
         if not len(sources):
             return
 
@@ -446,20 +459,18 @@ class DualMomentumCallback(SoundStepCallback):
     """Ends the optimiser steps of `DualMomentumLoss`, and keeps its queues and momentum weights in the checkpoints.
 
     A step whose gradient is not finite is dropped: no update, no momentum, no keys. `loss` is that of the trainer, a dict
-    of several, or a loss around others; those that are not a `DualMomentumLoss` are ignored. By default it is each
-    `DualMomentumLoss` that was made for the model, also by the trainer itself.
+    of several, or a loss around others; those that are not a `DualMomentumLoss` are ignored. By default, and where `loss`
+    is a function that makes the loss, it is each `DualMomentumLoss` of the model in training.
     """
 
     FILE = "dual_momentum_loss.safetensors"
 
-    def __init__(self, loss: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
+    def __init__(self, loss: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None) -> None:
         super().__init__(StepKeys())
-        self.finds_losses = loss is None
-        named_losses: Mapping[str, nn.Module] = {}
-        if isinstance(loss, Mapping):
-            named_losses = loss
-        elif isinstance(loss, nn.Module):
-            named_losses = {"loss": loss}
+        named_losses: Mapping[str, Any] = loss if isinstance(loss, Mapping) else {"loss": loss}
+        self.finds_losses = not all(isinstance(outer_loss, nn.Module) for outer_loss in named_losses.values())
+        if self.finds_losses:
+            named_losses = {}
 
         # A loss may stand inside another one, and it may serve several datasets: then its last name counts.
         names: dict[DualMomentumLoss, str] = {}
@@ -474,7 +485,8 @@ class DualMomentumCallback(SoundStepCallback):
     ) -> None:
         if self.finds_losses:
             trained = extract_model_from_parallel(model, keep_torch_compile=False)
-            losses = sorted(LOSSES.get(trained, ()), key=lambda loss: loss.number)
+            losses = [loss for loss in COPIED if loss._trained() is trained]  # noqa: SLF001  # of this file
+            losses.sort(key=lambda loss: loss.number)
             self.losses = {f"loss{number}": loss for number, loss in enumerate(losses)}
             if not self.losses:
                 raise XlsrError(
@@ -482,6 +494,7 @@ class DualMomentumCallback(SoundStepCallback):
                 )
 
         for loss in self.losses.values():
+            loss.follow_model()
             loss.check_shapes()
             loss.steps_end = True
             loss.autocast_dtype = autocast_dtype_of(args)

@@ -60,8 +60,9 @@ class ProtocolEvaluator(SentenceEvaluator):
 
     def _append_row(self, folder: Path, row: Mapping[str, float]) -> None:
         """Adds a line to the CSV file, which is created with a line of names."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / self.csv_file).open("a", newline="", encoding="utf-8") as file:
+        path = folder / self.csv_file
+        path.parent.mkdir(parents=True, exist_ok=True)  # a name may have a slash
+        with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(row))
             if not file.tell():
                 writer.writeheader()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,8 @@ from accelerate.utils import convert_file_size_to_int
 
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 
+# Up to this maximum length matrix products are faster on a CPU.
+PLAIN_ATTENTION_TOKENS = 200
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 # These variables may restrict oneDNN to older instruction sets, without which bfloat16 is emulated and slow.
 _BF16_ISAS = ("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX10", "DEFAULT", "ALL", "BEST")
@@ -51,6 +56,24 @@ def autocast_dtype_of(arguments: Any) -> torch.dtype | None:
     if arguments.bf16:
         return torch.bfloat16
     return torch.float16 if arguments.fp16 else None
+
+
+def precision_of(arguments: Any) -> str:
+    """The name of the precision in which training arguments compute."""
+    dtype = autocast_dtype_of(arguments) or torch.float32
+    return str(dtype).removeprefix("torch.")
+
+
+def hardware_name(device: torch.device) -> str:
+    """The name of a GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        model = re.search(r"^model name\s*: *(\S.*)$", information.read_text("utf-8"), re.MULTILINE)
+        if model:
+            return model[1].strip()
+    return platform.processor() or platform.machine()
 
 
 @contextmanager
@@ -98,3 +121,12 @@ def parse_size(size: int | str | None) -> int | None:
     if not count:
         raise XlsrError(f"`memory` must be a size above 0, such as 512MB or 4GiB, got {size!r}.")
     return count
+
+
+def attention_for(implementation: str | None, device: str, dtype: torch.dtype | None, max_length: int) -> str | None:
+    """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
+
+    There the backward pass of torch's fused attention takes four times as long.
+    """
+    is_slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
+    return "eager" if is_slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation

@@ -42,7 +42,7 @@ def direction_loss(
         keys: Those of the translations, `(batch, width)`, without gradient.
         queue: The queue of the translations' language.
         texts: Hashes of the keys' texts, `(batch,)`; masks and statistics need them and `examples`.
-        examples: Numbers of the pairs, `(batch,)`.
+        examples: Numbers or hashes of the pairs, `(batch,)`.
         negatives: Keys of the hard negatives of all processes, `(negatives, width)`, without gradient.
         negative_texts: Hashes of their texts, `(negatives,)`. With `texts`, a query's own translation is no negative.
         matryoshka_dims: Widths of truncated embeddings, see `matryoshka_mean`.
@@ -63,7 +63,7 @@ def direction_loss(
     if texts is not None and examples is not None:
         options = {"in_batch": in_batch, "gather": gather}
         equal_pairs, equal_shares = _equal_texts(config, queue, len(queue_keys), texts, examples, **options)
-        masked.append(equal_pairs)
+        masked += equal_pairs
         shares |= equal_shares
     elif config.mask_stale_keys or config.mask_duplicates:
         raise XlsrError("mask_stale_keys and mask_duplicates need `texts` and `examples`; use DualCollator.")
@@ -106,8 +106,11 @@ def _equal_texts(
     *,
     in_batch: bool,
     gather: bool,
-) -> tuple[Pairs, dict[str, float]]:
-    """Queries and keys with the text of their translation that the configuration masks; shares of such queries."""
+) -> tuple[list[Pairs], dict[str, float]]:
+    """Queries and keys, of their pair or with its text, that the configuration masks; shares of such queries.
+
+    A key of the pair is known by its number: a transform may have changed its text.
+    """
     key_texts = texts[:0]
     key_examples = examples[:0]
     if queue is not None:
@@ -118,18 +121,25 @@ def _equal_texts(
         key_texts = torch.cat([key_texts, gather_rows(texts) if gather else texts])
         key_examples = torch.cat([key_examples, gather_rows(examples) if gather else examples])
 
+    stale_rows, stale_columns = matching_pairs(examples, key_examples)
+    stale_queries = stale_rows[stale_columns < queue_rows].unique()
+
     rows, columns = matching_pairs(texts, key_texts)
-    same_pair = examples[rows] == key_examples[columns]
     in_queue = columns < queue_rows
-    stale_queries = rows[same_pair & in_queue].unique()
-    duplicate_queries = rows[~same_pair & in_queue].unique()
+    is_duplicate = ~in_queue | (examples[rows] != key_examples[columns])
+    duplicate_queries = rows[in_queue & is_duplicate].unique()
+
+    masked: list[Pairs] = []
+    if config.mask_stale_keys:
+        masked.append((stale_rows, stale_columns))
+    if config.mask_duplicates:
+        masked.append((rows[is_duplicate], columns[is_duplicate]))
+
     shares = {
         "queue/stale": stale_queries.numel() / len(texts),
         "queue/duplicates": duplicate_queries.numel() / len(texts),
     }
-
-    masked = (same_pair & config.mask_stale_keys) | (~same_pair & config.mask_duplicates)
-    return (rows[masked], columns[masked]), shares
+    return masked, shares
 
 
 def _joined(masked: list[Pairs]) -> Pairs | None:

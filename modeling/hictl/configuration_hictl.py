@@ -46,6 +46,10 @@ class HictlConfig(SentenceEncoderConfig):
         mlm_probability: Share of masked tokens, 80/10/10 as in BERT.
         logits_chunk_size: Maximum number of vocabulary logits in memory at a time.
         classifier_dropout: Before the output layer of `HictlForSequenceClassification`; defaults to the encoder's.
+        classifier_input: What that layer reads. `first_state`: of a sentence, or of a pair in one row, as in the paper.
+            `embedding`: the sentence embedding that `head` makes. `embedding_pair`: `[u, v, |u - v|, u * v]` of the
+            embeddings of both texts of a row, the second of which has the token type 1.
+        prompt_length: Tokens of the prompt before these texts, which a pooling with `include_prompt: false` leaves out.
         decoder_layers: Layers of `HictlForConditionalGeneration`'s decoder, which has the encoder's other sizes.
         word_similarity: Whether the similarities of sentence embedding and words are added to the decoder's logits.
 
@@ -72,6 +76,8 @@ class HictlConfig(SentenceEncoderConfig):
     mlm_probability: float = proper_share(default=0.15)
     logits_chunk_size: int = at_least_one(default=LOGITS)
     classifier_dropout: float | int | None = None
+    classifier_input: Literal["first_state", "embedding", "embedding_pair"] = "first_state"
+    prompt_length: int = at_least_zero(default=0)
     decoder_layers: int = at_least_one(default=4)
     word_similarity: bool = True
 

@@ -1,4 +1,4 @@
-"""HICTL fine-tuned for classification: an output layer on the first state of a sentence or a pair."""
+"""HICTL fine-tuned for classification: an output layer on the first state, or on sentence embeddings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart
+from hf_xlsr.encoders.heads import run_head
 from hf_xlsr.encoders.reading import find_model, optional_tokenizer, read_encoder
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout, takes_token_types
 from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
-from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, config_of_encoder, with_dropout
+from hf_xlsr.modeling.base import (
+    Dropout,
+    XlsrPreTrainedModel,
+    adopted_head,
+    config_of_encoder,
+    head_inputs,
+    with_dropout,
+)
+from hf_xlsr.modeling.heads import PAIR_WIDTHS, pair_features
 from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
@@ -35,6 +44,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 
     The state of the first token of a sentence, or of a pair in one row, passes dropout (by default the encoder's) and one
     linear layer. With several labels the loss is cross-entropy; with one it is, as in BERT, the mean squared error.
+    `classifier_input` of the configuration may name sentence embeddings instead, see `hf_xlsr.fit_classifier`.
 
     Examples:
         >>> small = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -48,7 +58,9 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
     config: HictlConfig
     config_class = HictlConfig
 
-    def __init__(self, config: HictlConfig, encoder: PreTrainedModel | None = None) -> None:
+    def __init__(
+        self, config: HictlConfig, encoder: PreTrainedModel | None = None, head: list[nn.Module] | None = None
+    ) -> None:
         super().__init__(config)
         text_config = config.get_text_config()
         self.num_labels: int = config.num_labels or 1
@@ -60,7 +72,14 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         if dropout is None:
             dropout = own_dropout(text_config, DROPOUTS, 0.0)
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(text_config.hidden_size, self.num_labels)
+
+        width = text_config.hidden_size
+        if config.classifier_input != "first_state":
+            config.fill_in_head()
+            self.head: Any = adopted_head(config.head or [], head)
+            width = min(config.hidden_size, config.settings.truncate_dim or config.hidden_size)
+            width *= PAIR_WIDTHS if config.classifier_input == "embedding_pair" else 1
+        self.classifier = nn.Linear(width, self.num_labels)
         self.post_init()
 
     @classmethod
@@ -106,14 +125,19 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         Args:
             input_ids: Sentences, or pairs in one row each, padded on the right, `(batch, length)`.
             attention_mask: 0 for padding; all ones by default.
-            token_type_ids: 0 for the first and 1 for the second sentence; ignored by encoders without token types.
+            token_type_ids: 0 for the first and 1 for the second sentence; encoders without token types ignore them.
             labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`.
             **kwargs: `output_attentions` and `output_hidden_states`, as of any model.
         """
+        if self.config.classifier_input == "embedding_pair":
+            max_length = (self.config.transformer_options or {}).get("max_seq_length")
+            input_ids, attention_mask = texts_of_pairs(input_ids, attention_mask, token_type_ids, max_length)
+            token_type_ids = None
         if self.takes_token_types:
             kwargs["token_type_ids"] = token_type_ids
         outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        logits = self.classifier(self.dropout(outputs.last_hidden_state[:, 0]))
+        features = self._features(outputs.last_hidden_state, input_ids, attention_mask)
+        logits = self.classifier(self.dropout(features.to(self.classifier.weight.dtype)))
 
         loss = losses = None
         if labels is not None:
@@ -128,12 +152,61 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             attentions=outputs.get("attentions"),
         )
 
+    def _features(
+        self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The input of the output layer, `(batch, width)`."""
+        if self.config.classifier_input == "first_state":
+            return states[:, 0]
+
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        inputs = head_inputs(states, input_ids, attention_mask, self.config.prompt_length)
+        embeddings = run_head(self.head, inputs, normalize=True)[:, : self.config.settings.truncate_dim]
+        if self.config.classifier_input == "embedding":
+            return embeddings
+        return pair_features(*embeddings.chunk(2))
+
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.num_labels == 1:
             return F.mse_loss(logits.view(-1), labels.to(logits.dtype))
         # torch's mean is NaN if no row has a label.
         total = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
         return total / (labels != IGNORE).sum().clamp(min=1)
+
+
+def texts_of_pairs(
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    token_type_ids: torch.Tensor | None,
+    max_length: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first texts of all rows, then the second ones, which have the token type 1, `(2 * batch, length)`.
+
+    Each text begins at the first position; one of more than `max_length` tokens keeps its last one, the end.
+    """
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
+    if token_type_ids is None or not token_type_ids.any(dim=1).all():
+        raise XlsrError("`token_type_ids` must be 1 for the second text of each row. Give pairs: text and text_pair.")
+
+    ids = []
+    masks = []
+    for token_type in (0, 1):
+        mask = attention_mask * (token_type_ids == token_type)
+        order = mask.argsort(dim=1, descending=True, stable=True)
+        ids.append(input_ids.gather(1, order))
+        masks.append(mask.gather(1, order))
+    text_ids = torch.cat(ids)
+    text_mask = torch.cat(masks)
+    if max_length is None or text_ids.shape[1] <= max_length:
+        return text_ids, text_mask
+
+    lengths = text_mask.sum(1, keepdim=True)
+    ends = text_ids.gather(1, (lengths - 1).clamp(min=0))
+    text_ids = text_ids[:, :max_length]
+    text_ids[:, -1:] = torch.where(lengths > max_length, ends, text_ids[:, -1:])
+    return text_ids, text_mask[:, :max_length]
 
 
 def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = None) -> EncoderPart:

@@ -215,6 +215,14 @@ def test_single_masking_hides_one_token_of_one_side(plain: Any) -> None:
     assert torch.equal(original[rows, columns], batch["masked_ids"][rows])
 
 
+@pytest.mark.parametrize("mask_punctuation", [False, True])
+def test_punctuation_is_masked_where_it_may_be(mask_punctuation: bool, framed: Any) -> None:
+    rows = [pair(framed, index, "the cat,", "le chat,") for index in range(100)]
+    labels = PairCollator(framed, mask_punctuation=mask_punctuation)(rows)["masked_ids"]
+    comma = framed.convert_tokens_to_ids(",")
+    assert bool((labels == comma).any()) == mask_punctuation
+
+
 # CMLM.
 
 

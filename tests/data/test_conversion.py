@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
-from tokenizer_helpers import word_tokenizer
+from datasets import ClassLabel, Dataset, DatasetDict
+from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
 from hf_xlsr.data.conversion import DataConverter
+from hf_xlsr.data.raw_rows import pair_languages
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "query : red blue green eins zwei drei vier . Red Blue Green".split()
@@ -61,8 +62,21 @@ def test_languages_of_each_row_and_dataset() -> None:
     assert CONVERT.pairs(mixed).language_pairs == [("en", "de"), ("en", "sw")]
     numbered = [{"id": "1", "en": "red", "de": "eins"}]
     assert CONVERT.pairs(numbered).language_pairs == [("en", "de")]
+    of_one_language = DataConverter(TOKENIZER, languages=("en",))
+    assert of_one_language.pairs(numbered).language_pairs == [("en", "de")]
     shared = DataConverter({"source": TOKENIZER, "target": TOKENIZER}).pairs(FORMS["source and target"])
     assert shared.language_pairs == [("source", "target")]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("converted", [False, True])
+def test_languages_of_pairs(streamed: bool, converted: bool) -> None:
+    data: Any = Dataset.from_list(FORMS["translation"])
+    if streamed:
+        data = data.to_iterable_dataset()
+    if converted:
+        data = CONVERT.pairs(data)
+    assert pair_languages(data) == ["en", "de"]
 
 
 @pytest.mark.parametrize("key", ["train", "en-de"])
@@ -102,6 +116,23 @@ def test_labelled_rows() -> None:
     of_text = CONVERT.labelled([{"text": "red", "label": label} for label in ("good", "bad", "good")])
     assert of_text.rows["label"][:] == [1, 0, 1]
     assert list(of_text.report["labels"]) == ["bad", "good"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("premise", "hypothesis"), ("sentence1", "sentence2"), ("text", "text_pair")]
+)
+def test_scores_of_pairs_of_every_form(first: str, second: str) -> None:
+    rows = [{first: "red", second: "eins", "label": score} for score in (0.5, 2.5)]
+    found = DataConverter(framed_tokenizer(WORDS)).labelled(rows)
+    assert found.rows["label"][:] == [0.5, 2.5]
+    assert text(found[0, 0]["input_ids"]) == "red eins"
+
+
+def test_labels_of_inference_are_found_by_name() -> None:
+    names = ["contradiction", "entailment", "neutral"]
+    rows = Dataset.from_dict({"premise": ["red"] * 3, "hypothesis": ["eins"] * 3, "label": [0, 1, 2]})
+    found = CONVERT.inference(rows.cast_column("label", ClassLabel(names=names)))
+    assert found.rows["label"][:] == [2, 0, 1]
 
 
 def test_hard_negatives() -> None:

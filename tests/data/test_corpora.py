@@ -48,11 +48,13 @@ def test_text_in_several_languages(hub: Any) -> None:
     assert hub.calls[-1][1:3] == ("iw", "validation")
 
 
-def test_empty_rows_are_skipped(hub: Any) -> None:
+def test_empty_rows_are_skipped(hub: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     good = {"premise": "a", "hypothesis": "b", "label": 0}
     hub.rows = [{**good, "label": -1}, good, {**good, "hypothesis": " "}, {**good, "premise": None}]
     assert list(load_corpus("xnli", languages=["sw"], split="dev")) == [{**good, "lang": "sw"}]
     assert hub.calls == [("facebook/xnli", "sw", "validation", {"streaming": True})]
+    assert "xnli: 3 rows" in caplog.text
 
 
 def test_page_shows_the_catalog() -> None:

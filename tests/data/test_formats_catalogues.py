@@ -4,6 +4,7 @@ import polib
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
+from hf_xlsr.data.formats.catalogues import DEEPEST
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 
@@ -40,6 +41,17 @@ def test_tmx_inline_elements(tmp_path):
     seg = 'a <hi>b <hi type="x">c</hi></hi> <bpt i="1">&lt;b&gt;</bpt>d<ept i="1">&lt;/b&gt;</ept> <ph>{0}</ph>&amp; e'
     path = write(tmp_path, "a.tmx", tmx(unit(("en", seg), ("fr", "<![CDATA[<x>]]>é&#233;<!-- no -->"))))
     assert list(read_rows(path, languages=("en", "fr"))) == [{"source": "a b c d & e", "target": "<x>éé"}]
+
+
+def test_tmx_elements_are_nested_to_a_depth(tmp_path):
+    num_outer = 5  # tmx, body, tu, tuv, seg
+    for depth in (DEEPEST, DEEPEST + 1):
+        num_inner = depth - num_outer
+        seg = "<hi>" * num_inner + "a" + "</hi>" * num_inner
+        write(tmp_path, f"{depth}.tmx", tmx(unit(("en", seg), ("fr", "b"))))
+    rows = read_rows(tmp_path / f"{DEEPEST}.tmx", languages=("en", "fr"))
+    assert list(rows) == [{"source": "a", "target": "b"}]
+    fails(tmp_path / f"{DEEPEST + 1}.tmx", "deep", languages=("en", "fr"))
 
 
 def test_tmx_entities_are_an_error(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from formats_helpers import fails, read_with_side_file, write
 
 from hf_xlsr.data.columns import parse_columns, resolve_columns
+from hf_xlsr.data.formats import tables
 from hf_xlsr.data.formats.reading import read_rows
 
 
@@ -48,6 +49,18 @@ def test_parquet_with_invalid_utf_8(tmp_path):
     rows, bad, _ = read_with_side_file(tmp_path, tmp_path / "a.parquet")
     assert rows == [{"source": "ab", "target": "1.5"}]
     assert bad == [(2, "invalid UTF-8"), (3, "empty target")]
+
+
+def test_large_columns_are_read_unless_they_expand_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "LARGE_COLUMN", 1 << 10)
+    plain = [f"word {number}" for number in range(10_000)]
+    repeated = ["a" * 1000] * 10_000
+    options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
+    for name, target, unused in (("good", plain, repeated), ("bad", repeated, plain)):
+        table = pa.table({"source": plain, "target": target, "unused": unused})
+        pq.write_table(table, tmp_path / f"{name}.parquet", **options)
+    assert len(list(read_rows(tmp_path / "good.parquet"))) == 10_000
+    fails(tmp_path / "bad.parquet", "expands")
 
 
 def test_saved_and_plain_folders(tmp_path):

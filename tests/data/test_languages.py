@@ -25,6 +25,29 @@ def test_foreign_letters_equal_a_loop(text: str, language: str) -> None:
     assert foreign_letters(text, (language,)) == len(foreign)
 
 
+IN_EACH_SCRIPT = {
+    "az": "dil дил",
+    "bs": "jezik језик",
+    "cr": "ᓀᐦᐃᔭᐍᐏᐣ nēhiyawēwin",
+    "ie": "Interlingue",
+    "iu": "ᐃᓄᒃᑎᑐᑦ Inuktitut",
+    "kk": "қазақ qazaq قازاق",
+    "ks": "کٲشُر कॉशुर",
+    "ku": "kurdî کوردی",
+    "mn": "монгол ᠮᠣᠩᠭᠣᠯ",
+    "sd": "سنڌي सिन्धी",
+    "sr": "jezik језик",
+    "tk": "dil дил",
+    "uz": "til тил",
+}
+"""A language's name, or its word for language, in each script that it is written in."""
+
+
+@pytest.mark.parametrize("language", IN_EACH_SCRIPT)
+def test_no_letter_of_an_own_script_is_foreign(language: str) -> None:
+    assert foreign_letters(IN_EACH_SCRIPT[language], (language,)) == 0
+
+
 def share(text: str, first: str, second: str) -> float | None:
     return share_of_first((first, second), place="a line", advice="name it")(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import HfApi
 from tokenizer_helpers import framed_tokenizer
 
 from hf_xlsr.data import conversion, preparation
 from hf_xlsr.data.cleaning import build_steps, judge_rows
 from hf_xlsr.data.conversion import DataConverter
-from hf_xlsr.data.encoding import PAIRS, TokenCounts
+from hf_xlsr.data.encoding import PAIRS, TokenCounts, encode_texts
 from hf_xlsr.data.label_tasks import LabelledTask
 from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.prepared import PreparedRows
@@ -41,8 +44,10 @@ Prepare = Callable[..., Prepared]
 def of_kind(clean: Callable[..., CleanRows], form: str, columns: str, **cleaning: Any) -> Prepare:
     """Cleans the rows of a file with these columns, and converts them in a form."""
 
-    def run(path: str, tokenizer: Any, evaluation_texts: Any = (), **options: Any) -> Prepared:
-        sources = parse_sources({"path": path, "columns": columns})
+    def run(
+        path: str, tokenizer: Any, evaluation_texts: Any = (), sample: int | None = None, **options: Any
+    ) -> Prepared:
+        sources = parse_sources({"path": path, "columns": columns, "sample": sample})
         settings: dict[str, Any] = {"languages": ["en", "de"], "evaluation_texts": evaluation_texts}
         rows = clean(sources, **settings, **cleaning, **options)
         return rows, getattr(DataConverter(tokenizer, max_length=16), form)(rows.rows)
@@ -141,6 +146,7 @@ def test_equal_content_is_prepared_once(run: Prepare, file: str, tokenizer: Any,
     assert second.report == first.report
     assert second[3, 0] == first[3, 0]
     assert len(addresses(cache, "text.arrow")) == len(addresses(cache, "rows.arrow")) == 1
+    assert not [*cache.glob("*/cleaned"), *cache.glob("*/shards")]
     assert {path.suffix for path in cache.iterdir() if path.name != "files"} == {"", ".lock"}
 
 
@@ -184,6 +190,40 @@ def test_one_process_or_two(
         clean, data = run(file, tokenizer, ["two"], num_proc=num_proc)
         results.append((clean.rows[:], clean.report, data.rows[:], data.report))
     assert results[0] == results[1] == results[2]
+
+
+# Sentences in rows of their own cannot be sampled.
+SAMPLED = {**KINDS, "running text": of_kind(clean_running_text, "running_text", "first=first,second=second")}
+
+
+@pytest.mark.parametrize("run", SAMPLED.values(), ids=SAMPLED)
+def test_sampled_rows_follow_the_seed(run: Prepare, file: str, tokenizer: Any) -> None:
+    samples = []
+    for seed in (1, 2, 3, 1):
+        clean, _ = run(file, tokenizer, sample=3, seed=seed)
+        samples.append(str(clean.rows[:]))
+    assert samples[0] == samples[3]
+    assert len(set(samples)) == 3
+
+
+def test_characters_that_were_removed_are_reported(file: str, tokenizer: Any, tmp_path: Path) -> None:
+    unit = '<tu><tuv xml:lang="en"><seg>one\x01</seg></tuv><tuv xml:lang="de"><seg>eins</seg></tuv></tu>'
+    (tmp_path / "a.tmx").write_text(f'<tmx version="1.4"><body>{unit}</body></tmx>', "utf-8")
+    clean = clean_pairs(parse_sources(str(tmp_path / "a.tmx")), languages=["en", "de"])
+    assert clean.report["repaired"] == {"control characters": 1}
+    clean, _ = KINDS["pairs"](file, tokenizer)
+    assert "repaired" not in clean.report
+
+
+def test_revision_of_a_dataset_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*arguments: Any, **options: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *arguments, **options: SimpleNamespace(sha="abc"))
+    assert preparation.hub_revision("owner/met") == "abc"
+    monkeypatch.setattr(HfApi, "dataset_info", unreachable)
+    assert preparation.hub_revision("owner/met") == "abc"
+    assert preparation.hub_revision("owner/new") is None
 
 
 def test_limit_reads_no_further(file: str, tokenizer: Any) -> None:
@@ -266,6 +306,19 @@ def test_unknown_script_is_an_error_and_few_unknown_tokens_a_warning() -> None:
     with pytest.raises(XlsrError, match="'ru'"):
         for _ in range(400):
             counts.tokenize(["да", "the cat"], ["ru", "en"])
+
+
+def test_counting_long_texts_warns_of_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = framed_tokenizer(WORDS)
+    tokenizer.model_max_length = 4
+    counts = TokenCounts(tokenizer, max_length=4)
+    counts.tokenize(["one two three four"], ["en"])
+    _, num_truncated = encode_texts([["one two three four"]], tokenizer, 4)
+    assert counts.report()["num_truncated"] == num_truncated == 1
+    assert not caplog.records
 
 
 def test_trained_tokenizer_is_kept(file: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:

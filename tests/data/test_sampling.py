@@ -9,7 +9,15 @@ from accelerate.data_loader import SkipBatchSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.sampling import MAIN, LengthBucketBatchSampler, MultiTaskBatchSampler, TaskKey, group_counts
+from hf_xlsr.data.sampling import (
+    MAIN,
+    LengthBucketBatchSampler,
+    MultiTaskBatchSampler,
+    MultiTaskCollator,
+    MultiTaskDataset,
+    TaskKey,
+    group_counts,
+)
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -175,6 +183,27 @@ def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int
         start = epoch * len(sampler)
         assert [keys_of(batch, "nli") for batch in batches] == in_a_row[start : start + len(sampler)]
         assert [len(keys_of(batch, "single")) for batch in batches] == [4] * len(sampler)
+
+
+class Words:
+    """Rows of a word and their number."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> list[dict[str, Any]]:
+        return [{"text": f"{self.word} {index}"} for _, index in keys]
+
+
+def test_each_task_is_fetched_and_collated_separately() -> None:
+    def collate(features: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"texts": [feature["text"] for feature in features]}
+
+    keys = [TaskKey(MAIN, (0, 3)), TaskKey("nli", (0, 1)), TaskKey(MAIN, (0, 2))]
+    features = MultiTaskDataset({"pairs": Words("pair"), "nli": Words("nli")}).__getitems__(keys)
+    assert [feature["text"] for feature in features] == ["pair 3", "nli 1", "pair 2"]
+    batch = MultiTaskCollator({"pairs": collate, "nli": collate})(features)
+    assert batch == {"texts": ["pair 3", "pair 2"], "nli_texts": ["nli 1"]}
 
 
 @settings(max_examples=60, deadline=None)

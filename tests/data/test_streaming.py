@@ -103,13 +103,44 @@ def test_skipping_resumes_with_equal_features(workers: int) -> None:
     assert endless[:20] == whole
     assert list(islice(skip_first_batches(loader(None), 30), 15)) == endless[30:]
 
-    features = list(chain.from_iterable(endless))
-    assert len({feature["index"] for feature in features}) == 45 * 4
+
+@pytest.mark.parametrize("mixing", ["proportional", "equal"])
+def test_the_key_of_a_row_depends_on_its_content_alone(mixing: str) -> None:
+    texts_of_key: dict[int, set[str]] = {}
+    for seed in (1, 2):
+        for rank in (0, 1):
+            options: dict[str, Any] = {"seed": seed, "process_index": rank, "num_processes": 2, "mixing": mixing}
+            batches = StreamBatches(streamed(50, 30), 4, buffer_size=25, epochs=2, **options)
+            for feature in chain.from_iterable(batches):
+                texts_of_key.setdefault(feature["index"], set()).add(str(feature["text_ids"]))
+
+    assert len(texts_of_key) == 80
+    assert {len(texts) for texts in texts_of_key.values()} == {1}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_rows_that_fill_no_batch_are_a_smaller_one_if_none_are_compared(processes: int) -> None:
+    seen: list[int] = []
+    for rank in range(processes):
+        options: dict[str, Any] = {"num_processes": processes, "process_index": rank, "contrast": False}
+        batches = numbers(StreamBatches(streamed(10), 8, **options))
+        assert sum(map(len, batches)) == 10 / processes
+        seen += chain.from_iterable(batches)
+    assert sorted(seen) == list(range(10))
 
 
 def test_seed_changes_the_batches() -> None:
     first, second = (StreamBatches(streamed(50, 30), 4, buffer_size=25, seed=seed) for seed in (1, 2))
     assert numbers(first) != numbers(second)
+
+
+def test_seed_changes_how_streams_are_mixed() -> None:
+    mixes = set()
+    for seed in (1, 2):
+        batches = StreamBatches(streamed(50, 50), 1, buffer_size=20, seed=seed, contrast=False)
+        streams = [number // 1000 for (number,) in numbers(batches)]
+        mixes.add(sum(streams[:20]))  # rows of the second stream in the first buffer
+    assert len(mixes) == 2
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -143,7 +174,7 @@ def test_error_of_a_stream_is_raised_once() -> None:
 
 
 def test_too_few_rows() -> None:
-    with pytest.raises(XlsrError, match="nli_batch_size"):
+    with pytest.raises(XlsrError, match="4 rows, got 3 .* nli_batch_size"):
         list(StreamBatches(streamed(3), 4, batch_option="nli_batch_size", epochs=None))
     with pytest.raises(XlsrError, match="empty"):
         CONVERT.texts(generated([]))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,27 @@ import pytest
 from conftest import make_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizer_helpers import framed_tokenizer, word_tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, BertConfig, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from hf_xlsr.data.tokenization import punctuation_ids, smoothed_shares, smoothed_text, train_tokenizer, trim_vocabulary
+from hf_xlsr.data.tokenization import (
+    load_tokenizer,
+    punctuation_ids,
+    smoothed_shares,
+    smoothed_text,
+    tokenizer_hash,
+    train_tokenizer,
+    trim_vocabulary,
+)
+from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = ["The cat sat, quietly.", "Le chat s'assit, sans bruit.", "Ein Hund bellt laut!"] * 60
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def trained(request: pytest.FixtureRequest) -> Any:
-    return train_tokenizer(TEXTS, vocab_size=45, algorithm=request.param)
+    return train_tokenizer(TEXTS, vocab_size=70, algorithm=request.param)
 
 
 def test_round_trip_through_auto_tokenizer(trained: Any, tmp_path: Path) -> None:
@@ -31,6 +42,7 @@ def test_round_trip_through_auto_tokenizer(trained: Any, tmp_path: Path) -> None
     assert (loaded.pad_token_id, loaded.unk_token_id, loaded.mask_token_id) == (0, 1, 2)
     assert set(loaded(text)) == {"input_ids", "attention_mask"}
     assert trained("THE CAT")["input_ids"] == trained("the cat")["input_ids"]
+    assert trained.mask_token_id not in trained("the <MASK>")["input_ids"]
     assert trained.decode(trained("the cat sat quietly")["input_ids"]) == "the cat sat quietly"
 
 
@@ -78,6 +90,7 @@ def test_same_text_gives_same_tokenizer(algorithm: str) -> None:
     vocabularies = set()
     for _ in range(8):
         tokenizer = train_tokenizer(texts, vocab_size=120, algorithm=algorithm)
+        assert len(tokenizer) <= 120
         vocabularies.add(tokenizer.backend_tokenizer.to_str())
     assert len(vocabularies) == 1
 
@@ -145,6 +158,15 @@ def test_any_text_is_split_as_before(kind: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
+def test_only_bytes_spell_other_letters(kind: str) -> None:
+    other_letters = sorted(set("".join(WORDS)) - set("".join(KEPT)))
+    small, _ = trim_vocabulary(WHOLE[kind], KEPT)
+    for letter in other_letters:
+        is_spelt = small.decode(small(letter)["input_ids"], skip_special_tokens=True) == letter
+        assert is_spelt == (kind in ("byte_level", "padding_last"))
+
+
+@pytest.mark.parametrize("kind", WHOLE)
 def test_frequent_tokens_are_kept(kind: str) -> None:
     whole = WHOLE[kind]
     texts = [*KEPT, *["red bird"] * 9]
@@ -170,3 +192,42 @@ def test_special_tokens_are_kept(kind: str, tmp_path: Any) -> None:
 
     small.save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path)(KEPT)["input_ids"] == small(KEPT)["input_ids"]
+
+
+# Identity and loading.
+
+
+def lowercased(tokenizer: Any) -> Any:
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
+
+
+TOKENIZERS: list[Callable[[], Any]] = [
+    lambda: word_tokenizer(["one", "two"]),
+    lambda: word_tokenizer(["two", "one"]),
+    lambda: lowercased(word_tokenizer(["one", "two"])),
+    lambda: framed_tokenizer(["one", "two"]),
+    lambda: framed_tokenizer(["one", "two"], types=True),
+    lambda: ByT5Tokenizer(),  # not a fast one
+    lambda: ByT5Tokenizer(extra_ids=3),
+]
+
+
+def test_hash_is_that_of_what_a_tokenizer_does() -> None:
+    hashes = set()
+    for make in TOKENIZERS:
+        tokenizer = make()
+        hashes.add(tokenizer_hash(tokenizer))
+        tokenizer(["one two"], truncation=True, max_length=4, padding=True)
+        assert tokenizer_hash(tokenizer) == tokenizer_hash(make())
+    assert len(hashes) == len(TOKENIZERS)
+
+
+def test_a_tokenizer_without_files_is_refused(tmp_path: Path) -> None:
+    config = BertConfig()
+    config.save_pretrained(tmp_path)
+    with pytest.raises(XlsrError, match=tmp_path.name):
+        load_tokenizer(str(tmp_path))
+    tokenizer = word_tokenizer(["one", "two"])
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).get_vocab() == tokenizer.get_vocab()

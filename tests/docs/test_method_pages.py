@@ -36,10 +36,13 @@ def test_train_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
     for name in ("pairs", "dev"):
         Dataset.from_csv(f"{name}.tsv", sep="\t").to_parquet(f"{name}.parquet")
 
-    dual, stream, search, cmlm = [run(code, {"__name__": "page"}, capsys) for code in code_of("train.md")]
+    outputs = [run(code, {"__name__": "page"}, capsys) for code in code_of("train.md")]
+    dual, stream, guards, search, cmlm, few_shot = outputs
     assert dual == "(1, 16)"
     assert cmlm == "(1, 16)"
     assert 0 <= float(stream) <= 1
+    assert guards.startswith("└")
+    assert few_shot == "['animal', 'place']"
     accuracy, rate = map(float, search.split())
     assert 0 <= accuracy <= 1
     assert 1e-6 <= rate <= 1e-3

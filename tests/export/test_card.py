@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 
 from hf_xlsr.encoders.heads import HeadConfig, new_head
-from hf_xlsr.evaluation.results import measured
-from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of, render_card
+from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.export.card import settings_block
+from hf_xlsr.export.model_card import CardFacts, card_header
+from hf_xlsr.runs.card import card_facts, licence_of, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
 from hf_xlsr.runs.sections import Recipe
@@ -108,16 +111,22 @@ def recipe_of(name: str = "quickstart", **more: Any) -> Recipe:
     return run_of(name, **more).recipe
 
 
+def facts_of(run: Method) -> CardFacts:
+    data = {**SETTINGS["data"], "labels": {}, "languages": []}
+    return card_facts(run, Results(), {**SETTINGS, "data": data})
+
+
 def test_base_models_and_datasets() -> None:
-    data = card_metadata(run_of("moco_bert_en_zh"), {})
+    data = card_header(facts_of(run_of("moco_bert_en_zh")))
     assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
     assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
-    assert base_models(recipe_of("cmlm_f_mbert")) == ["google-bert/bert-base-multilingual-cased"]
-    glue = recipe_of("hictl_glue_mrpc")
-    assert datasets_of(glue) == ["nyu-mll/glue"]
-    corpora = recipe_of()
-    corpora.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
-    assert datasets_of(corpora) == ["Helsinki-NLP/europarl"]
+    mbert = facts_of(run_of("cmlm_f_mbert"))
+    assert mbert.base_models == ["google-bert/bert-base-multilingual-cased"]
+    glue = card_header(facts_of(run_of("hictl_glue_mrpc")))
+    assert glue.datasets == ["nyu-mll/glue"]
+    corpora = run_of()
+    corpora.recipe.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
+    assert card_header(facts_of(corpora)).datasets == ["Helsinki-NLP/europarl"]
 
 
 def test_licence(tmp_path: Path) -> None:
@@ -128,22 +137,28 @@ def test_licence(tmp_path: Path) -> None:
         header = f"license: {licence}\nbase_model: some/{name}" if licence else "tags: [x]"
         (tmp_path / name / "README.md").write_text(f"---\n{header}\n---\n# Base", "utf-8")
 
-    def started(*names: str) -> Recipe:
-        recipe = recipe_of("moco_en_fr_open")
-        recipe.model["encoders"] = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
-        return recipe
+    def started(*names: str) -> Method:
+        run = run_of("moco_en_fr_open")
+        run.recipe.model["encoders"] = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
+        return run
 
-    assert licence_of(started("a", "b")) == "mit"
-    assert base_models(started("a", "b")) == ["some/a", "some/b"]
-    assert licence_of(started("a", "c")) == "unknown"  # they disagree
-    assert licence_of(started("a", "d")) == "unknown"  # one does not say
-    assert base_models(started("d")) == []
+    assert licence_of(started("a", "b").recipe) == "mit"
+    assert facts_of(started("a", "b")).base_models == ["some/a", "some/b"]
+    assert licence_of(started("a", "c").recipe) == "unknown"  # they disagree
+    assert licence_of(started("a", "d").recipe) == "unknown"  # one does not say
+    assert facts_of(started("d")).base_models == []
     assert licence_of(recipe_of(start_from=str(tmp_path / "a" / "training" / "final"))) == "mit"  # a run's card
-    assert base_models(recipe_of(start_from="outputs/none")) == []  # a folder, whatever it looks like
+    assert facts_of(run_of(start_from="outputs/none")).base_models == []  # a folder, whatever it looks like
+
+
+def test_block_of_settings_shows_what_is_set() -> None:
+    recipe = {"method": "cmlm", "seed": 0, "loss": None, "model": {}, "data": {"train": "a.tsv", "limit": None}}
+    block = settings_block(recipe).removeprefix("```yaml\n").removesuffix("\n```")
+    assert yaml.safe_load(block) == {"method": "cmlm", "seed": 0, "data": {"train": "a.tsv", "limit": None}}
 
 
 def test_recipe_overrides_metadata() -> None:
     card = {"license": "other", "license_name": "mine", "license_link": "https://x.org", "datasets": "a/b"}
-    data = card_metadata(run_of(card=card), {})
+    data = card_header(facts_of(run_of(card=card)))
     assert (data.license, data.license_name, data.license_link) == ("other", "mine", "https://x.org")
     assert data.datasets == ["a/b"]

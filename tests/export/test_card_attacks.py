@@ -36,6 +36,7 @@ ATTACKS = {
     "setext": "---",
     "token": f"my {TOKEN}",
 }
+MARKUP = ("<script", "<img", "</details><", "<!--", "](http", "](javascript", "{{ 7", "{% for", "**bold")
 
 
 def run_with(text: str, *keys: str) -> Method:
@@ -90,7 +91,7 @@ def test_recipe_stays_text(attack: str) -> None:
     plain_body = outside_code(plain)
     assert len(re.findall("^#", body, re.MULTILINE)) == len(re.findall("^#", plain_body, re.MULTILINE))
     assert bars_of_rows(body) == bars_of_rows(plain_body)
-    for markup in ("<script", "<img", "</details><", "<!--", "](http", "](javascript", "{{ 7", "{% for", "**bold"):
+    for markup in MARKUP:
         assert not re.search(rf"(?<!\\){re.escape(markup)}", body), markup
     assert "49" not in body
     for secret in (TOKEN, "\x00", "\u202e"):

@@ -86,6 +86,21 @@ def test_held_out_texts_choose_no_tokens(monkeypatch: pytest.MonkeyPatch) -> Non
     assert report["same_tokens"] < 0.9
 
 
+KNOWN = sorted(set("".join(ENGLISH)) - {" "})
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+@pytest.mark.parametrize(("letters", "is_known"), [(KNOWN, True), (list("☀☁☂☃☄★☆☎"), False)])
+def test_unknown_letters_are_counted_if_the_original_knows_them(
+    letters: list[str], is_known: bool, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "HELD_OUT_SHARE", 0.5)
+    _, report = prune(make_encoder(algorithm=algorithm), letters)  # each once, so that no held-out letter is kept
+    assert report["held_out_texts"] > 1
+    assert report["unknown_tokens"] == (report["held_out_texts"] if is_known else 0)
+    assert (report["same_tokens"] < 1) == is_known
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_encoder().save(str(tmp_path / "model"))
     for language, texts in (("en", ENGLISH), ("fr", FRENCH)):

@@ -130,6 +130,15 @@ def classification_batch(vocabulary: int) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
 
 
+def pair_classification_batch(vocabulary: int) -> dict[str, Any]:
+    """Rows whose last two tokens are the second text."""
+    batch = classification_batch(vocabulary)
+    lengths = batch["attention_mask"].sum(1, keepdim=True)
+    positions = torch.arange(batch["input_ids"].shape[1])
+    is_second = (positions >= lengths - 2) & (positions < lengths)
+    return {**batch, "token_type_ids": is_second.long()}
+
+
 def translation_batch(vocabulary: int) -> dict[str, Any]:
     ids, mask = sentences(3, 7, vocabulary, 0)
     targets, target_mask = sentences(3, 6, vocabulary, 1)
@@ -208,6 +217,18 @@ CASES: dict[str, Case] = {
         HictlForSequenceClassification,
         {"text_config": BERT, "num_labels": 3},
         classification_batch,
+        auto=AutoModelForSequenceClassification,
+    ),
+    "hictl_classification_of_embeddings": Case(
+        HictlForSequenceClassification,
+        {"text_config": BERT, "num_labels": 3, "classifier_input": "embedding"},
+        classification_batch,
+        auto=AutoModelForSequenceClassification,
+    ),
+    "hictl_classification_of_pairs": Case(
+        HictlForSequenceClassification,
+        {"text_config": BERT, "num_labels": 3, "classifier_input": "embedding_pair"},
+        pair_classification_batch,
         auto=AutoModelForSequenceClassification,
     ),
     "hictl_translation": Case(

@@ -79,6 +79,23 @@ def test_stale_keys_and_duplicates(masks: tuple[str, ...]) -> None:
     assert statistics == pytest.approx(shares)
 
 
+def test_a_key_of_a_pair_is_stale_whatever_its_text_was() -> None:
+    model = in_training(dual(mask_stale_keys=True))
+    batch = dual_batch(4, 1)
+    earlier_texts = {f"{side}_texts": batch[f"{side}_texts"] + 5000 for side in ("source", "target")}
+    enqueue_keys(model, {**batch, **earlier_texts})
+    output = model(**batch)
+
+    queries = naive_vectors(model, batch, "source")
+    keys = naive_vectors(model, batch, "target", keys=True)
+    losses = []
+    for row in range(4):
+        others = torch.arange(4) != row
+        losses.append(naive_info_nce(queries[row], keys[row], keys[others]))
+    torch.testing.assert_close(output.losses["source_to_target"], torch.stack(losses).mean())
+    assert float(output.statistics["queue/stale"]) == 1
+
+
 def test_dropout_of_key_encoders() -> None:
     dropping = dict.fromkeys(("en", "fr"), {**PLAIN, "hidden_dropout_prob": 0.5})
     model = dual(dropping).train()

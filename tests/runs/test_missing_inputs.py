@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from cli_helpers import failing
 
+from hf_xlsr.data.sources import parse_sources
+from hf_xlsr.runs import inputs
+
 ENCODERS = "model: {encoders: {en: $HOMES/en, fr: ./no_encoder}}"
 RECIPE = """
 method: dual_momentum
@@ -57,3 +60,15 @@ def test_missing_inputs_are_named_together(
 def test_missing_inputs_of_options(words: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = failing(capsys, *words.split())
     assert not [name for name in missing.split() if name not in error]
+
+
+def test_held_out_corpus_is_read_in_its_own_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_source(source: object, *, languages: tuple[str, ...], **options: object) -> list[dict[str, str]]:
+        opened.append(languages)
+        return [{"source": "one", "target": f"one in {languages[1]}"}]
+
+    monkeypatch.setattr(inputs, "open_source", open_source)
+    texts = list(inputs.held_out_texts(parse_sources("bible"), languages=["en", "tlh", "de", "fr"]))
+    assert texts == ["one", "one in de", "one", "one in fr"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import tiny_encoder
 from transformers import AutoConfig
@@ -19,7 +18,7 @@ from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.methods.base import TrainingData
 from hf_xlsr.runs.own_sources import guard_source, own_source
-from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.recipe import load_runs, merge
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.runs.yaml import parse_yaml
@@ -90,12 +89,16 @@ def test_columns_of_own_tables(header: str, languages: list[str], expected: dict
     assert guard_source("bible", languages) == {"corpus": "bible"}
 
 
-def test_guard_sets_of_one_name_are_refused() -> None:
-    (run,) = load_runs("finetune", ["--encoder", "x", "--languages", "en,fr", "--train", "t.tsv"])
-    rows = [{"source": text, "target": text, "source_lang": "en", "target_lang": "fr"} for text in ("a", "bc")]
-    encoder = SimpleNamespace(encode=lambda texts, **_: np.array([[len(text), 1.0] for text in texts]))
+def test_guard_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    guards = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.tsv").write_text("en\tfr\na\tb\n", "utf-8")
+        guards += ["--guard", str(tmp_path / folder / "same.tsv")]
+    (run,) = load_runs("finetune", ["--encoder", "x", "--languages", "en,fr", "--train", "t.tsv", *guards])
+
     with pytest.raises(XlsrError, match="'same'"):
-        run.compared(encoder, {"dev": [], "test": [], "guard": [("same", rows), ("same", rows)]})
+        run.guards()
 
 
 @pytest.mark.parametrize("name", ["finetune", "start_lightweight", "start_distillation", "start_cmlm"])
@@ -155,6 +158,8 @@ def test_override_refusals(words: list[str], key: str) -> None:
         ("base: quickstart\nruns: [{name: a}]\nstages: [{name: a}]", "runs and stages"),
         ("base: quickstart\nseed: 3\nseed: 4", "line 3, column 1"),
         ("base: quickstart\nname: ../out", "../out"),
+        ("- base: quickstart", "list"),
+        ("data: {max_length: 0}", "data.max_length"),
     ],
 )
 def test_recipe_refusals(text: str, key: str, tmp_path: Path) -> None:
@@ -162,6 +167,47 @@ def test_recipe_refusals(text: str, key: str, tmp_path: Path) -> None:
     with pytest.raises(XlsrError) as caught:
         load_runs(write(tmp_path, f"method: lightweight\nlanguages: [en, fr]\n{text}" if section else text))
     assert key in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "merged"),
+    [
+        ({"path": "a", "split": "dev"}, {"corpus": "b"}, {"corpus": "b"}),
+        ({"corpus": "a", "split": "dev"}, {"path": "b"}, {"path": "b"}),
+        ({"corpus": "a", "split": "dev"}, {"corpus": "b"}, {"corpus": "b", "split": "dev"}),
+        ({"path": "a", "split": "dev"}, {"path": "b"}, {"path": "b", "split": "dev"}),
+    ],
+)
+def test_source_of_another_kind_inherits_nothing(below: Any, above: Any, merged: Any) -> None:
+    assert merge({"train": below}, {"train": above}) == {"train": merged}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("cmlm_open", "text"), ("hictl_open", "monolingual"), ("quickstart", "train")]
+)
+def test_other_training_data_have_no_description(name: str, key: str) -> None:
+    described, changed = load_runs(name)[0], load_runs(name, [f"--data.{key}", "mine.tsv"])[0]
+    assert described.recipe.description
+    assert not changed.recipe.description
+
+
+OWN_WORDS = {"--encoder": "x", "--languages": "en,fr", "--train": "{path: t.tsv, limit: 5}", "--teacher.path": "y"}
+
+
+@pytest.mark.parametrize("missing", ["--encoder", "--languages", "--teacher.path"])
+def test_incomplete_recipe_names_what_it_needs(missing: str) -> None:
+    words = [word for option in OWN_WORDS.items() if option[0] != missing for word in option]
+    (run,) = load_runs("start_distillation", words)
+    with pytest.raises(XlsrError, match=missing):
+        run.check_complete()
+
+
+def test_own_source_with_keys() -> None:
+    words = [word for option in OWN_WORDS.items() for word in option]
+    (run,) = load_runs("start_distillation", words)
+    run.check_complete()
+    (source,) = run.sources("train")
+    assert (source.path, source.limit) == ("t.tsv", 5)
 
 
 def test_yaml_reads_numbers_and_languages_as_meant() -> None:

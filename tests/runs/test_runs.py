@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import PartialState
 from conftest import make_pairs
 
 from hf_xlsr.encoders.loading import load_encoder
@@ -58,6 +59,16 @@ def test_changed_test_set(run: Method, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_texts_of_test_pairs_are_not_trained_on(side: str, run: Method, tmp_path: Path) -> None:
+    rows = make_pairs(60)
+    pair = {"source": "other", "target": "autre", side: rows[0][side]}
+    write(tmp_path / "test.tsv", [pair])
+    seen = [row for row in rows if row[side] == pair[side]]
+    assert recorded(run, tmp_path / "data")["pairs"] == 60 - len(seen)
+
+
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 def test_texts_of_scored_guard_sets_are_not_trained_on(run: Method, tmp_path: Path) -> None:
     rows = [row["source"] for row in make_pairs(60)]
     first, second = sorted(set(rows))[:2]
@@ -107,4 +118,22 @@ def test_finished_run_is_not_trained_again(
     monkeypatch.setattr("hf_xlsr.trainers.base.XlsrTrainer.train", None)  # a call would fail
     train_recipe(run)
     assert {path: path.read_bytes() for path in weights} == weights
+    assert load_results(folder.results)["settings"]["steps"] == 3
+
+
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+def test_unfinished_run_goes_on(run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its last checkpoint, on as many processes as before: an epoch of another number draws other batches."""
+    run.recipe.training |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32"}
+    run.recipe.training |= {"save_strategy": "steps", "save_steps": 2}
+    folder = RunFolder(tmp_path / "run")
+    train_recipe(run)
+    for name in ("checkpoint-3", "final"):
+        shutil.rmtree(folder.training / name)
+
+    with monkeypatch.context() as patch, pytest.raises(XlsrError, match="processes"):
+        patch.setitem(PartialState._shared_state, "num_processes", 2)  # noqa: SLF001
+        train_recipe(run)
+    train_recipe(run)
+
     assert load_results(folder.results)["settings"]["steps"] == 3

@@ -196,7 +196,8 @@ def test_every_wrapper_trains_and_evaluates(name: str, wrapper: str, tmp_path: P
 # --- Who ends the steps --------------------------------------------------------------------------------------------
 
 
-def test_the_callback_finds_the_loss_that_the_trainer_makes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [None, queue_loss, {"pairs": queue_loss}], ids=["none", "function", "functions"])
+def test_the_callback_finds_the_loss_that_the_trainer_makes(given: Any, tmp_path: Path) -> None:
     made: list[DualMomentumLoss] = []
 
     def make(model: Any) -> DualMomentumLoss:
@@ -205,7 +206,7 @@ def test_the_callback_finds_the_loss_that_the_trainer_makes(tmp_path: Path) -> N
 
     model = shared_model(tmp_path)
     trainer = SentenceTransformerTrainer(
-        model, arguments(tmp_path), train_dataset=rows(), loss=make, callbacks=[DualMomentumCallback()]
+        model, arguments(tmp_path), train_dataset=rows(), loss=make, callbacks=[DualMomentumCallback(given)]
     )
     trainer.train()
     assert made[0].queues["source"].count == 32

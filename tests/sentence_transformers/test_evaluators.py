@@ -55,7 +55,7 @@ EVALUATORS: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["", "dev"])
+@pytest.mark.parametrize("name", ["", "dev", "our/dev"])
 @pytest.mark.parametrize("make_model", [shared_model, routed_model], ids=["shared", "router"])
 @pytest.mark.parametrize(("make_evaluator", "protocol", "metric"), EVALUATORS, ids=["tatoeba", "xsim", "bucc", "bias"])
 def test_values_are_those_of_the_protocols(

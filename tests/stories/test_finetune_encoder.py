@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.sources import parse_sources
+from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
 SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_device_train_batch_size", "8"]
@@ -40,20 +41,31 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded, encode = Counter[tuple[int, str]](), SentenceTransformer.encode
-    kept = []  # so that no two models have one id
+    encode = SentenceTransformer.encode
+    encoded: dict[SentenceTransformer, Counter[str]] = defaultdict(Counter)
+    live = []
 
     def counting(model: SentenceTransformer, texts: list[str], **options: Any) -> Any:
-        kept.append(model)
-        encoded.update((id(model), text) for text in texts)
+        encoded[model].update(texts)
         return encode(model, texts, **options)
+
+    def watched(trainer: XlsrTrainer) -> Any:
+        live.append(live_encoder(trainer))
+        return live[-1]
+
+    live_encoder = XlsrTrainer.live_encoder
+    monkeypatch.setattr(XlsrTrainer, "live_encoder", watched)
 
     monkeypatch.setattr(SentenceTransformer, "encode", counting)
     train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "pairs.tsv")]
     guard = ["--guard", str(own / "other.tsv"), "--guard", str(own / "scored.tsv"), "--test", str(own / "tested.tsv")]
     options = ["--languages", "en,de", "--data.prompt", "one: ", *SMALL, "--output_dir", str(own / "run")]
     assert main([*train, *guard, *options]) == 0
-    assert len(encoded) > 200 and set(encoded.values()) == {1}
+    exported = [counts for model, counts in encoded.items() if model not in live]
+    assert len(exported) == 2
+    for counts in exported:
+        assert len(counts) > 100
+        assert set(counts.values()) == {1}
     settings = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]
     model = SentenceTransformer(str(own / "run" / "model"), device="cpu")
     assert model.prompts[str(model.default_prompt_name)] == "one: "

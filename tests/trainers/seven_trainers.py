@@ -80,6 +80,13 @@ def rows_of(kind: str, count: int, seed: int = 1) -> list[dict[str, Any]]:
     return labelled_rows(count, seed) if kind == "FineTune" else make_pairs(count, seed)
 
 
+def distinct_rows(kind: str, count: int, seed: int = 1) -> list[dict[str, Any]]:
+    """Rows to train on, each with a text of its own; of CMLM, sentences of documents."""
+    rows = documents(2 * count, seed) if kind == "Cmlm" else rows_of(kind, 2 * count, seed)
+    row_of_text = {row.get("source") or row["text"]: row for row in rows}
+    return list(row_of_text.values())[:count]
+
+
 def tokenizers_of(kind: str) -> Any:
     tokenizer = framed_tokenizer()
     return {"en": tokenizer, "fr": tokenizer} if kind == "DualMomentum" else tokenizer

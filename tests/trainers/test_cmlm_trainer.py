@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 import two_process_recipes
+from pytorch_optimizer import Lamb
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from seven_trainers import trainer_of
 from transformers import AutoTokenizer
 
 from hf_xlsr.cli import main
@@ -115,6 +117,22 @@ def test_lamb_equals_algorithm_2() -> None:
             torch.testing.assert_close(weight.detach(), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "given", "expected"),
+    [
+        ("trainer", None, torch.optim.AdamW),
+        ("lamb", None, Lamb),
+        ("lamb", (torch.optim.SGD, {"lr": 0.1}), torch.optim.SGD),
+    ],
+)
+def test_optimizer_of_the_arguments_unless_one_is_given(
+    optimizer: str, given: Any, expected: type, tmp_path: Path
+) -> None:
+    settings = {"optimizer": optimizer}
+    trainer = trainer_of("Cmlm", tmp_path, settings=settings, optimizer_cls_and_kwargs=given)
+    assert isinstance(trainer.create_optimizer(), expected)
+
+
 @pytest.mark.parametrize(("weights", "rows"), [((1.0, 0.2, 0.0), 12), ((0.0, 1.0, 0.0), 12), ((0.0, 0.0, 1.0), 6)])
 def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_of: Any, tmp_path: Path) -> None:
     names = ("cmlm_weight", "retrieval_weight", "nli_weight")
@@ -122,7 +140,7 @@ def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_o
     more += ["--retrieval_batch_size", "12", "--nli_batch_size", "6", "--output_dir", str(tmp_path / "run")]
     (recipe,) = load_runs(recipe_of(), more)
     data = recipe.read_data(SeenHashes())
-    sets: dict[str, Any] = {"dev": [], "test": []}
+    sets: dict[str, Any] = {"dev": [], "test": [], "guard": {}}
     trainer = recipe.build_trainer(recipe.arguments(tmp_path / "out", sets), data, sets)
     _, sampler = trainer.train_batches()
     tasks = Counter(key.task for key in next(iter(sampler)))

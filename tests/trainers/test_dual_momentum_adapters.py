@@ -37,3 +37,17 @@ def test_average_follows_adapters(tmp_path: Path) -> None:
             moved_averages.append(name)
     # One factor of each pair starts at 0 and gets the first gradient; the other waits for it.
     assert len(moved_averages) == 12
+
+
+def test_checkpoint_brings_queues_and_projections(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, model=add_adapters(tiny_dual(projection_dim=8), rank=4), max_steps=2)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+
+    resumed = trainer_of(tmp_path, model=add_adapters(tiny_dual(projection_dim=8), rank=4))
+    resumed.load_checkpoint(tmp_path / "saved")
+
+    expected = trainer.model.state_dict()
+    assert int(expected["base_model.model.queues.fr.filled"]) == 32
+    for name, value in resumed.model.state_dict().items():
+        assert torch.equal(value, expected[name]), name

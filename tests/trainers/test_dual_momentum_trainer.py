@@ -13,6 +13,9 @@ from conftest import make_pairs
 from dual_momentum_runs import tiny_dual, trainer_of
 from transformers import TrainerCallback
 
+from hf_xlsr.trainers import add_adapters
+from hf_xlsr.utils.errors import XlsrError
+
 
 @pytest.mark.slow
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
@@ -161,3 +164,29 @@ def test_prefilled_queues_hold_training_sentences(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = tiny_dual().encode_sentences(ids, language=language, keys=True)[0]
         torch.testing.assert_close(states[0][f"queues.{language}.values"][5], expected, rtol=1e-4, atol=1e-5)
+
+
+OTHER_SETTINGS: dict[str, Any] = {
+    "queue_size": 32,
+    "queue_storage": "int8",
+    "languages": ["en", "fr", "de"],
+    "projection_dim": 8,
+    "use_momentum": False,
+    "nli_labels": 3,
+}
+
+
+@pytest.mark.parametrize("adapters", [False, True], ids=["whole", "adapters"])
+def test_checkpoint_of_other_settings_is_refused(adapters: bool, tmp_path: Path) -> None:
+    def made(**settings: Any) -> Any:
+        model = tiny_dual(in_batch_negatives=True, **settings)
+        if adapters:
+            model = add_adapters(model, rank=2)
+        return trainer_of(tmp_path, model=model, languages=("en", "fr", "de"))
+
+    made().save_model(str(tmp_path / "saved"))
+
+    made().load_checkpoint(tmp_path / "saved")
+    for name, value in OTHER_SETTINGS.items():
+        with pytest.raises(XlsrError, match=f"`{name}`"):
+            made(**{name: value}).load_checkpoint(tmp_path / "saved")

@@ -175,8 +175,9 @@ def test_every_save_has_modules_and_settings(kind: str, name: str, tmp_path: Pat
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The files of an export by name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """The files of an export by name, without the card, which only a trainer can write."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "README.md"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("kind", TRAINERS)
@@ -192,6 +193,17 @@ def test_arguments_replace_the_settings_of_the_encoder(kind: str, tmp_path: Path
     )
     given.max_seq_length = 12
     assert torch.allclose(vectors(exported), vectors(given, prompt="five "), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dual", "cmlm"])
+def test_prompts_that_pooling_leaves_out_have_equally_many_tokens(kind: str, tmp_path: Path) -> None:
+    given = build("prompt_left_out", tmp_path / "raw")
+    TRAINERS[kind](
+        given, tmp_path / "run", prompts={"source": "one two ", "target": "two one ", "default": "one two "}
+    )
+    for prompts in ({"source": "one ", "target": "one two "}, {"default": "one ", "fr": "one two "}):
+        with pytest.raises(XlsrError, match="include_prompt"):
+            TRAINERS[kind](given, tmp_path / "run", prompts=prompts)
 
 
 @pytest.mark.parametrize("kind", TRAINERS)

@@ -36,6 +36,13 @@ class FailsAt(SignalAt):
             raise RuntimeError("boom")
 
 
+class BeforeSteps(TrainerCallback):
+    """Sends a signal when training begins, as while queues are filled."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def falling() -> Any:
     """A protocol whose first result is the best."""
     results = itertools.count()
@@ -128,8 +135,12 @@ def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bo
 
 @pytest.mark.parametrize(
     ("callbacks", "error"),
-    [([FailsAt(2)], RuntimeError), ([SignalAt(2), SignalAt(2)], KeyboardInterrupt)],
-    ids=["an error", "a second signal"],
+    [
+        ([FailsAt(2)], RuntimeError),
+        ([SignalAt(2), SignalAt(2)], KeyboardInterrupt),
+        ([BeforeSteps()], KeyboardInterrupt),
+    ],
+    ids=["an error", "a second signal", "a signal before the first step"],
 )
 def test_handlers_after(
     callbacks: list[Any], error: type[BaseException], tokenizer: Any, prepared: PreparedPairs, tmp_path: Path

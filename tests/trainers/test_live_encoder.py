@@ -11,6 +11,8 @@ import torch
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import evaluation
+from seven_trainers import trainer_of
+from transformers import AutoConfig, AutoModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "encoders"))
 from given_encoders import SENTENCES, build, vectors  # noqa: E402
@@ -124,6 +126,13 @@ def test_evaluators_get_float32_under_bfloat16(kind: str, name: str, tmp_path: P
     assert 0 <= trainer.evaluate()["eval_mean_accuracy"] <= 1
 
 
+@pytest.mark.parametrize("kind", ["Lightweight", "FineTune", "Translation"])
+def test_results_can_be_kept_by_live_model(kind: str, tmp_path: Path) -> None:
+    """In a dictionary, as functions with a cache do."""
+    live = trainer_of(kind, tmp_path).live_encoder()
+    assert {live: 1.0}[live] == 1.0
+
+
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
@@ -140,6 +149,25 @@ def test_layers_of_attention_get_adapters(name: str, layers: list[str], tmp_path
     adapted = add_adapters(model, rank=2)
     trained = [name for name, weight in adapted.named_parameters() if weight.requires_grad]
     assert trained and all("lora_" in name and "momentum" not in name for name in trained)
+
+
+ATTENTION = {
+    **dict.fromkeys(("bert", "roberta", "electra"), ["query", "key", "value"]),
+    **dict.fromkeys(("llama", "mistral", "qwen3", "gemma3_text"), ["q_proj", "k_proj", "v_proj"]),
+    **dict.fromkeys(("mpnet", "t5"), ["q", "k", "v"]),
+    "distilbert": ["q_lin", "k_lin", "v_lin"],
+    "deberta-v2": ["query_proj", "key_proj", "value_proj"],
+    "modernbert": ["Wqkv"],
+    "phi3": ["qkv_proj"],
+    "gpt2": ["c_attn"],
+}
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_layers_of_attention_by_architecture(kind: str) -> None:
+    with torch.device("meta"):
+        encoder = AutoModel.from_config(AutoConfig.for_model(kind, num_hidden_layers=1))
+    assert attention_layers(torch.nn.ModuleDict({"encoder": encoder})) == ATTENTION[kind]
 
 
 def test_layers_that_nobody_knows_must_be_named(tmp_path: Path) -> None:

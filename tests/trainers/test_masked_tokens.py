@@ -19,6 +19,7 @@ from two_processes import run_on_two_processes
 
 from hf_xlsr import trainers
 from hf_xlsr.data.sampling import MAIN, TASK
+from hf_xlsr.losses.cross_entropy import IGNORE
 
 KINDS = ("Lightweight", "Hictl", "Cmlm")
 ROWS = 16
@@ -26,14 +27,14 @@ ROWS = 16
 MICRO_BATCHES = [range(0, 2), range(2, 5), range(5, 14), range(14, 16)]
 
 
-def trainer_of(kind: str, folder: Path) -> Any:
-    """A trainer whose loss is masked LM alone."""
+def trainer_of(kind: str, folder: Path, **options: Any) -> Any:
+    """A trainer whose loss is masked LM alone; `options` are values of the model's configuration."""
     tokenizer = framed_tokenizer()
-    only = {"generative_task": "mlm", "alignment_weight": 0.0, "similarity_weight": 0.0}
+    only = {"generative_task": "mlm", "alignment_weight": 0.0, "similarity_weight": 0.0, **options}
     models: dict[str, Any] = {
         "Lightweight": lambda: model_of(tokenizer, **only),
-        "Hictl": lambda: tiny_hictl(len(tokenizer), sentence_weight=0.0, word_weight=0.0),
-        "Cmlm": lambda: tiny_cmlm(len(tokenizer)),
+        "Hictl": lambda: tiny_hictl(len(tokenizer), sentence_weight=0.0, word_weight=0.0, **options),
+        "Cmlm": lambda: tiny_cmlm(len(tokenizer), **options),
     }
     args = getattr(trainers, f"{kind}TrainingArguments")(
         output_dir=str(folder), max_steps=1, precision="float32", use_cpu=True, max_length=20, report_to="none"
@@ -55,6 +56,17 @@ def gradients(kind: str, folder: Path, micro_batches: list[range]) -> dict[str, 
     loss = sum(trainer.training_step(trainer.model, batch, items) for batch in batches)
     found = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
     return {"loss": loss, **{name: gradient for name, gradient in found.items() if gradient is not None}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_share_of_masked_tokens_is_that_of_the_model(kind: str, tmp_path: Path) -> None:
+    counts = []
+    for share in (0.2, 0.8):
+        trainer = trainer_of(kind, tmp_path, mlm_probability=share)
+        features = trainer.train_dataset.__getitems__([(0, row) for row in range(ROWS)])
+        batch = trainer.data_collator([{TASK: MAIN, **feature} for feature in features])
+        counts.append(int((batch[trainer.token_labels] != IGNORE).sum()))
+    assert 3 < counts[1] / counts[0] < 5
 
 
 # By process, with and without accumulation.

@@ -84,6 +84,18 @@ def test_models_made_from_an_object(kind: str, tmp_path: Path) -> None:
         assert tokenizer("one house")["input_ids"] == encoder().tokenizer("one house")["input_ids"]
 
 
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("kind", ["DualMomentum", "Lightweight", "Translation"])
+def test_encoders_with_and_without_a_tokenizer(kind: str, given: bool, tmp_path: Path) -> None:
+    start = encoder()
+    options: dict[str, Any] = {}
+    if not given:
+        options = {"tokenizers" if kind == "DualMomentum" else "processing_class": None}
+    trainer = seven_trainers.trainer_of(kind, tmp_path, model=start[0].model if given else start, **options)
+    tokenizer = trainer.tokenizers["fr"] if kind == "DualMomentum" else trainer.tokenizers
+    assert tokenizer("one house")["input_ids"] == start.tokenizer("one house")["input_ids"]
+
+
 @pytest.mark.parametrize("kind", ["DualMomentum", "Lightweight", "Translation"])
 def test_loaded_models_without_the_folder_of_their_encoder(kind: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, kind)

@@ -187,5 +187,23 @@ def test_tokenizer_of_the_object_that_the_model_was_made_from(kind: str, tmp_pat
     assert tokenizer.get_vocab() == framed_tokenizer().get_vocab()
 
 
+@pytest.mark.parametrize("kind", ["DualMomentum", "Cmlm"])
+def test_inference_rows_bring_a_classifier_to_an_encoder(kind: str, tmp_path: Path) -> None:
+    inference = [
+        {"premise": row["source"], "hypothesis": row["source"][:9], "label": number % 3, "lang": "en"}
+        for number, row in enumerate(ROWS)
+    ]
+    trainer = seven_trainers.trainer_of(
+        kind,
+        tmp_path,
+        model=seven_trainers.encoder(),
+        nli_dataset=inference,
+        settings={"nli_batch_size": 8, "max_steps": 2},
+    )
+    trainer.train()
+    losses = [entry["loss/nli"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 2
+
+
 def test_languages_keep_the_order_of_the_data() -> None:
     assert pair_languages(PAIRS.select_columns(["fr", "en"])) == ["fr", "en"]

@@ -9,7 +9,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from given_encoders import BERT_SIZE, bert, build  # noqa: E402
 import hf_xlsr  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer, trim_vocabulary  # noqa: E402
 from hf_xlsr.encoders import Teacher  # noqa: E402
+from hf_xlsr.evaluation.before_after import changes_between  # noqa: E402
 from hf_xlsr.evaluation.protocols.pair_similarity import sts  # noqa: E402
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba  # noqa: E402
 from hf_xlsr.evaluation.protocols.xsim import xsim  # noqa: E402
+from hf_xlsr.evaluation.results import Results  # noqa: E402
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config  # noqa: E402
 from hf_xlsr.runs.recipe import load_runs  # noqa: E402
 from hf_xlsr.runs.train import train_recipe  # noqa: E402
@@ -236,7 +238,7 @@ class Left:
 
     weights: dict[str, torch.Tensor]
     export: Path
-    table: dict[str, dict[str, float]]
+    table: dict[str, dict[str, Any]]
 
 
 def recipe_of(case: Case, home: Path, folder: Path) -> dict[str, Any]:
@@ -312,7 +314,7 @@ def by_python(case: Case, home: Path, folder: Path) -> Left:
     """Trains as a user does, by the documentation."""
     trainer = PYTHON[case.trainer](case, home, folder)
     encodes = trainer.args.trains_embeddings
-    before = measure(trainer.to_sentence_transformer()) if encodes and case.held_out else {}
+    before = measure(trainer.to_sentence_transformer()) if encodes and case.held_out else Results()
 
     trainer.train()
 
@@ -321,22 +323,23 @@ def by_python(case: Case, home: Path, folder: Path) -> Left:
     if not encodes:
         return Left(weights, folder / "saved", {})
     trainer.save_sentence_transformer(folder / "model")
-    after = measure(SentenceTransformer(str(folder / "model"), device="cpu")) if case.held_out else {}
-    table = {
-        key: {"before": before[key], "after": value, "difference": value - before[key]}
-        for key, value in after.items()
-        if not key.endswith(("/pairs", "/dropped"))
-    }
-    return Left(weights, folder / "model", table)
+    if not case.held_out:
+        return Left(weights, folder / "model", {})
+
+    after = measure(SentenceTransformer(str(folder / "model"), device="cpu"))
+    teacher = measure(trainer.teacher.encoder) if case.trainer == "distillation" else None
+    changes = changes_between(before, after, teacher)
+    return Left(weights, folder / "model", {key: asdict(change) for key, change in changes.items()})
 
 
-def measure(encoder: Any) -> dict[str, float]:
-    """The metrics of the dev set that recipes compare."""
+def measure(encoder: Any) -> Results:
+    """The metrics of the dev set and of the guard that recipes compare."""
     sides = [pair["en"] for pair in DEV], [pair["fr"] for pair in DEV]
     options: dict[str, Any] = {"languages": LANGUAGES, "name": "dev", "split": "dev"}
     scores = sts(encoder, {"scored": SCORED}, language="en", split="guard")
-    spearman = {key: value for key, value in scores.items() if key.endswith("/spearman_all")}
-    return {**tatoeba(encoder, *sides, **options), **xsim(encoder, *sides, **options), **spearman}
+    key = "scored-sts/en/guard/spearman_all"
+    spearman = Results([scores.records[key]], {key: scores.outcomes[key]})
+    return tatoeba(encoder, *sides, **options) | xsim(encoder, *sides, **options) | spearman
 
 
 def options_of(case: Case, folder: Path) -> dict[str, Any]:

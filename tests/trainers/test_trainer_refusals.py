@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ from conftest import make_pairs, tiny_encoder
 from datasets import Dataset, IterableDataset
 from dual_momentum_runs import tiny_dual, tokenizers_of
 from hictl_helpers import framed_tokenizer, tiny_hictl
-from lightweight_trainers import model_of, trainer_of
+from lightweight_trainers import arguments, model_of, trainer_of
 from translation_helpers import small_model, translation_tokenizer, words_model
 
 from hf_xlsr import HictlConfig, HictlForSequenceClassification, trainers
 from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError
 
 TEXT = SimpleNamespace(lengths=[5] * 8, groups=[0] * 8)
@@ -33,10 +35,10 @@ def made(kind: str, folder: Path, **options: Any) -> Any:
     """A trainer of a method on its own tiny model; options of the arguments' class go there."""
     tokenizer = framed_tokenizer()
     arguments_class: Any = getattr(trainers, f"{kind}TrainingArguments")
-    arguments = {"output_dir": str(folder), "report_to": "none", "precision": "float32", "max_length": 32}
+    values = {"output_dir": str(folder), "report_to": "none", "precision": "float32", "max_length": 32}
     for field in dataclasses.fields(arguments_class):
         if field.name in options:
-            arguments[field.name] = options.pop(field.name)
+            values[field.name] = options.pop(field.name)
 
     models: dict[str, Callable[[], Any]] = {
         "Lightweight": lambda: model_of(tokenizer),
@@ -54,7 +56,7 @@ def made(kind: str, folder: Path, **options: Any) -> Any:
     elif kind == "Cmlm":
         defaults["train_dataset"] = TEXT
     model = options.pop("model", None) or models[kind]()
-    return getattr(trainers, f"{kind}Trainer")(model, arguments_class(**arguments), **{**defaults, **options})
+    return getattr(trainers, f"{kind}Trainer")(model, arguments_class(**values), **{**defaults, **options})
 
 
 def larger(tokenizer: Any) -> Any:
@@ -72,7 +74,6 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Hictl", lambda: {"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
     ("Lightweight", lambda: {"mixing": "magic"}, "mixing"),
     ("Lightweight", lambda: {"precision": "float16", "use_cpu": True}, "float16"),
-    ("Lightweight", lambda: {"save_only_model": True}, "save_only_model"),
     ("Lightweight", lambda: {"dataloader_drop_last": True}, "dataloader_drop_last"),
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
@@ -92,6 +93,22 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
 def test_invalid_trainer(kind: str, options: Callable[[], dict[str, Any]], key: str, tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match=key):
         made(kind, tmp_path, **options())
+
+
+@pytest.mark.parametrize("name", ["source", "target", "query", "document", "default", "en", "pt-BR"])
+def test_names_of_prompts(name: str, tmp_path: Path) -> None:
+    assert arguments(tmp_path, prompts={name: "one: "}).prompts == {name: "one: "}
+
+
+@pytest.mark.parametrize(("deepspeed", "stage", "supported"), [("1", "2", True), ("0", "3", True), ("1", "3", False)])
+def test_stage_of_deepspeed(
+    deepspeed: str, stage: str, supported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = arguments(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", deepspeed)
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
+    with nullcontext() if supported else pytest.raises(XlsrError, match="stage 2"):
+        check_sharding(args)
 
 
 @pytest.mark.parametrize("kind", ["Hictl", "DualMomentum", "FineTune", "Translation"])

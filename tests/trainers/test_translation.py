@@ -55,14 +55,19 @@ def test_step_one_trains_the_decoder_alone(tmp_path: Path) -> None:
         assert not torch.equal(value, second.state_dict()[name]), name
 
 
-def test_the_saved_model_translates_as_the_arguments_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_saved_model_translates_as_the_arguments_say(is_trained: bool, tmp_path: Path) -> None:
     decoding = {"generation_num_beams": 3, "generation_length_penalty": 0.6, "max_length": 9}
     trainer = trainer_of(tmp_path, max_steps=1, **decoding)
-    trainer.train()
+    if is_trained:
+        trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
 
     saved = type(trainer.model).from_pretrained(tmp_path / "saved").generation_config
     assert (saved.num_beams, saved.length_penalty, saved.max_length) == (3, 0.6, trainer.max_length)
+    tokenizer = translation_tokenizer()
+    expected = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert (saved.bos_token_id, saved.eos_token_id, saved.pad_token_id) == expected
 
 
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:

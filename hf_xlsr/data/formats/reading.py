@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.data.columns import NUMERIC_COLUMNS, parse_columns
+from hf_xlsr.data.columns import NUMERIC_COLUMNS, MissingColumn, parse_columns
 from hf_xlsr.data.formats.catalogues import read_mo, read_po, read_tmx
 from hf_xlsr.data.formats.input_file import InputFile, Reader
 from hf_xlsr.data.formats.lines import OPENERS, BadLine, BrokenFile
@@ -126,6 +126,18 @@ def read_rows(
         selecting=selecting,
     )
     return _rows(file, READERS[format], log=quarantine is None)
+
+
+def column_names(path: AnyPath | Sequence[AnyPath]) -> list[str]:
+    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns."""
+    paths, _ = expand_braces(path)
+    if detect_format(paths) in ("tmx", "po", "mo"):
+        return []
+    try:
+        next(read_rows(path, columns={"source": "\0"}, quarantine=Quarantine()), None)
+    except MissingColumn as error:
+        return list(error.names)
+    return []
 
 
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:

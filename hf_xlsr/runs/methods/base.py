@@ -18,18 +18,21 @@ from pydantic import Field
 from rich.console import Console
 from safetensors.torch import load_file
 
+from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import Source, parse_sources
 from hf_xlsr.data.training_rows import clean_pairs
 from hf_xlsr.encoders.reading import weights_folder
+from hf_xlsr.evaluation.before_after import SCORED, Change
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.sections import Recipe, refused, training_section, validated
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.guards import guard_rows
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.validation import Section
@@ -51,7 +54,7 @@ class Finished:
     plots: list[Path] = field(default_factory=list)
     data_hashes: dict[str, str] = field(default_factory=dict)
     dimension: int = 0
-    comparison: dict[str, dict[str, float]] = field(default_factory=dict)
+    comparison: Mapping[str, Change] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -122,8 +125,6 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
-    citation: ClassVar[str]
     recipe_class: ClassVar[type[Recipe]]
     model_section: ClassVar[type[Section]]
     config_class: ClassVar[type]
@@ -131,11 +132,6 @@ class Method(ABC):
     trainer_class: ClassVar[type[XlsrTrainer]]
     # Whether both sides of a pair may be in one language.
     one_language: ClassVar[bool] = False
-    # For the model card.
-    card_template: ClassVar[str] = "card_task.md.jinja"
-    card_tags: ClassVar[tuple[str, ...]] = ()
-    pipeline_tag: ClassVar[str] = "sentence-similarity"
-    library_name: ClassVar[str] = "transformers"
 
     recipe: Recipe
 
@@ -200,17 +196,32 @@ class Method(ABC):
             return self.config_class(**self.config_options)
 
     def evaluation_sets(self) -> dict[str, Any]:
-        """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it."""
+        """The content of `data.dev`, `data.test` and `evaluation.guard`, as the other functions of the method take it.
+
+        Guards are by name.
+        """
         languages = self.recipe.languages
         return {
             "dev": evaluation_pairs(self.sources("dev"), languages=languages, split="dev"),
             "test": evaluation_pairs(self.sources("test"), languages=languages, split="test"),
+            "guard": self.guards(),
         }
+
+    def guards(self) -> dict[str, Any]:
+        """The rows of `evaluation.guard` by name."""
+        guards: dict[str, Any] = {}
+        for source in parse_sources(self.recipe.evaluation.guard):
+            if source.name in guards:
+                raise XlsrError(f"two sets of evaluation.guard are named '{source.name}'; rename a file.")
+            guards[source.name] = guard_rows(source, self.recipe.languages)
+        return guards
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
         """The sentences of the evaluation sets, which training must not see."""
-        for row in chain(sets["dev"], sets["test"]):
-            yield from (row["source"], row["target"])
+        for row in chain(sets["dev"], sets["test"], *sets["guard"].values()):
+            for name in (*PAIRS.texts, *SCORED[:2]):
+                if name in row:
+                    yield row[name]
 
     def set_name(self, split: str) -> str:
         """The name of the dev or test set in metric keys."""
@@ -303,7 +314,8 @@ class Method(ABC):
         if not sets["dev"]:
             if options.get("early_stopping_patience"):
                 raise XlsrError(f"recipe '{recipe.name}': training.early_stopping_patience needs data.dev.")
-            options["eval_strategy"] = "no"
+            if not sets["guard"]:
+                options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
 
         options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
@@ -326,7 +338,8 @@ class Method(ABC):
         """The trainer of the recipe, with the model for its data."""
         torch.manual_seed(self.recipe.seed)
         model = self.build_model(data)
-        return self.trainer_class(model, arguments, evaluations=self.evaluations(sets), **self.trainer_options(data))
+        measured = {"evaluations": self.evaluations(sets), "guards": sets["guard"]}
+        return self.trainer_class(model, arguments, **measured, **self.trainer_options(data))
 
     def initialize(self, model: Any) -> Any:
         """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them."""

@@ -13,7 +13,6 @@ from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import Source, parse_sources
 from hf_xlsr.data.training_rows import clean_inference, clean_running_text
-from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
@@ -52,10 +51,6 @@ class CmlmMethod(OneEncoderMethod):
     """
 
     name = "cmlm"
-    paper = (
-        "*Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al., EMNLP 2021)"
-    )
-    citation = citations.CMLM
     recipe_class = CmlmRecipe
     model_section = section_of(CmlmConfig, without=("nli_labels",), dropout=DROPOUT, encoder=ENCODER)
     config_class = CmlmConfig

@@ -13,7 +13,6 @@ from hf_xlsr.data.sources import as_list, expand, parse_sources
 from hf_xlsr.data.training_rows import clean_inference
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.reading import read_encoder
-from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.heads import NLI_LABELS
@@ -52,8 +51,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
     """`method: dual_momentum`. `model.encoders` names a pretrained encoder for each language, or one as `shared`."""
 
     name = "dual_momentum"
-    paper = "*Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., EMNLP 2021)"
-    citation = citations.DUAL_MOMENTUM
     recipe_class = DualMomentumRecipe
     model_section = section_of(
         DualMomentumConfig, without=("languages", "encoder_configs", "nli_labels"), dropout=DROPOUT, encoders=ENCODERS

@@ -20,19 +20,18 @@ from hf_xlsr.data.sources import as_list, open_source, parse_sources
 from hf_xlsr.data.tokenization import load_tokenizer, tokenizer_hash, trim_vocabulary
 from hf_xlsr.data.training_rows import clean_labelled
 from hf_xlsr.encoders.reading import encoder_folder
+from hf_xlsr.evaluation.before_after import Change, changes_table
 from hf_xlsr.evaluation.bleu import bleu_rows, check_bleu_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished, Method, TrainingData
-from hf_xlsr.runs.methods.hictl import HICTL_PAPER
 from hf_xlsr.runs.methods.sentence_encoder import hash_of_pairs
-from hf_xlsr.runs.sections import DataSection, NamedSources, Recipe, Sources, section_of
+from hf_xlsr.runs.sections import DataSection, EvaluationSection, NamedSources, Recipe, Sources, section_of
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments, evaluate_sets, metric_keys
@@ -50,8 +49,6 @@ START = (
 class FineTuningMethod(Method):
     """A method whose `model.start` names an encoder, a HICTL model or a run."""
 
-    paper = HICTL_PAPER
-    citation = citations.HICTL
     config_class = HictlConfig
 
     @classmethod
@@ -84,6 +81,14 @@ class FineTuningMethod(Method):
         attention = {"attn_implementation": attention_of(model.config)}
         return type(model).from_pretrained(folder.model, **attention).to(trainer.args.device)
 
+    def guard_changes(self, trainer: XlsrTrainer, console: Console) -> Mapping[str, Change]:
+        """What the guards measured before and after training."""
+        if not trainer.guards:
+            return {}
+        changes = trainer.changes or trainer.compare_guards()  # a training that had ended is not compared yet
+        console.print(changes_table(changes, title=f"{self.recipe.name}: before and after"))
+        return changes
+
 
 class ClassificationDataSection(DataSection):
     dev: NamedSources = Field(None, description="sets by name, measured during training")
@@ -102,8 +107,9 @@ class TaskSection(Section):
     metrics: list[str] | str | None = Field(None, description="what is measured; by default what suits the task")
 
 
-class ClassificationEvaluation(Section):
+class ClassificationEvaluation(EvaluationSection):
     protocol: str = Field("fine-tuning", pattern="^[^/]+$", description="name of the training setting in metric keys")
+    guard: NamedSources = Field(None, description="sets by name that training should not make worse")
 
 
 class ClassificationRecipe(Recipe):
@@ -133,11 +139,9 @@ class ClassificationMethod(FineTuningMethod):
 
     name = "classification"
     recipe_class = ClassificationRecipe
-    model_section = section_of(HictlConfig, only=("classifier_dropout",), start=START, dropout=DROPOUT)
+    model_section = section_of(HictlConfig, only=FineTuneTrainer.method.settings, start=START, dropout=DROPOUT)
     arguments_class = FineTuneTrainingArguments
     trainer_class = FineTuneTrainer
-    card_tags = ("text-classification", "cross-lingual")
-    pipeline_tag = "text-classification"
 
     recipe: ClassificationRecipe
 
@@ -145,17 +149,23 @@ class ClassificationMethod(FineTuningMethod):
     def task(self) -> LabelledTask:
         return self.recipe.labelled_task
 
-    def evaluation_sets(self) -> dict[str, list[LabelledSet]]:
-        return {"dev": self._labelled_sets("dev"), "test": self._labelled_sets("test")}
+    def evaluation_sets(self) -> dict[str, Any]:
+        data = self.recipe.data
+        guards = self._labelled_sets(self.recipe.evaluation.guard, "dev")
+        return {
+            "dev": self._labelled_sets(data.dev, "dev"),
+            "test": self._labelled_sets(data.test, "test"),
+            "guard": {guard.name: guard for guard in guards},
+        }
 
-    def _labelled_sets(self, split: str) -> list[LabelledSet]:
+    def _labelled_sets(self, named_sources: Mapping[str, Any] | None, split: str) -> list[LabelledSet]:
         recipe = self.recipe
-        named_sources = getattr(recipe.data, split) or {}
-        sources = {name: parse_sources(sources) for name, sources in named_sources.items()}
+        sources = {name: parse_sources(sources) for name, sources in (named_sources or {}).items()}
         return labelled_sets(sources, self.task, languages=recipe.languages, split=split, seed=recipe.seed)
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
-        rows = chain.from_iterable(labelled_set.rows for labelled_set in chain(sets["dev"], sets["test"]))
+        labelled = chain(sets["dev"], sets["test"], sets["guard"].values())
+        rows = chain.from_iterable(labelled_set.rows for labelled_set in labelled)
         if self.recipe.data.overlap == "text":
             yield from chain.from_iterable(map(texts_of, rows))
             return
@@ -208,7 +218,8 @@ class ClassificationMethod(FineTuningMethod):
         if metrics:
             console.print(results_table(metrics, title=self.recipe.name))
         hashes = {f"{rows.name}/{rows.split}": data_hash(rows.texts()) for rows in all_sets}
-        return Finished(metrics, [], hashes, classifier.model.config.hidden_size)
+        changes = self.guard_changes(trainer, console)
+        return Finished(metrics, [], hashes, classifier.model.config.hidden_size, changes)
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
         classes = ", ".join(f"{name} {count:,}" for name, count in report["labels"].items())
@@ -217,7 +228,6 @@ class ClassificationMethod(FineTuningMethod):
 
 
 RANDOM = (bool, Field(False, description="new weights in the shape of `start`: the Transformer of table 4"))
-MODEL_KEYS = ("decoder_layers", "word_similarity", "logits_chunk_size")
 
 
 class TranslationData(DataSection):
@@ -234,13 +244,14 @@ class VocabularySection(Section):
     sources: Sources = Field(None, description="text to whose tokens the vocabulary is reduced")
 
 
-class TranslationEvaluation(Section):
+class TranslationEvaluation(EvaluationSection):
     name: str | None = Field(None, description="name of the sets in metric keys; by default that of their source")
     tokenize: str | list[str] | None = Field(
         None, description="tokenizers of sacrebleu; by default those of the target language"
     )
     num_beams_in_training: int = Field(1, ge=1, description="beams on the dev set during training")
     batch_size: int = Field(32, ge=1, description="sentences decoded together")
+    guard: Sources = Field(None, description="translation pairs that training should not make worse, by mean chrF")
 
 
 class TranslationRecipe(Recipe):
@@ -264,18 +275,18 @@ class TranslationMethod(FineTuningMethod):
 
     name = "translation"
     recipe_class = TranslationRecipe
-    model_section = section_of(HictlConfig, only=MODEL_KEYS, start=START, dropout=DROPOUT, random_weights=RANDOM)
+    model_section = section_of(
+        HictlConfig, only=TranslationTrainer.method.settings, start=START, dropout=DROPOUT, random_weights=RANDOM
+    )
     arguments_class = TranslationTrainingArguments
     trainer_class = TranslationTrainer
-    card_tags = ("translation", "cross-lingual")
-    pipeline_tag = "translation"
 
     recipe: TranslationRecipe
 
-    def evaluation_sets(self) -> dict[str, list[dict[str, Any]]]:
+    def evaluation_sets(self) -> dict[str, Any]:
         sets = super().evaluation_sets()
         if not self.recipe.evaluation.tokenize:
-            rows = chain.from_iterable(sets.values())
+            rows = chain(sets["dev"], sets["test"])
             for language in sorted({row["target_lang"] for row in rows}):
                 check_bleu_tokenizer(default_tokenizer(language))  # before the training, as it may need a package
         return sets
@@ -338,7 +349,8 @@ class TranslationMethod(FineTuningMethod):
     ) -> Finished:
         model = self.save(folder, trainer, data.tokenizer)
         test = sets["test"]
-        finished = Finished(Results(), dimension=model.config.hidden_size)
+        changes = self.guard_changes(trainer, console)
+        finished = Finished(Results(), dimension=model.config.hidden_size, comparison=changes)
 
         if test:
             translator: Any = trainer.live_encoder()

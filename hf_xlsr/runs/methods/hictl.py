@@ -10,7 +10,6 @@ from pydantic import Field
 from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.training_rows import clean_texts
-from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.runs.methods.base import DROPOUT, TrainingData
 from hf_xlsr.runs.methods.sentence_encoder import (
@@ -24,11 +23,6 @@ from hf_xlsr.runs.methods.sentence_encoder import (
 from hf_xlsr.runs.sections import Sources, section_of
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
-
-HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
-# Values of the configuration that only other models of the family read.
-_DECODER = ("decoder_layers", "word_similarity")
-_OTHER_MODELS = ("classifier_dropout", *_DECODER)
 
 
 class HictlData(SentenceDataSection):
@@ -45,10 +39,10 @@ class HictlMethod(OneEncoderMethod):
     """`method: hictl`. `data.train` holds pairs, `data.monolingual` sentences."""
 
     name = "hictl"
-    paper = HICTL_PAPER
-    citation = citations.HICTL
     recipe_class = HictlRecipe
-    model_section = section_of(HictlConfig, without=_OTHER_MODELS, dropout=DROPOUT, encoder=ENCODER)
+    model_section = section_of(
+        HictlConfig, only=("pooling", "train_head", *HictlTrainer.method.settings), dropout=DROPOUT, encoder=ENCODER
+    )
     config_class = HictlConfig
     model_class = HictlForPreTraining
     arguments_class = HictlTrainingArguments

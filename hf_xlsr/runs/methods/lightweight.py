@@ -13,7 +13,7 @@ from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, set_dropout
 from hf_xlsr.encoders.teacher import Teacher
-from hf_xlsr.modeling import citations
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.modeling.lightweight import (
     DistillationConfig,
     DistillationModel,
@@ -37,8 +37,6 @@ class LightweightMethod(OneEncoderMethod):
     """`method: lightweight`. `model.encoder` describes the shared encoder, or names a pretrained one by `path`."""
 
     name = "lightweight"
-    paper = "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"
-    citation = citations.LIGHTWEIGHT
     recipe_class: ClassVar[Any] = LightweightRecipe
     model_section = section_of(LightweightConfig, encoder=ENCODER)
     config_class = LightweightConfig
@@ -80,11 +78,6 @@ class DistillationMethod(LightweightMethod):
     """`method: distillation`. `model.encoder` is the student: a new encoder, or a pretrained or pruned one by `path`."""
 
     name = "distillation"
-    paper = (
-        "*Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation* (Reimers and Gurevych, "
-        "EMNLP 2020), with in-batch contrast"
-    )
-    citation = citations.DISTILLATION
     recipe_class = DistillationRecipe
     model_section = section_of(DistillationConfig, without=("teacher_dim",), encoder=ENCODER)
     config_class = DistillationConfig
@@ -108,6 +101,9 @@ class DistillationMethod(LightweightMethod):
 
     def build_model(self, data: TrainingData) -> Any:
         return self.initialize(self.model_on_encoder(data.tokenizer, teacher_dim=self.teacher.dim))
+
+    def compared_teacher(self, sets: Mapping[str, Any]) -> Results:
+        return self.compared(self.teacher.encoder, sets, self.teacher.prompt)
 
     def trainer_options(self, data: TrainingData) -> dict[str, Any]:
         return {**super().trainer_options(data), "teacher": self.teacher}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.preparation import CleanRows
+from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import expand, parse_sources
 from hf_xlsr.data.tokenization import load_tokenizer, trained_tokenizer
@@ -24,15 +25,15 @@ from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, embed
 from hf_xlsr.encoders.reading import encoder_folder, read_encoder, weights_folder
 from hf_xlsr.encoders.stock import check_token_ids, set_dropout
+from hf_xlsr.evaluation.before_after import changes_between, changes_table, measure_rows
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.export import save_export
-from hf_xlsr.runs.comparison import before_and_after, comparison_table, guard_metrics, guard_rows, retrieval
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import NEW_LENGTH, Evaluations, Finished, Method, TrainingData
-from hf_xlsr.runs.sections import DataSection, Recipe, Sources
+from hf_xlsr.runs.sections import DataSection, EvaluationSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.utils.auto_classes import load_auto
@@ -51,7 +52,7 @@ class NliSection(Section):
     train: Sources = Field(None, description="rows of premise, hypothesis and label for the second task")
 
 
-class RetrievalSection(Section):
+class RetrievalSection(EvaluationSection):
     protocol: Literal["tatoeba", "xsr"] = Field("tatoeba", description="how translations are retrieved")
     guard: Sources = Field(
         None,
@@ -88,10 +89,6 @@ class SentenceEncoderRecipe(Recipe):
 class SentenceEncoderMethod(Method):
     """A method that makes a sentence encoder: evaluated by retrieval, exported for sentence-transformers."""
 
-    card_template = "card.md.jinja"
-    card_tags = ("sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining")
-    library_name = "sentence-transformers"
-
     recipe: SentenceEncoderRecipe
 
     @property
@@ -110,18 +107,6 @@ class SentenceEncoderMethod(Method):
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
         return save_export(model.to_sentence_transformer(trainer.text_tokenizers()), path)
 
-    def evaluation_sets(self) -> dict[str, Any]:
-        guard = [guard_rows(source, self.recipe.languages) for source in parse_sources(self.recipe.evaluation.guard)]
-        return {**super().evaluation_sets(), "guard": guard}
-
-    def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
-        yield from super().evaluation_texts(sets)
-        for _, rows in sets["guard"]:
-            for row in rows:
-                for name in ("source", "target", "sentence1", "sentence2"):
-                    if name in row:
-                        yield row[name]
-
     @property
     def pretrained(self) -> bool:
         """Whether the recipe starts from trained weights, with which the result can be compared."""
@@ -136,30 +121,21 @@ class SentenceEncoderMethod(Method):
         model.config.transformer_options = trained.transformer_options
         return save_export(model.to_sentence_transformer(trainer.text_tokenizers()), Path(folder))
 
-    def compared(self, encoder: Any, sets: Mapping[str, Any]) -> dict[str, float]:
-        """What is measured before and after training: dev and test by `retrieval`, and the guard sets."""
-        metrics: dict[str, float] = {}
-        size = self.recipe.evaluation.batch_size
+    def compared(self, encoder: Any, sets: Mapping[str, Any], prompt: Prompts = None) -> Results:
+        """What is measured before and after training: dev and test by retrieval, and the guards."""
+        encoding: dict[str, Any] = {"batch_size": self.recipe.evaluation.batch_size, "prompt": prompt}
+        results = Results()
         for split in ("dev", "test"):
             if sets[split]:
-                metrics |= retrieval(
-                    encoder,
-                    sets[split],
-                    name=self.set_name(split),
-                    split=split,
-                    batch_size=size,
-                )
+                name = self.set_name(split)
+                results |= measure_rows(encoder, sets[split], name=name, split=split, **encoding)
+        for name, rows in sets["guard"].items():
+            results |= measure_rows(encoder, rows, name=name, **encoding)
+        return results
 
-        for name, rows in sets["guard"]:
-            guarded = guard_metrics(encoder, name, rows, size)
-            repeated_keys = metrics.keys() & guarded.keys()
-            if repeated_keys:
-                raise XlsrError(
-                    f"two sets of evaluation.guard are named '{name}' ({min(repeated_keys)}); rename a file."
-                )
-            metrics |= guarded
-
-        return metrics
+    def compared_teacher(self, sets: Mapping[str, Any]) -> Results | None:
+        """The same of the teacher of a distillation."""
+        return None
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         if not sets["dev"]:
@@ -213,8 +189,8 @@ class SentenceEncoderMethod(Method):
             after = self.compared(encoder, sets)
             with TemporaryDirectory() as start_folder:
                 before = self.compared(CachedEncoder(self.start_encoder(trainer, data, start_folder)), sets)
-            finished.comparison = before_and_after(before, after)
-            console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
+            finished.comparison = changes_between(before, after, self.compared_teacher(sets))
+            console.print(changes_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
     def _plot_pairs(

@@ -1,0 +1,42 @@
+"""Which checkpoint a training resumes from: the newest that all processes wrote to the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
+
+ONE = ("rng_state.pth",)
+TWO = ("rng_state_0.pth", "rng_state_1.pth")
+STATE = '{"global_step": 10}'
+
+
+def write_checkpoint(folder: Path, step: int, random_states: tuple[str, ...], state: str = STATE) -> Path:
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir()
+    (checkpoint / "trainer_state.json").write_text(state, "utf-8")
+    for name in random_states:
+        (checkpoint / name).touch()
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("processes", "torn"),
+    [
+        (1, {"random_states": ONE, "state": STATE[:-1]}),
+        (1, {"random_states": ()}),
+        (2, {"random_states": TWO[:1]}),
+        (2, {"random_states": ONE}),
+    ],
+)
+def test_an_incomplete_checkpoint_is_ignored(processes: int, torn: dict[str, Any], tmp_path: Path) -> None:
+    random_states = ONE if processes == 1 else TWO
+    for step in (2, 10):
+        write_checkpoint(tmp_path, step, random_states)
+    write_checkpoint(tmp_path, 11, **torn)
+    (tmp_path / "checkpoint-best").mkdir()
+
+    assert last_whole_checkpoint(tmp_path, processes) == tmp_path / "checkpoint-10"
