@@ -76,12 +76,13 @@ def protocols() -> dict[str, Any]:
     """Metrics of every protocol by name of the case."""
     stock = encoder()
     pairs = make_pairs(60, seed=3)
-    texts = {"en": [row[0] for row in pairs], "fr": [row[1] for row in pairs]}
-    for language, lines in texts.items():
-        write(f"fit.{language}.txt", "", [(line,) for line in lines[::-1][:30]])
+    last_pairs = pairs[:-31:-1]
+    write("fit.en.txt", "", [(english,) for english, _ in last_pairs])
+    write("fit.fr.txt", "", [(french,) for _, french in last_pairs])
     command("debias", "fit", stock, "--texts", "en=fit.en.txt", "fr=fit.fr.txt", "--output", "fitted")
     routed_encoder(stock)
     write("pool.tsv", "en fr", make_pairs(40, seed=4))
+
     cases = dict(protocol_cases(pairs))
     metrics = {name: evaluate(stock, *words) for name, words in cases.items()}
     routes = ("--routes", "en=first,fr=second")
@@ -107,19 +108,26 @@ def mteb_metrics(model: str, pairs: list[tuple[str, str]]) -> dict[str, Any]:
         task = real(name, **options)
 
         def load_data(**_: Any) -> None:
-            sides = dict(zip(("sentence1", "sentence2"), map(list, zip(*pairs, strict=True)), strict=True))
-            task.dataset = {"test": Dataset.from_dict({**sides, "score": [n * 7 % 6 for n in range(len(pairs))]})}
+            columns = {
+                "sentence1": [english for english, _ in pairs],
+                "sentence2": [french for _, french in pairs],
+                "score": [number * 7 % 6 for number in range(len(pairs))],
+            }
+            task.dataset = {"test": Dataset.from_dict(columns)}
             task.data_loaded = True
 
         task.load_data = load_data
         return task
 
     mteb.get_task = get_task
+    words = ("--data", "mteb:STSBenchmark", "--protocol")
     try:
-        own, ours = (evaluate(model, "--data", "mteb:STSBenchmark", "--protocol", name) for name in ("mteb", "sts"))
+        return {
+            "mteb": evaluate(model, *words, "mteb"),
+            "mteb-sts": evaluate(model, *words, "sts"),
+        }
     finally:
         mteb.get_task = real
-    return {"mteb": own, "mteb-sts": ours}
 
 
 def mining() -> dict[str, Any]:
@@ -131,15 +139,19 @@ def mining() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     source = rng.normal(size=(2000, 32))
     target = rng.normal(size=(2000, 32))
-    places = rng.permutation(2000)[:1500]
-    target[places] = source[:1500] + 0.5 * rng.normal(size=(1500, 32))
-    source, target = ((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32) for x in (source, target))
+    translations = rng.permutation(2000)[:1500]
+    target[translations] = source[:1500] + 0.5 * rng.normal(size=(1500, 32))
+    source = (source / np.linalg.norm(source, axis=1, keepdims=True)).astype(np.float32)
+    target = (target / np.linalg.norm(target, axis=1, keepdims=True)).astype(np.float32)
 
     def mined(**options: Any) -> dict[str, Any]:
-        found = mine_vectors(source, target, **options)
-        indices = np.stack([np.asarray(side, np.int64) for side in (found.source, found.target)])
-        scores = np.asarray(found.score)
-        correct = sum(1 for s, t in indices.T if s < 1500 and places[s] == t)
+        bitext = mine_vectors(source, target, **options)
+        indices = np.stack([bitext.source, bitext.target]).astype(np.int64)
+        scores = np.asarray(bitext.score)
+        correct = 0
+        for source_row, target_row in indices.T:
+            if source_row < 1500 and translations[source_row] == target_row:
+                correct += 1
         return {
             "pairs": len(scores),
             "correct": correct,
@@ -148,29 +160,38 @@ def mining() -> dict[str, Any]:
             "scores_sha256": digest(scores.astype(np.float32)),
         }
 
-    result: dict[str, Any] = {
-        f"{margin}/{retrieval}": mined(margin=margin, retrieval=retrieval)
-        for margin in ("ratio", "distance", "absolute")
-        for retrieval in ("max", "intersection", "forward", "backward")
-    }
+    result: dict[str, Any] = {}
+    for margin in ("ratio", "distance", "absolute"):
+        for retrieval in ("max", "intersection", "forward", "backward"):
+            result[f"{margin}/{retrieval}"] = mined(margin=margin, retrieval=retrieval)
     result["many"] = mined(one_to_one=False, k=8)
     result["threshold"] = mined(threshold=1.05, max_pairs=700)
     result["ivf"] = mined(method="ivf")
 
-    stock, pairs = encoder(), make_pairs(60, seed=5)
-    write("mine.en", "", [(row[0],) for row in pairs[:50]])
-    write("mine.fr", "", [(row[1],) for row in pairs[10:][::-1]] + [(pairs[20][1],)])
-    found = mine_bitext(
-        "mine.en", "mine.fr", encoder=stock, retrieval="intersection", duplicates="keep", device="cpu", folder="work"
+    stock = encoder()
+    pairs = make_pairs(60, seed=5)
+    write("mine.en", "", [(english,) for english, _ in pairs[:50]])
+    french = [(french,) for _, french in pairs[:9:-1]]
+    write("mine.fr", "", [*french, (pairs[20][1],)])
+    bitext = mine_bitext(
+        "mine.en",
+        "mine.fr",
+        encoder=stock,
+        retrieval="intersection",
+        duplicates="keep",
+        device="cpu",
+        folder="work",
     )
-    result["mine_bitext"] = [
-        [int(s), int(t), float(score)] for s, t, score in zip(found.source, found.target, found.score, strict=True)
-    ]
-    common = ("--model", stock, "--languages", "en,fr", "--output")
-    command("mine", "mine.en", "mine.fr", *common, "mined.jsonl")
-    command("score", write("given.tsv", "en fr", pairs), "--columns", "source=en,target=fr", *common, "scored.jsonl")
+    mined_pairs = zip(bitext.source.tolist(), bitext.target.tolist(), bitext.score.tolist(), strict=True)
+    result["mine_bitext"] = list(map(list, mined_pairs))
+
+    words = ("--model", stock, "--languages", "en,fr", "--output")
+    command("mine", "mine.en", "mine.fr", *words, "mined.jsonl")
+    table = write("pairs_to_score.tsv", "en fr", pairs)
+    command("score", table, "--columns", "source=en,target=fr", *words, "scored.jsonl")
     for name in ("mined", "scored"):
-        result[name] = [json.loads(line) for line in Path(f"{name}.jsonl").read_text("utf-8").splitlines()]
+        lines = Path(f"{name}.jsonl").read_text("utf-8").splitlines()
+        result[name] = list(map(json.loads, lines))
     return result
 
 
@@ -233,20 +254,26 @@ def weights(folder: Path) -> str:
 
 def exports() -> dict[str, Any]:
     """Files and vectors of every export, and of debiased ones."""
-    runs = train_all()
-    places = {name: run / "model" for name, run in runs.items()}
-    texts = make_pairs(30, seed=6)
-    for side, language in enumerate(("en", "fr")):
-        write(f"bias.{language}.txt", "", [(row[side],) for row in texts])
-    for name, method in (("lightweight", ()), ("lightweight", ("--method", "mean")), ("dual_momentum", ())):
-        kind = f"debiased-{'mean-' if method else ''}{name}"
-        files = ("en=bias.en.txt", "fr=bias.fr.txt")
-        command("debias", "fit", str(places[name]), "--texts", *files, "--output", f"{kind}.fit", *method)
-        for more in ((), ("--normalize",)):
-            output = kind + "-normalized" * bool(more)
-            command("debias", "apply", f"{kind}.fit", "--model", str(places[name]), "--output", output, *more)
-            places[output] = Path(output)
-    return {name: exported(place, name) for name, place in places.items()}
+    folders = {name: run / "model" for name, run in train_all().items()}
+    pairs = make_pairs(30, seed=6)
+    write("bias.en.txt", "", [(english,) for english, _ in pairs])
+    write("bias.fr.txt", "", [(french,) for _, french in pairs])
+
+    methods_of_kind = {
+        "debiased-lightweight": ("lightweight", "components"),
+        "debiased-mean-lightweight": ("lightweight", "mean"),
+        "debiased-dual_momentum": ("dual_momentum", "components"),
+    }
+    for kind, (name, method) in methods_of_kind.items():
+        model = str(folders[name])
+        fit = f"{kind}.fit"
+        texts = ("--texts", "en=bias.en.txt", "fr=bias.fr.txt")
+        command("debias", "fit", model, *texts, "--method", method, "--output", fit)
+        command("debias", "apply", fit, "--model", model, "--output", kind)
+        command("debias", "apply", fit, "--model", model, "--output", f"{kind}-normalized", "--normalize")
+        folders[kind] = Path(kind)
+        folders[f"{kind}-normalized"] = Path(f"{kind}-normalized")
+    return {name: exported(folder, name) for name, folder in folders.items()}
 
 
 def exported(folder: Path, name: str) -> dict[str, Any]:
@@ -257,10 +284,17 @@ def exported(folder: Path, name: str) -> dict[str, Any]:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if "modules.json" not in files:
         return {"files": files, "weights_sha256": weights(folder), "outputs": outputs(folder)}
+
     model = SentenceTransformer(str(folder), device="cpu")
-    sentences = [side for pair in make_pairs(10, seed=7) for side in pair]
-    tasks = ("en", "fr") if "debiased" in name or "dual_momentum" in name else ("",)
-    vectors = {task or "all": model.encode(sentences, **({"task": task} if task else {})) for task in tasks}
+    sentences: list[str] = []
+    for pair in make_pairs(10, seed=7):
+        sentences += pair
+    vectors = {}
+    if "debiased" in name or "dual_momentum" in name:
+        vectors["en"] = model.encode(sentences, task="en")
+        vectors["fr"] = model.encode(sentences, task="fr")
+    else:
+        vectors["all"] = model.encode(sentences)
     if "debiased" not in name:
         vectors["query"] = model.encode_query(sentences)
     return {
@@ -277,18 +311,14 @@ def outputs(folder: Path) -> Any:
 
     import hf_xlsr  # noqa: F401 - registers the models
 
-    generates = (folder / "generation_config.json").is_file()
-    kind = AutoModelForSeq2SeqLM if generates else AutoModelForSequenceClassification
-    model = kind.from_pretrained(folder).eval()
     sentences = [english for english, _ in make_pairs(10, seed=7)]
     inputs = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
     with torch.inference_mode():
-        found = (
-            model.generate(**inputs, min_new_tokens=6, max_new_tokens=8)
-            if generates
-            else model(**inputs).logits.double()
-        )
-    return [[round(value, 6) for value in row] for row in found.tolist()]
+        if (folder / "generation_config.json").is_file():
+            translator = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+            return translator.generate(**inputs, min_new_tokens=6, max_new_tokens=8).tolist()
+        classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        return classifier(**inputs).logits.double().round(decimals=6).tolist()
 
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -297,6 +327,9 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 # --- Comparing ---------------------------------------------------------------------------------------------------
+
+
+MISSING = "missing"
 
 
 def is_number(value: Any) -> bool:
@@ -324,23 +357,32 @@ def equal(old: Any, new: Any, tolerance: float) -> bool:
 
 def compare(old: Any, new: Any, tolerance: float = 0.0, ignore: str | None = None) -> int:
     """Prints every difference under its dotted key and returns their number."""
-    here, there = dict(leaves(old)), dict(leaves(new))
-    count = 0
-    for key in dict.fromkeys((*here, *there)):
+    old_leaves = dict(leaves(old))
+    new_leaves = dict(leaves(new))
+    differences = 0
+    for key in dict.fromkeys((*old_leaves, *new_leaves)):
         if ignore and re.search(ignore, key):
             continue
-        if key in here and key in there and equal(here[key], there[key], tolerance):
-            continue
-        count += 1
-        sides = here.get(key), there.get(key)
-        if all(isinstance(side, list) and side for side in sides) and len(sides[0]) == len(sides[1]):
-            largest = max(abs(left - right) for left, right in zip(*sides, strict=True))
-            print(f"{key}: {len(sides[0])} numbers, largest difference {largest:.3g}")
-            continue
-        shown = [repr(side[key]) if key in side else "missing" for side in (here, there)]
-        print(f"{key}: {' -> '.join(text if len(text) < 90 else f'{text[:86]} ...' for text in shown)}")
-    print(f"{count} differences in {len(here):,} values.")
-    return count
+        old_value = old_leaves.get(key, MISSING)
+        new_value = new_leaves.get(key, MISSING)
+        if not equal(old_value, new_value, tolerance):
+            differences += 1
+            print(f"{key}: {difference(old_value, new_value)}")
+    print(f"{differences} differences in {len(old_leaves):,} values.")
+    return differences
+
+
+def difference(old: Any, new: Any) -> str:
+    """What differs between two values, in a line."""
+    if isinstance(old, list) and isinstance(new, list) and old and len(old) == len(new):
+        largest = max(abs(before - after) for before, after in zip(old, new, strict=True))
+        return f"{len(old)} numbers, largest difference {largest:.3g}"
+    return f"{shown(old)} -> {shown(new)}"
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 90 else f"{text[:86]} ..."
 
 
 def main() -> int:
@@ -352,16 +394,24 @@ def main() -> int:
     parser.add_argument("--ignore", metavar="REGEX", help="of dotted keys that may differ, e.g. sha256$")
     options = parser.parse_args()
     if options.compare:
-        old, new = (json.loads(path.read_text("utf-8")) for path in options.compare)
+        old, new = [json.loads(path.read_text("utf-8")) for path in options.compare]
         return int(compare(old, new, options.tolerance, options.ignore) > 0)
     if options.output is None:
         parser.error("OUTPUT is missing")
+
     output = options.output.resolve()
     with tempfile.TemporaryDirectory() as folder:
-        caches = {name: f"{folder}/{name.lower()}" for name in ("HF_HOME", "HF_MODULES_CACHE", "MTEB_CACHE")}
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
-        os.environ.update(**caches, **threads, **offline)  # before torch and its friends are imported
+        os.environ.update(  # before torch and its friends are imported
+            HF_HOME=f"{folder}/hf_home",
+            HF_MODULES_CACHE=f"{folder}/hf_modules_cache",
+            MTEB_CACHE=f"{folder}/mteb_cache",
+            OMP_NUM_THREADS="1",
+            MKL_NUM_THREADS="1",
+            OPENBLAS_NUM_THREADS="1",
+            HF_HUB_OFFLINE="1",
+            TOKENIZERS_PARALLELISM="false",
+            CUDA_VISIBLE_DEVICES="",
+        )
         import torch
 
         torch.set_num_threads(1)

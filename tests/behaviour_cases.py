@@ -29,17 +29,21 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 def make_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     """Word-for-word translations of random word strings; no sentence occurs twice."""
     rng = random.Random(seed)
-    english, french = (words.split() for words in WORDS.values())
+    english = WORDS["en"].split()
+    french = WORDS["fr"].split()
     pairs: dict[str, str] = {}
     while len(pairs) < count:
-        drawn = [rng.randrange(len(english)) for _ in range(rng.randint(2, 7))]
-        pairs[" ".join(english[i] for i in drawn)] = " ".join(french[i] for i in drawn)
+        numbers = [rng.randrange(len(english)) for _ in range(rng.randint(2, 7))]
+        source = " ".join(english[number] for number in numbers)
+        pairs[source] = " ".join(french[number] for number in numbers)
     return list(pairs.items())
 
 
 def write(name: str, header: str, rows: Sequence[Row]) -> str:
-    lines = [header.replace(" ", "\t")] if header else []
-    Path(name).write_text("\n".join([*lines, *("\t".join(map(str, row)) for row in rows)]) + "\n", "utf-8")
+    lines = ["\t".join(map(str, row)) for row in rows]
+    if header:
+        lines.insert(0, header.replace(" ", "\t"))
+    Path(name).write_text("\n".join(lines) + "\n", "utf-8")
     return name
 
 
@@ -52,25 +56,36 @@ def encoder() -> str:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    vocabulary = [*FRAME, *dict.fromkeys(f"▁{word}" for words in WORDS.values() for word in words.split())]
-    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
+    english = [f"▁{word}" for word in WORDS["en"].split()]
+    french = [f"▁{word}" for word in WORDS["fr"].split()]
+    vocabulary = dict.fromkeys([*FRAME, *english, *french])
+    ids = {word: number for number, word in enumerate(vocabulary)}
+    backend = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 3), ("</s>", 4)]
     )
-    names = ("pad_token", "unk_token", "mask_token", "bos_token", "eos_token")
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_max_length=32, **dict(zip(names, FRAME, strict=True))
+        tokenizer_object=backend,
+        model_max_length=32,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+        bos_token="<s>",
+        eos_token="</s>",
     )
     tokenizer.save_pretrained("encoder")
-    torch.manual_seed(0)
-    config = BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **SIZES, **NO_DROPOUT)
-    bert = BertModel(config)
-    table = bert.embeddings.word_embeddings.weight.data
-    english, french = ([vocabulary.index(f"▁{word}") for word in words.split()] for words in WORDS.values())
-    table[french] = 0.8 * table[french] + table[english]  # translations are near, so that no protocol is at chance
-    bert.save_pretrained("encoder")
     tokenizer.save_pretrained("tokenizer")
+
+    torch.manual_seed(0)
+    bert = BertModel(BertConfig(vocab_size=len(ids), pad_token_id=0, **SIZES, **NO_DROPOUT))
+    table = bert.embeddings.word_embeddings.weight.data
+    english_ids = [ids[word] for word in english]
+    french_ids = [ids[word] for word in french]
+    # Translations are near, so that no protocol is at chance.
+    table[french_ids] = 0.8 * table[french_ids] + table[english_ids]
+    bert.save_pretrained("encoder")
+
     transformer = Transformer("encoder", max_seq_length=32)
     modules = [transformer, Pooling(SIZES["hidden_size"], pooling_mode="mean"), Normalize()]
     SentenceTransformer(modules=modules, device="cpu").save("stock", create_model_card=False)
@@ -108,13 +123,11 @@ def protocol_cases(pairs: list[tuple[str, str]]) -> Iterator[tuple[str, list[str
     yield "several", ["--protocol", "tatoeba,xsr", *several, "--languages", "en", "--name", "several"]
 
     bucc = ["--protocol", "bucc"]
-    for part, gold, rows in (("data", "gold", pairs[:30]), ("tune", "tune-gold", pairs[30:])):
-        files = [
-            write(f"{part}.{end}", "", [(f"{end}-{part}-{n}", row[side]) for n, row in enumerate(rows)])
-            for side, end in enumerate(("en", "fr"))
-        ]
-        ids = [(f"en-{part}-{n}", f"fr-{part}-{n}") for n in range(0, len(rows), 2)]
-        bucc += [f"--{part}", *files, f"--{gold}", write(f"{part}.gold", "", ids)]
+    for option, gold_option, rows in (("data", "gold", pairs[:30]), ("tune", "tune-gold", pairs[30:])):
+        english = write(f"{option}.en", "", [(f"en-{option}-{n}", row[0]) for n, row in enumerate(rows)])
+        french = write(f"{option}.fr", "", [(f"fr-{option}-{n}", row[1]) for n, row in enumerate(rows)])
+        gold = write(f"{option}.gold", "", [(f"en-{option}-{n}", f"fr-{option}-{n}") for n in range(0, len(rows), 2)])
+        bucc += [f"--{option}", english, french, f"--{gold_option}", gold]
     yield "bucc", bucc
     yield "bucc-setting", [*bucc, "--k", "2", "--margin", "absolute", "--name", "hidden"]
 
@@ -125,19 +138,23 @@ def protocol_cases(pairs: list[tuple[str, str]]) -> Iterator[tuple[str, list[str
     paws = write("paws.tsv", "sentence1 sentence2 label split", judged)
     words = ["--protocol", "pair-classification", "--data", paws, "--tune", paws]
     yield "pair-classification", [*words, "--languages", "en"]
-    for debias in ("", "self", "fitted"):
-        words = ["--protocol", "language-bias", "--data", "pairs.tsv", "--columns", "text={lang}"]
-        words += ["--languages", "en,fr", "--k", "3"]
-        yield f"language-bias-{debias or 'alone'}", [*words, *(("--debias", debias) if debias else ())]
+
+    words = ["--protocol", "language-bias", "--data", "pairs.tsv", "--columns", "text={lang}"]
+    words += ["--languages", "en,fr", "--k", "3"]
+    yield "language-bias-alone", words
+    yield "language-bias-self", [*words, "--debias", "self"]
+    yield "language-bias-fitted", [*words, "--debias", "fitted"]
     words = ["--protocol", "search", "--data", "pairs.tsv", "--columns", "text={lang}", "--languages", "en,fr"]
     yield "search", [*words, "--debias", "self"]
 
     classes = splits([(english, int("red" in english or "king" in english)) for english, _ in pairs])
     tagged = [(language, *row) for language in ("eng_Latn", "fra_Latn", "deu_Latn") for row in classes]
     topics = write("topics.tsv", "lang text label split", tagged)
-    for head in ("linear", "mlp", "trained"):
-        words = ["--protocol", "zero-shot", "--data", topics, "--train-language", "en", "--head", head]
-        yield f"zero-shot-{head}", [*words, *(() if head == "linear" else ("--epochs", "2"))]
+    words = ["--protocol", "zero-shot", "--data", topics, "--train-language", "en", "--head"]
+    yield "zero-shot-linear", [*words, "linear"]
+    yield "zero-shot-mlp", [*words, "mlp", "--epochs", "2"]
+    yield "zero-shot-trained", [*words, "trained", "--epochs", "2"]
+
     labels = ("entailment", "neutral", "contradiction")
     inference = splits([(*row, labels[n // 8 % 3]) for n, row in enumerate(pairs)])
     xnli = write("xnli.tsv", "premise_en hypothesis_en label split", inference)
@@ -165,6 +182,7 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "s
 
 def training_rows() -> dict[str, dict[str, Any]]:
     """A recipe for every trainer, and more where a method has parts that it leaves out."""
+    # Data.
     pairs: dict[str, Any] = {"train": {"path": "train.tsv"}, "max_length": 32, "cleaning": ["normalize"]}
     measured = {**pairs, "dev": {"path": "dev.tsv"}, "test": {"path": "dev.tsv"}}
     cleaning = ["normalize", "drop_identical", "deduplicate"]
@@ -172,16 +190,19 @@ def training_rows() -> dict[str, dict[str, Any]]:
     german = {"path": "german.tsv", "languages": ["en", "de"]}
     french = {name: {**dirty[name], "languages": ["en", "fr"]} for name in ("train", "dev", "test")}
     several = {**dirty, **french, "train": [french["train"], german]}
+    text = {"path": "text.tsv", "columns": "text=text,document=document,lang=lang"}
+    nli = {"train": {"path": "nli.tsv", "languages": ["en"]}}
+    labelled = {"train": {"path": "labelled.tsv"}, "dev": {"toy": {"path": "labelled_dev.tsv"}}, "max_length": 32}
+
+    # Models and trainings.
     tokenizer = {"path": "tokenizer"}
     new = {"model_type": "bert", **SIZES}
     still = {**new, **NO_DROPOUT}
-    text = {"path": "text.tsv", "columns": "text=text,document=document,lang=lang"}
-    nli = {"train": {"path": "nli.tsv", "languages": ["en"]}}
     both = {"encoders": {"en": "encoder", "fr": "encoder"}}
     adam = {"optim": "adamw_torch", "learning_rate": 5e-3}
     cmlm = {"method": "cmlm", "data": {**pairs, "text": text}, "nli": nli, "tokenizer": tokenizer}
     task = {"texts": "single", "labels": ["calm", "red"]}
-    labelled = {"train": {"path": "labelled.tsv"}, "dev": {"toy": {"path": "labelled_dev.tsv"}}, "max_length": 32}
+
     return {
         "lightweight": {
             "method": "lightweight",
@@ -284,15 +305,19 @@ def training_rows() -> dict[str, dict[str, Any]]:
 def write_training_data() -> None:
     rows = make_pairs(96, seed=1)
     english = [row[0] for row in rows]
-    write("train.tsv", "", rows)
     dev = make_pairs(12, seed=2)
+    write("train.tsv", "", rows)
     write("dev.tsv", "", dev)
+    write("german.tsv", "", make_pairs(40, seed=8))
+
     spoilt = [("one two", "one two"), ("three", ""), ("only one column",), ("\u2168  nine ", "neuf\u00a0neuf")]
     write("dirty.tsv", "", [*rows[:60], *dev[:4], *spoilt, *rows[:9], *rows[60:]])
-    write("german.tsv", "", make_pairs(40, seed=8))
     write("text.tsv", "text document lang", [(line, f"d{n // 6}", "en") for n, line in enumerate(english)])
+
     rng = random.Random(3)
-    inference = [(line, other, rng.randrange(3)) for line, other in zip(english, english[::-1], strict=True)]
+    inference = []
+    for premise, hypothesis in zip(english, english[::-1], strict=True):
+        inference.append((premise, hypothesis, rng.randrange(3)))
     write("nli.tsv", "premise hypothesis label", inference)
     classes = [(line, rng.choice(["calm", "red"]), "en") for line in english]
     write("labelled.tsv", "text label lang", classes[13:])

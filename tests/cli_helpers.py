@@ -12,5 +12,6 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 1
     written = capsys.readouterr().err.strip()
     error = written.splitlines()[-1]  # progress bars may stand above
-    assert error.startswith("hf-xlsr") and "Traceback" not in written
+    assert error.startswith("hf-xlsr")
+    assert "Traceback" not in written
     return error

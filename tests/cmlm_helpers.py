@@ -8,6 +8,7 @@ import torch
 from conftest import make_pairs, tiny_encoder
 
 from hf_xlsr.data.collators import CmlmCollator
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 
 
@@ -28,17 +29,17 @@ def tiny_cmlm(
 
 def tiny_text(tokenizer: Any, count: int = 6) -> list[dict[str, Any]]:
     """Consecutive sentences as `PreparedRunningText` gives them."""
-    pairs = make_pairs(count, seed=5)
-    return [
-        {
+    rows = []
+    for index, pair in enumerate(make_pairs(count, seed=5)):
+        row = {
             "first_ids": tokenizer(pair["source"])["input_ids"],
             "second_ids": tokenizer(pair["target"])["input_ids"],
             "lang": "en",
             "index": index,
             "epoch": 0,
         }
-        for index, pair in enumerate(pairs)
-    ]
+        rows.append(row)
+    return rows
 
 
 def tiny_batch(tokenizer: Any, count: int = 6) -> dict[str, torch.Tensor]:
@@ -48,16 +49,24 @@ def tiny_batch(tokenizer: Any, count: int = 6) -> dict[str, torch.Tensor]:
 
 def tiny_pairs_batch(tokenizer: Any, count: int = 4) -> dict[str, torch.Tensor]:
     """Sentences over their translations."""
-    pairs = make_pairs(count, seed=7)
-    rows = [pair[side] for side in ("source", "target") for pair in pairs]
-    batch = tokenizer(rows, padding=True, return_tensors="pt")
-    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+    sources, targets = both_sides(make_pairs(count, seed=7))
+    return padded(tokenizer, sources + targets)
+
+
+def padded(tokenizer: Any, texts: list[str], prefix: str = "") -> dict[str, torch.Tensor]:
+    """Ids and mask of texts."""
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    return {
+        f"{prefix}input_ids": batch["input_ids"],
+        f"{prefix}attention_mask": batch["attention_mask"],
+    }
 
 
 def tiny_nli_batch(tokenizer: Any, count: int = 5) -> dict[str, torch.Tensor]:
     """Premises, hypotheses and labels."""
-    pairs, batch = make_pairs(count, seed=9), {"labels": torch.arange(count) % 3}
-    for side, column in (("premise", "source"), ("hypothesis", "target")):
-        encoded = tokenizer([pair[column] for pair in pairs], padding=True, return_tensors="pt")
-        batch |= {f"{side}_{name}": encoded[name] for name in ("input_ids", "attention_mask")}
-    return batch
+    premises, hypotheses = both_sides(make_pairs(count, seed=9))
+    return {
+        **padded(tokenizer, premises, "premise_"),
+        **padded(tokenizer, hypotheses, "hypothesis_"),
+        "labels": torch.arange(count) % 3,
+    }

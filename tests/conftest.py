@@ -63,10 +63,23 @@ def make_pairs(count: int, seed: int = 1) -> list[dict[str, str]]:
     rng = random.Random(seed)
     pairs = []
     for _ in range(count):
-        words = [rng.randrange(len(ENGLISH)) for _ in range(rng.randint(2, 7))]
-        source, target = (" ".join(words_of[i] for i in words) for words_of in (ENGLISH, FRENCH))
-        pairs.append({"source": source, "target": target, "source_lang": "en", "target_lang": "fr"})
+        numbers = [rng.randrange(len(ENGLISH)) for _ in range(rng.randint(2, 7))]
+        pair = {
+            "source": " ".join(ENGLISH[number] for number in numbers),
+            "target": " ".join(FRENCH[number] for number in numbers),
+            "source_lang": "en",
+            "target_lang": "fr",
+        }
+        pairs.append(pair)
     return pairs
+
+
+def texts_of(pairs: list[dict[str, str]]) -> list[str]:
+    """Each source and the target behind it."""
+    texts = []
+    for pair in pairs:
+        texts += [pair["source"], pair["target"]]
+    return texts
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +89,7 @@ def pairs() -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def tokenizer(pairs: list[dict[str, str]]) -> Any:
-    texts = [pair[side] for pair in pairs for side in ("source", "target")]
-    return train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
+    return train_tokenizer(texts_of(pairs), vocab_size=80, algorithm="bpe", max_length=32)
 
 
 @pytest.fixture(scope="session")
@@ -119,8 +131,8 @@ def write_pairs(tmp_path: Path) -> Any:
 
     def write(name: str = "pairs.tsv", count: int = 200, seed: int = 1) -> Path:
         path = tmp_path / name
-        rows = (f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed))
-        path.write_text("".join(rows), "utf-8")
+        lines = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed)]
+        path.write_text("".join(lines), "utf-8")
         return path
 
     return write

@@ -170,21 +170,17 @@ class FaultFinder(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> None:
         self.add(node, "error left out", "pass")
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+    def leave_out(self, node: ast.AST) -> None:
         self.add(node, "statement left out", "pass")
         self.generic_visit(node)
 
-    def visit_Continue(self, node: ast.Continue) -> None:
-        self.add(node, "statement left out", "pass")
-
-    def visit_Break(self, node: ast.Break) -> None:
-        self.add(node, "statement left out", "pass")
+    visit_AugAssign = visit_Continue = visit_Break = leave_out
 
     # Expressions.
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        other = SWAPPED[type(node.ops[0])]()
-        self.replace(node, "comparison", ops=[other, *node.ops[1:]])
+        swapped = SWAPPED[type(node.ops[0])]()
+        self.replace(node, "comparison", ops=[swapped, *node.ops[1:]])
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
@@ -217,8 +213,11 @@ class FaultFinder(ast.NodeVisitor):
                 rest = [*node.keywords[:number], *node.keywords[number + 1 :]]
                 self.replace(node, "argument left out", keywords=rest)
         self.visit(node.func)
-        for part in (*node.args, *(keyword.value for keyword in node.keywords if keyword.arg not in TEXTS)):
-            self.visit(part)
+        for argument in node.args:
+            self.visit(argument)
+        for keyword in node.keywords:
+            if keyword.arg not in TEXTS:
+                self.visit(keyword.value)
 
     def visit_Dict(self, node: ast.Dict) -> None:
         for number in range(len(node.keys)):
@@ -329,11 +328,14 @@ def run_tests(tests: list[str], limit: float) -> tuple[str, float]:
         if process.is_alive() and process.pid is not None:
             os.killpg(process.pid, signal.SIGKILL)
             process.join()
+
     seconds = round(time.monotonic() - started, 1)
     if process.exitcode == 0:
         return "passed", seconds
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", log.read_text("utf-8", "replace"), re.MULTILINE)
-    return (failed[1] if failed else "stuck" if stuck else f"status {process.exitcode}"), seconds
+    failure = re.search(r"^(?:FAILED|ERROR) (\S+)", log.read_text("utf-8", "replace"), re.MULTILINE)
+    if failure:
+        return failure[1], seconds
+    return "stuck" if stuck else f"status {process.exitcode}", seconds
 
 
 def preload() -> None:
@@ -394,9 +396,11 @@ def summary(rows: list[dict[str, Any]]) -> str:
     from scipy.stats import binomtest
 
     survivors = [row for row in rows if row["outcome"] == "passed"]
+    survivors.sort(key=lambda row: (row["path"], row["line"]))
     lines = []
-    for row in sorted(survivors, key=lambda row: (row["path"], row["line"])):
-        before, after = (" ".join(row[side].split())[:70] for side in ("before", "after"))
+    for row in survivors:
+        before = " ".join(row["before"].split())[:70]
+        after = " ".join(row["after"].split())[:70]
         lines.append(f"{row['path']}:{row['line']}: {row['kind']}: {before} -> {after}")
     if rows:
         interval = binomtest(len(survivors), len(rows)).proportion_ci(method="wilson")

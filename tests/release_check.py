@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import venv
 import zipfile
+from collections.abc import Sequence
 from email.parser import Parser
 from hashlib import sha256
 from pathlib import Path
@@ -26,10 +27,13 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = "pip>=24.2"  # older ones do not read the licence fields of metadata 2.4
-IN_WHEEL = tuple(
-    f"hf_xlsr/{name}"
-    for name in "__init__.py py.typed recipes/quickstart.yaml model_cards/card.md.jinja "
-    "modeling/cmlm/modeling_cmlm.py trainers/base.py".split()
+IN_WHEEL = (
+    "hf_xlsr/__init__.py",
+    "hf_xlsr/py.typed",
+    "hf_xlsr/recipes/quickstart.yaml",
+    "hf_xlsr/model_cards/card.md.jinja",
+    "hf_xlsr/modeling/cmlm/modeling_cmlm.py",
+    "hf_xlsr/trainers/base.py",
 )
 IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "hf_xlsr/encoders/stock.py")
 OUTSIDE = re.compile(r"(^|/)(tests|benchmarks|docs|outputs|\.venv|__pycache__)/")
@@ -50,14 +54,16 @@ def build(folder: Path) -> tuple[Path, Path]:
     """The sdist, and the wheel that is built from the sdist, so that the sdist is known to hold everything."""
     commit_time = run(["git", "log", "-1", "--format=%ct"], cwd=ROOT).strip()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time}
-    with tempfile.TemporaryDirectory() as again:
-        for place in (str(folder), again):
-            run([sys.executable, "-m", "build", "--outdir", place, str(ROOT)], env=environment)
-        (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-        digests = {sha256(path.read_bytes()).hexdigest() for path in (wheel, Path(again) / wheel.name)}
-    if len(digests) > 1:
-        raise Wrong("two builds of the same commit give different wheels.")
-    print(f"sha256   {digests.pop()} (two builds)")
+    with tempfile.TemporaryDirectory() as second_folder:
+        for output in (str(folder), second_folder):
+            run([sys.executable, "-m", "build", "--outdir", output, str(ROOT)], env=environment)
+        (wheel,) = folder.glob("*.whl")
+        (sdist,) = folder.glob("*.tar.gz")
+        content = wheel.read_bytes()
+        if (Path(second_folder) / wheel.name).read_bytes() != content:
+            raise Wrong("two builds of the same commit give different wheels.")
+
+    print(f"sha256   {sha256(content).hexdigest()} (two builds)")
     run([sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)])
     return wheel, sdist
 
@@ -65,28 +71,30 @@ def build(folder: Path) -> tuple[Path, Path]:
 def check_contents(wheel: Path, sdist: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        (place,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        metadata = Parser().parsestr(archive.read(place).decode("utf-8"))
+        (metadata_name,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        metadata = Parser().parsestr(archive.read(metadata_name).decode("utf-8"))
     with tarfile.open(sdist) as packed:
         source = [name.partition("/")[2] for name in packed.getnames()]
-    for kind, have, need in (("wheel", names, IN_WHEEL), ("sdist", source, IN_SDIST)):
-        missing = [name for name in need if name not in have]
-        if missing:
-            raise Wrong(f"the {kind} lacks {', '.join(missing)}.")
-    recipes = {f"hf_xlsr/recipes/{path.name}" for path in (ROOT / "hf_xlsr" / "recipes").glob("*.yaml")}
-    if missing := recipes - set(names):
-        raise Wrong(f"the wheel lacks {', '.join(sorted(missing))}.")
-    stray = [name for name in names if OUTSIDE.search(name) or not name.startswith(("hf_xlsr/", "hf_xlsr-"))]
-    if stray:
-        raise Wrong(f"the wheel holds {', '.join(stray[:5])}, which do not belong there.")
+
+    recipes = [f"hf_xlsr/recipes/{path.name}" for path in (ROOT / "hf_xlsr" / "recipes").glob("*.yaml")]
+    check_missing("wheel", [*IN_WHEEL, *recipes], names)
+    check_missing("sdist", IN_SDIST, source)
+    for name in names:
+        if OUTSIDE.search(name) or not name.startswith(("hf_xlsr/", "hf_xlsr-")):
+            raise Wrong(f"the wheel holds {name}, which does not belong there.")
+
     version = metadata["Version"]
     for name, line in (("CHANGELOG.md", rf"^## {version}\b"), ("CITATION.cff", rf"^version: {version}$")):
         if not re.search(line, (ROOT / name).read_text("utf-8"), re.MULTILINE):
             raise Wrong(f"the wheel is version {version}, and {name} names another.")
-    if missing := [
-        key for key in ("Summary", "License-Expression", "Requires-Python", "Keywords") if not metadata[key]
-    ]:
-        raise Wrong(f"the wheel's metadata lack {', '.join(missing)}.")
+    given_keys = [key for key, value in metadata.items() if value]
+    check_missing("metadata", ("Summary", "License-Expression", "Requires-Python", "Keywords"), given_keys)
+
+
+def check_missing(kind: str, needed: Sequence[str], present: Sequence[str]) -> None:
+    missing = sorted(set(needed) - set(present))
+    if missing:
+        raise Wrong(f"the {kind} lacks {', '.join(missing)}.")
 
 
 def lowest_versions() -> list[str]:
@@ -105,11 +113,13 @@ def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
     """Installs the wheel into a new environment, runs the smoke test there, and returns what it printed."""
     venv.create(folder, with_pip=True)
     python = str(folder / "bin" / "python")
-    constraints = [line for line in lowest_versions() if versions == "lowest"]
+    constraints = lowest_versions() if versions == "lowest" else []
     if torch:
-        constraints = [line for line in constraints if not line.startswith("torch==")] + [f"torch=={torch}"]
+        constraints = [line for line in constraints if not line.startswith("torch==")]
+        constraints.append(f"torch=={torch}")
     bounds = folder / "constraints.txt"
     bounds.write_text("\n".join(constraints), "utf-8")
+
     pip = [python, "-m", "pip", "install", "--quiet"]
     run([*pip, PIP])
     run([*pip, "--constraint", str(bounds), f"{wheel}[peft]"])

@@ -26,8 +26,12 @@ def pairs(count: int) -> list[tuple[str, str]]:
     """Sentences of a made-up language and their word-by-word translations."""
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghijklmnop", k=4)) for _ in range(60)]
-    first = [" ".join(draw.choices(words, k=5)) for _ in range(count)]
-    return [(text, " ".join(word[::-1] for word in text.split())) for text in first]
+    pairs = []
+    for _ in range(count):
+        sentence = draw.choices(words, k=5)
+        translation = [word[::-1] for word in sentence]
+        pairs.append((" ".join(sentence), " ".join(translation)))
+    return pairs
 
 
 def call(*words: str) -> str:
@@ -50,26 +54,34 @@ def main() -> None:
     config = transformers.AutoConfig.for_model("lightweight_dual_transformer")
     if type(config) is not hf_xlsr.LightweightConfig:
         raise SystemExit(f"AutoConfig gives {type(config).__name__} for the lightweight model.")
+
     table = folder / "pairs.tsv"
-    table.write_text("".join(f"{one}\t{other}\n" for one, other in pairs(400)), "utf-8")
+    table.write_text("".join(f"{source}\t{target}\n" for source, target in pairs(400)), "utf-8")
     small = "--model.encoder.hidden_size 32 --model.encoder.num_attention_heads 2 --model.encoder.intermediate_size 64"
     text = f"--data.train.path {table} --data.train.columns source=0,target=1 --data.dev null --data.test null"
     quick = "--tokenizer.vocab_size 100 --max_steps 8 --per_device_train_batch_size 32 --save_steps 8"
     run = folder / "run"
+    model = str(run / "model")
     call("train", "quickstart", *f"{text} {small} {quick} --output_dir {run}".split())
-    command = [sys.executable, "-I", "-c", LOADED_ALONE, str(run / "model")]
+
+    command = [sys.executable, "-I", "-c", LOADED_ALONE, model]
     width = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    written = ["--output", str(folder / "scores.json")]
+
+    output = folder / "scores.json"
     columns = ["--data", str(table), "--columns", "source=0,target=1", "--languages", "en,fr"]
-    call("evaluate", str(run / "model"), "--protocol", "tatoeba", *columns, *written)
-    scores = json.loads((folder / "scores.json").read_text("utf-8"))["metrics"]
-    for side, name in enumerate(("one.txt", "other.txt")):
-        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs(60)), "utf-8")
+    call("evaluate", model, "--protocol", "tatoeba", *columns, "--output", str(output))
+    scores = json.loads(output.read_text("utf-8"))["metrics"]
+
+    source_file = folder / "source.txt"
+    target_file = folder / "target.txt"
     mined = folder / "mined.tsv"
-    sides = [str(folder / "one.txt"), str(folder / "other.txt")]
-    call("mine", *sides, "--model", str(run / "model"), "--languages", "en,fr", "--output", str(mined))
-    found = len(mined.read_text("utf-8").splitlines())
-    done = f"trained, loaded alone (width {width}), {len(scores)} scores, {found} lines mined"
+    source_file.write_text("".join(f"{source}\n" for source, _ in pairs(60)), "utf-8")
+    target_file.write_text("".join(f"{target}\n" for _, target in pairs(60)), "utf-8")
+    sides = [str(source_file), str(target_file)]
+    call("mine", *sides, "--model", model, "--languages", "en,fr", "--output", str(mined))
+    mined_lines = len(mined.read_text("utf-8").splitlines())
+
+    done = f"trained, loaded alone (width {width}), {len(scores)} scores, {mined_lines} lines mined"
     if importlib.util.find_spec("peft"):
         adapted = f"{text} {small} {quick} --adapters.rank 2 --start_from {run} --output_dir {folder / 'adapted'}"
         call("train", "quickstart", *adapted.split())

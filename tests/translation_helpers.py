@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import make_pairs
+from conftest import make_pairs, texts_of
 from transformers import AutoConfig
 
 from hf_xlsr.data.conversion import DataConverter
@@ -26,25 +26,35 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "modernbert": {"global_attn_every_n_layers": 1, "layer_types": ["full_attention"] * 2},
 }
 # Ids of the special pieces around a sentence.
-START, END = 1, 2
+START = 1
+END = 2
 
 
 @cache
 def translation_tokenizer(vocab_size: int = 130, algorithm: str = "bpe") -> Any:
     """`<s> ... </s>` around each sentence, as XLM-R has it; padding is piece 0."""
-    texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
+    texts = texts_of(make_pairs(200))
     return train_tokenizer(texts, vocab_size=vocab_size, algorithm=algorithm, max_length=32, frame=True)
 
 
 def small_encoder(model_type: str = "bert", vocab_size: int = 30, dropout: float = 0.0, **values: Any) -> Any:
     """The configuration of an encoder of width 8; pieces 1 and 2 begin and end a sentence, 0 is padding."""
-    known = AutoConfig.for_model(model_type)
-    sizes = {"vocab_size": vocab_size, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 16, "pad_token_id": 0, "bos_token_id": START, "eos_token_id": END}
-    if model_type == "distilbert":
-        sizes["hidden_dim"] = sizes.pop("intermediate_size")
-    dropouts = {name: dropout for name in DROPOUTS if hasattr(known, name)}
-    return AutoConfig.for_model(model_type, **{**sizes, **dropouts, **ENCODERS[model_type], **values})
+    settings: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "hidden_dim" if model_type == "distilbert" else "intermediate_size": 16,
+        "pad_token_id": 0,
+        "bos_token_id": START,
+        "eos_token_id": END,
+        **ENCODERS[model_type],
+    }
+    default = AutoConfig.for_model(model_type)
+    for name in DROPOUTS:
+        if hasattr(default, name):
+            settings[name] = dropout
+    return AutoConfig.for_model(model_type, **(settings | values))
 
 
 def words_model(*, dropout: float = 0.0, **options: Any) -> HictlForConditionalGeneration:
@@ -52,7 +62,8 @@ def words_model(*, dropout: float = 0.0, **options: Any) -> HictlForConditionalG
     torch.manual_seed(0)
     tokenizer = translation_tokenizer()
     encoder = small_encoder(vocab_size=len(tokenizer), hidden_size=16, dropout=dropout)
-    encoder.bos_token_id, encoder.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+    encoder.bos_token_id = tokenizer.bos_token_id
+    encoder.eos_token_id = tokenizer.eos_token_id
     return HictlForConditionalGeneration(HictlConfig(text_config=encoder, **{"decoder_layers": 1, **options}))
 
 
@@ -75,9 +86,12 @@ def small_batch(seed: int = 0, vocab_size: int = 30) -> dict[str, torch.Tensor]:
     ids = torch.randint(3, vocab_size, (3, 7), generator=generator)
     labels = torch.randint(3, vocab_size, (3, 6), generator=generator)
     ids[:, 0] = 1
-    for row, (source, target) in enumerate(((7, 4), (5, 6), (3, 2))):
-        ids[row, source - 1], labels[row, target - 1] = 2, 2
-        ids[row, source:], labels[row, target:] = 0, -100
+    for row, length in zip(ids, (7, 5, 3), strict=True):
+        row[length - 1] = 2
+        row[length:] = 0
+    for row, length in zip(labels, (4, 6, 2), strict=True):
+        row[length - 1] = 2
+        row[length:] = -100
     return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
 
 

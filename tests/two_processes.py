@@ -13,9 +13,15 @@ from forked_command import SERVER, start_workers_by_fork
 
 
 def _process(function: Callable[..., None], arguments: tuple[Any, ...], rank: int, port: int, log: Path) -> None:
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE="2",
+        LOCAL_WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        CUDA_VISIBLE_DEVICES="",
+    )
     start_workers_by_fork()
     status = 1
     try:
@@ -31,17 +37,20 @@ def run_on_two_processes(function: Callable[..., None], *arguments: Any, folder:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    logs = [folder / f"process-{rank}.txt" for rank in range(2)]
-    processes = [
-        SERVER.Process(target=_process, args=(function, arguments, rank, port, log)) for rank, log in enumerate(logs)
-    ]
-    for process in processes:
+
+    logs = [folder / "process-0.txt", folder / "process-1.txt"]
+    processes = []
+    for rank, log in enumerate(logs):
+        process = SERVER.Process(target=_process, args=(function, arguments, rank, port, log))
         process.start()
+        processes.append(process)
+
     try:
         for process in processes:
             process.join(seconds)
         statuses = [process.exitcode for process in processes]
-        assert statuses == [0, 0], "\n".join(log.read_text("utf-8") for log in logs if log.is_file()) or statuses
+        tracebacks = [log.read_text("utf-8") for log in logs if log.is_file()]
+        assert statuses == [0, 0], "\n".join(tracebacks) or statuses
     finally:
         for process in processes:
             process.kill()

@@ -16,8 +16,8 @@ ROOMS.update(model_cards="hf_xlsr/model_cards")
 def main() -> int:
     """Copies the rooms to where they are installed and checks them there."""
     shutil.rmtree(TREE / "hf_xlsr", ignore_errors=True)  # keeps the cache of mypy
-    for room, place in ROOMS.items():
-        shutil.copytree(ROOT / room, TREE / place, ignore=shutil.ignore_patterns("__pycache__"))
+    for room, installed_folder in ROOMS.items():
+        shutil.copytree(ROOT / room, TREE / installed_folder, ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "hf_xlsr"]
     return subprocess.run(command, cwd=TREE, check=False).returncode
 

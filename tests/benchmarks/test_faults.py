@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_faults_leave_equal_results(tmp_path: Path) -> None:
-    words = ["--cases", "encode,suite", "--kills", "2", "--torn", "3", "--output", str(tmp_path / "found.json")]
+    output = tmp_path / "counts.json"
+    words = ["--cases", "encode,suite", "--kills", "2", "--torn", "3", "--output", str(output)]
     subprocess.run([sys.executable, "-m", "benchmarks.faults", *words], cwd=ROOT, check=True)
 
-    counts_by_case = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    counts_by_case = json.loads(output.read_text("utf-8"))
     for counts in counts_by_case.values():
         assert counts["killed"]["equal"] >= 1
         assert counts["kills"]["hit"] >= 2

@@ -47,34 +47,44 @@ def book(tmp_path: Path) -> Book:
 def finish(folder: Path, value: float = 0.5) -> None:
     settings = {"steps": 5, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
     save_results(folder / "results.json", Results(), settings=settings)
-    (folder / "model").mkdir(parents=True)
-    (folder / "model" / "config.json").write_text("{}", "utf-8")
-    metrics = {"sts-average-of-5/en/test/spearman_all": value, "sts-average-of-5/fr/test/spearman_all": 0.1}
+    model = folder / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}", "utf-8")
+
+    metrics = {
+        "sts-average-of-5/en/test/spearman_all": value,
+        "sts-average-of-5/fr/test/spearman_all": 0.1,
+    }
     save_results(folder / "evaluations" / "en-de" / "sts-1.json", results(metrics), settings={})
 
 
 def test_published_pages_follow_from_kept_figures(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    for file in (ROOT / "docs" / "images").glob("papers_*.png"):  # plots are drawn over the empty pictures
-        (tmp_path / "images" / file.name).touch()
-    published = (ROOT / "docs" / "results.md").read_text("utf-8")
+    docs = ROOT / "docs"
+    images = tmp_path / "images"
+    images.mkdir()
+    for file in (docs / "images").glob("papers_*.png"):  # plots are drawn over the empty pictures
+        (images / file.name).touch()
+    published = (docs / "results.md").read_text("utf-8")
     before = published.split(BEGIN)[0]
     after = published.split(END)[1]
-    (tmp_path / "results.md").write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
-    (tmp_path / "results").mkdir()
+    page = tmp_path / "results.md"
+    page.write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
+    pages_of_tables = tmp_path / "results"
+    pages_of_tables.mkdir()
 
     book = read_tables(ROOT / "benchmarks/papers/tables.yaml")
-    figures = Figures(ROOT / "docs/figures.json")
+    figures = Figures(docs / "figures.json")
     write_report(book, figures, tmp_path)
     figures.file = tmp_path / "figures.json"
     figures.save()
 
-    assert figures.file.read_text("utf-8") == (ROOT / "docs/figures.json").read_text("utf-8")
-    assert (tmp_path / "results.md").read_text("utf-8") == published
-    written = list((tmp_path / "results").iterdir())
+    assert figures.file.read_text("utf-8") == (docs / "figures.json").read_text("utf-8")
+    assert page.read_text("utf-8") == published
+    written = list(pages_of_tables.iterdir())
     assert len(written) == len(book.tables)
-    for page in written:
-        assert page.read_text("utf-8") == (ROOT / "docs" / "results" / page.name).read_text("utf-8"), page.name
+    for page_of_table in written:
+        expected = docs / "results" / page_of_table.name
+        assert page_of_table.read_text("utf-8") == expected.read_text("utf-8"), page_of_table.name
 
 
 def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,19 +162,24 @@ def test_loop_trains_each_run_once_and_keeps_its_figures(
     shell = Shell()
     assert run_loop(tmp_path, book, monkeypatch, shell, "--", "--max_steps", "2") == 0
 
-    trained = [" ".join(command) for command in shell.commands if "evaluate" not in command]
-    home = tmp_path / "runs" / "moco_en_de_open-queue"
-    assert len(trained) == 8  # two rows of three seeds, one that starts from another, one control
-    assert all("--max_steps 2" in command for command in trained if "controls" not in command)
-    assert any(f"{home}/long/seed-1/model --data.x ${{HF_XLSR_DATA}}/{{lang}}" in command for command in trained)
-    assert any(f"controls mnrl --run {home}/long/seed-1 --steps 5" in command for command in trained)
-    prompts = [command[-1] for command in shell.commands if "e5-small" in " ".join(command) and "evaluate" in command]
+    trainings = [" ".join(command) for command in shell.commands if "evaluate" not in command]
+    assert len(trainings) == 8  # two rows of three seeds, one that starts from another, one control
+    for training in trainings:
+        assert "--max_steps 2" in training or "controls" in training
+    all_trainings = "\n".join(trainings)
+    first_long_run = tmp_path / "runs" / "moco_en_de_open-queue" / "long" / "seed-1"
+    assert f"{first_long_run}/model --data.x ${{HF_XLSR_DATA}}/{{lang}}" in all_trainings
+    assert f"controls mnrl --run {first_long_run} --steps 5" in all_trainings
+
+    evaluations = [command for command in shell.commands if "evaluate" in command]
+    prompts = [command[-1] for command in evaluations if "e5-small" in " ".join(command)]
     assert prompts == ["query: "]
 
     page = (tmp_path / "docs" / "results.md").read_text("utf-8")
     assert "(results/queue.md) | Longer is better | STS | 60.0 | 40.0 | shown |" in page
     assert page.endswith("after\n")
-    assert "| 4,096 \\| more | 60.0 |" in (tmp_path / "docs" / "results" / "queue.md").read_text("utf-8")
+    page_of_table = (tmp_path / "docs" / "results" / "queue.md").read_text("utf-8")
+    assert "| 4,096 \\| more | 60.0 |" in page_of_table
 
     again = Shell()
     assert run_loop(tmp_path, book, monkeypatch, again) == 0

@@ -38,7 +38,9 @@ def test_searches_find_the_translations() -> None:
     exact = measured("mining")
     assert exact["ours"]["true_pairs"] == 1.0
     assert exact["semantic_search"]["true_pairs"] == 1.0
-    assert measured("mining", kind="memory")["ours"]["true_pairs"] == 1.0
+
+    in_memory = measured("mining", kind="memory")
+    assert in_memory["ours"]["true_pairs"] == 1.0
 
 
 @pytest.mark.slow
@@ -59,6 +61,7 @@ def test_gpu_script_measures_every_slice_and_skips_what_is_there(
 ) -> None:
     output = tmp_path / "gpu.json"
     assert gpu_report(monkeypatch, "--output", str(output)) == 0
+
     report = json.loads(output.read_text("utf-8"))
     slices = report["slices"]
     assert list(slices) == list(gpu.slices(gpu.QUICK))

@@ -16,6 +16,7 @@ from test_cli import TOY
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.loading import find_model, load_encoder
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.runs import publish
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
@@ -35,30 +36,44 @@ VERBS = {
 KINDS = ("run", "checkpoint", "saved", "export", "stock")
 
 
+def table_lines(pairs: list[dict[str, str]]) -> list[str]:
+    return [f"{pair['source']}\t{pair['target']}" for pair in pairs]
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """A run, a checkpoint, models of every kind, and files with texts."""
     home = tmp_path_factory.mktemp("named")
     pairs = make_pairs(40)
-    for name, rows in (("train", make_pairs(200)), ("test", make_pairs(12, 9)), ("pairs", pairs)):
-        lines = [f"{pair['source']}\t{pair['target']}\n" for pair in rows]
-        if name == "pairs":
-            lines.insert(0, "en\tfr\n")
-        (home / f"{name}.tsv").write_text("".join(lines), "utf-8")
-    for side, language in (("source", "en"), ("target", "fr")):
-        (home / f"{language}.txt").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
-    (home / "one.yaml").write_text(TOY.format(train=home / "train.tsv", test=home / "test.tsv"), "utf-8")
+    english, french = both_sides(pairs)
+    write_tsv(home / "train.tsv", table_lines(make_pairs(200)))
+    write_tsv(home / "test.tsv", table_lines(make_pairs(12, 9)))
+    write_tsv(home / "pairs.tsv", ["en\tfr", *table_lines(pairs)])
+    write_tsv(home / "en.txt", english)
+    write_tsv(home / "fr.txt", french)
+
+    recipe = home / "one.yaml"
+    recipe.write_text(TOY.format(train=home / "train.tsv", test=home / "test.tsv"), "utf-8")
     words = ["--data.prompt", "one: ", "--save_strategy", "steps", "--output_dir", str(home / "run")]
-    train_recipe(load_runs(str(home / "one.yaml"), words)[0])
-    shutil.move(home / "run" / "training" / "checkpoint-4", home / "run" / "training" / "kept")
-    torch.manual_seed(0)
-    model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
-    for saved, name in ((model, "saved"), (model.encoder, "stock")):
-        saved.save_pretrained(home / name)
-        tokenizer.save_pretrained(home / name)
+    (run,) = load_runs(str(recipe), words)
+    train_recipe(run)
+    checkpoint = home / "run" / "training" / "kept"
+    shutil.move(home / "run" / "training" / "checkpoint-4", checkpoint)
+    (home / "checkpoint").symlink_to(checkpoint)
     shutil.copytree(home / "run" / "model", home / "export")
     (home / "export" / "README.md").unlink()
-    (home / "checkpoint").symlink_to(home / "run" / "training" / "kept")
+
+    torch.manual_seed(0)
+    model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
+    model.save_pretrained(home / "saved")
+    model.encoder.save_pretrained(home / "stock")
+    tokenizer.save_pretrained(home / "saved")
+    tokenizer.save_pretrained(home / "stock")
     return home
+
+
+def write_tsv(path: Path, lines: list[str]) -> None:
+    path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,13 +91,16 @@ def test_verb_takes_folder(
     monkeypatch.chdir(tmp_path)
     uploads: list[Any] = []
     monkeypatch.setattr(publish, "push_uploads", lambda made, **_: uploads.extend(made) or [])
+
     assert main([name if word == "MODEL" else word for word in VERBS[verb]]) == 0
+
     if verb == "push":
         assert "modules.json" in uploads[0].files
         assert 'SentenceTransformer("me/model")' in uploads[0].card
     if verb == "card":
         card = (Path(find_model(name).path) / "README.md").read_text("utf-8")
-        assert "license: mit" in card and "SentenceTransformer(" in card
+        assert "license: mit" in card
+        assert "SentenceTransformer(" in card
     if verb == "export":
         before = load_encoder(name, "cpu").encode(["one two"])
         exported = load_encoder("out", "cpu").encode(["one two"])
@@ -91,15 +109,18 @@ def test_verb_takes_folder(
 
 def test_card_of_a_hub_model_needs_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)  # a folder me/model would hide the model
-    assert "--output" in failing(capsys, "card", "me/model", "--license", "mit") and not list(tmp_path.iterdir())
+    assert "--output" in failing(capsys, "card", "me/model", "--license", "mit")
+    assert not list(tmp_path.iterdir())
 
 
 def test_model_of_a_run(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOMES", str(folders))
     assert find_model("$HOMES/run").path == str(folders / "run" / "model")
+
     weights = find_model("$HOMES/run", trained=True)
     assert weights.model_type == "lightweight_dual_transformer"
     assert load_encoder(weights.path).default_prompt_name == "default"
+
     monkeypatch.delenv("HOMES")
     with pytest.raises(XlsrError, match="HOMES"):
         find_model("$HOMES/run")

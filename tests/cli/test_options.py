@@ -63,7 +63,8 @@ def test_every_option_is_shown(
     assert len(rows) == len(list(declared(words)))
     for name, _, _, meaning in rows:
         assert name.lower() in written.lower()
-        assert meaning and meaning[:60] in written
+        assert meaning
+        assert meaning[:60] in written
 
 
 @EVERY_COMMAND
@@ -93,7 +94,8 @@ def test_every_option_reaches_the_verb(words: str, spelling: str) -> None:
             options += [option, *texts]
 
     result = command.main([*arguments, *options], standalone_mode=False)
-    assert {name: getattr(result, name) for name in expected} == expected
+    for name, value in expected.items():
+        assert getattr(result, name) == value
 
 
 @EVERY_COMMAND
@@ -118,8 +120,10 @@ def test_an_unknown_option_is_one_short_line(words: str, capsys: pytest.CaptureF
     if words in OF_RECIPES:
         start.append("quickstart")
 
-    unlike = failing(capsys, *start, "--zzzzzz", "1")
-    assert "--zzzzzz" in unlike and len(unlike) < 120
+    error = failing(capsys, *start, "--zzzzzz", "1")
+    assert "--zzzzzz" in error
+    assert len(error) < 120
+
     for name, *_ in option_rows(COMMANDS[words]):
         is_key = words in OF_RECIPES and name.removeprefix("--") not in OWN_OPTIONS
         if name.startswith("--") and not is_key:
@@ -129,14 +133,17 @@ def test_an_unknown_option_is_one_short_line(words: str, capsys: pytest.CaptureF
 
 
 def test_python_takes_the_same_options(tiny_export: str, tmp_path: Path) -> None:
-    (tmp_path / "en.txt").write_text("one\ntwo\nthree\n", "utf-8")
-    texts = f"en={tmp_path / 'en.txt'}"
-    words = ["--texts", texts, "--limit", "2", "--output", str(tmp_path / "typed")]
-    assert main(["encode", tiny_export, *words]) == 0
-    encode(EncodeOptions(model=tiny_export, texts=[texts], limit=2, output=str(tmp_path / "called")))
+    file = tmp_path / "en.txt"
+    file.write_text("one\ntwo\nthree\n", "utf-8")
+    texts = f"en={file}"
+    typed_output = tmp_path / "typed"
+    called_output = tmp_path / "called"
 
-    typed = np.load(tmp_path / "typed" / "en.npy")
-    called = np.load(tmp_path / "called" / "en.npy")
+    assert main(["encode", tiny_export, "--texts", texts, "--limit", "2", "--output", str(typed_output)]) == 0
+    encode(EncodeOptions(model=tiny_export, texts=[texts], limit=2, output=str(called_output)))
+
+    typed = np.load(typed_output / "en.npy")
+    called = np.load(called_output / "en.npy")
     assert len(called) == 2
     np.testing.assert_array_equal(typed, called)
 
@@ -144,8 +151,11 @@ def test_python_takes_the_same_options(tiny_export: str, tmp_path: Path) -> None
 def test_own_data_of_python_and_of_words() -> None:
     words = ["--train", "[a.tsv, b.tsv]", "--dev", "null", "--languages", "en,de", "--encoder", "some/id"]
     (typed,) = load_runs("finetune", words)
-    own = OwnData(train=["a.tsv", "b.tsv"], dev=[], languages=["en", "de"], encoder=["some/id"])
-    (called,) = load_runs("finetune", own_data=own)
+    own_data = OwnData(train=["a.tsv", "b.tsv"], dev=[], languages=["en", "de"], encoder=["some/id"])
+    (called,) = load_runs("finetune", own_data=own_data)
+
     assert typed.recipe.settings() == called.recipe.settings()
-    assert called.recipe.data.dev == [] and called.recipe.languages == ["en", "de"]
-    assert {name for name, _, _ in declared("train")} >= set(OWN_OPTIONS)
+    assert called.recipe.data.dev == []
+    assert called.recipe.languages == ["en", "de"]
+    declared_names = {name for name, _, _ in declared("train")}
+    assert declared_names >= set(OWN_OPTIONS)

@@ -16,14 +16,18 @@ WIDE = ["--columns", "source=en,target={lang}", "--languages"]
 @pytest.fixture
 def wide(tmp_path: Path) -> str:
     """Twelve rows in three languages."""
-    languages = ["en", "fr", "de"]
-    rows = ["\t".join(f"{language} {number}" for language in languages) for number in range(12)]
-    (tmp_path / "wide.tsv").write_text("\n".join(["\t".join(languages), *rows]) + "\n")
-    return str(tmp_path / "wide.tsv")
+    rows = [f"en {number}\tfr {number}\tde {number}" for number in range(12)]
+    file = tmp_path / "wide.tsv"
+    file.write_text("\n".join(["en\tfr\tde", *rows]) + "\n")
+    return str(file)
 
 
 @pytest.mark.parametrize(
-    ("kind", "languages", "models"), [("tsne", "en,fr", ["MODEL"]), ("spaces", "en,fr,de", ["one=MODEL", "two=MODEL"])]
+    ("kind", "languages", "models"),
+    [
+        ("tsne", "en,fr", ["MODEL"]),
+        ("spaces", "en,fr,de", ["one=MODEL", "two=MODEL"]),
+    ],
 )
 def test_plots_of_translation_pairs(
     kind: str, languages: str, models: list[str], tiny_export: str, wide: str, tmp_path: Path, capsys: Any

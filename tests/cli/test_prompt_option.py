@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
@@ -17,11 +16,10 @@ from hf_xlsr.cli.options import parse_prompts
 from hf_xlsr.encoders.debias import Debias
 from hf_xlsr.evaluation import tatoeba
 from hf_xlsr.evaluation.results import load_results
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.utils.errors import XlsrError
 
-PAIRS = make_pairs(30, seed=9)
-SOURCES = [pair["source"] for pair in PAIRS]
-TARGETS = [pair["target"] for pair in PAIRS]
+SOURCES, TARGETS = both_sides(make_pairs(30, seed=9))
 OWN = {"x": "blue ", "fr": "rouge "}
 
 
@@ -59,13 +57,20 @@ def folder(tiny_export: str, tmp_path: Path) -> Path:
     """A model with a default prompt and one for French, and files of both languages."""
     model = SentenceTransformer(tiny_export, device="cpu", prompts=OWN, default_prompt_name="x")
     model.save(str(tmp_path / "model"), create_model_card=False)
-    for language, texts in (("en", SOURCES), ("fr", TARGETS)):
-        (tmp_path / f"{language}.txt").write_text("\n".join(texts) + "\n", "utf-8")
-    lines = ["en\tfr"]
-    for source, target in zip(SOURCES, TARGETS, strict=True):
-        lines.append(f"{source}\t{target}")
-    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+
+    rows = [f"{source}\t{target}" for source, target in zip(SOURCES, TARGETS, strict=True)]
+    lines_of_file = {"en.txt": SOURCES, "fr.txt": TARGETS, "pairs.tsv": ["en\tfr", *rows]}
+    for name, lines in lines_of_file.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n", "utf-8")
     return tmp_path
+
+
+def data_of(folder: Path) -> list[str]:
+    return ["--data", str(folder / "pairs.tsv"), "--columns", "source=en,target=fr"]
+
+
+def texts_in(folder: Path) -> list[str]:
+    return ["--texts", f"en={folder / 'en.txt'}", f"fr={folder / 'fr.txt'}"]
 
 
 CASES = [
@@ -87,57 +92,56 @@ ASKED: list[tuple[list[str], Any]] = [
 
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_encode(words: list[str], expected: dict[str, str], folder: Path):
-    texts = [f"{language}={folder / language}.txt" for language in expected]
-    output = ["--output", str(folder / "out")]
+    output = folder / "out"
     # What follows the prompt is the model, not another prompt.
-    assert main(["encode", "--texts", *texts, *output, *words, str(folder / "model")]) == 0
+    assert main(["encode", *texts_in(folder), "--output", str(output), *words, str(folder / "model")]) == 0
 
     model = SentenceTransformer(str(folder / "model"), device="cpu")
-    for language, prompt in expected.items():
-        lines = (folder / f"{language}.txt").read_text("utf-8").splitlines()
-        vectors = model.encode(lines, prompt=prompt, normalize_embeddings=True)
-        np.testing.assert_allclose(np.load(folder / "out" / f"{language}.npy"), vectors, atol=1e-5)
+    for language, texts in (("en", SOURCES), ("fr", TARGETS)):
+        vectors = np.load(output / f"{language}.npy")
+        expected_vectors = model.encode(texts, prompt=expected[language], normalize_embeddings=True)
+        np.testing.assert_allclose(vectors, expected_vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_evaluate(words: list[str], expected: dict[str, str], folder: Path, tiny_export: str):
     output = folder / "results.json"
-    data = ["--data", str(folder / "pairs.tsv"), "--columns", "source=en,target=fr", "--output", str(output)]
-    assert main(["evaluate", *words, str(folder / "model"), "--protocol", "tatoeba,xsim", *data]) == 0
+    command = ["evaluate", *words, str(folder / "model"), "--protocol", "tatoeba,xsim", *data_of(folder)]
+    assert main([*command, "--output", str(output)]) == 0
 
     plain = SentenceTransformer(tiny_export, device="cpu")
-    wanted = tatoeba(plain, SOURCES, TARGETS, languages=("en", "fr"), name="pairs", prompt=expected)
+    expected_metrics = tatoeba(plain, SOURCES, TARGETS, languages=("en", "fr"), name="pairs", prompt=expected)
     metrics = json.loads(output.read_text())["metrics"]
-    for key, value in wanted.items():
+    for key, value in expected_metrics.items():
         assert metrics[key] == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("words", "prompt"), ASKED)
 def test_results_say_what_was_asked(words: list[str], prompt: Any, folder: Path):
     output = str(folder / "results.json")
-    data = ["--data", str(folder / "pairs.tsv"), "--columns", "source=en,target=fr"]
-    command = ["evaluate", str(folder / "model"), "--protocol", "tatoeba", *data, "--output", output]
+    command = ["evaluate", str(folder / "model"), "--protocol", "tatoeba", *data_of(folder), "--output", output]
     assert main([*command, *words]) == 0
     assert load_results(output)["settings"].get("prompt") == prompt
 
 
-def test_mine_and_score(folder: Path, tiny_export: str):
+@pytest.mark.parametrize("verb", ["mine", "score"])
+def test_mine_and_score(verb: str, folder: Path, tiny_export: str):
     """By prompts that are given as by the same ones of the model."""
     files = [str(folder / "en.txt"), str(folder / "fr.txt"), "--languages", "en,fr", "--device", "cpu"]
-    model = [str(folder / "model")]
-    plain_model = [tiny_export, "--prompt", "en=blue ", "--prompt", "fr=rouge "]
-    for verb in ("mine", "score"):
-        own = folder / f"{verb}-own.tsv"
-        assert main([verb, *files, "--output", str(own), "--model", *model]) == 0
-        by_option = folder / f"{verb}-by-option.tsv"
-        assert main([verb, *files, "--output", str(by_option), "--model", *plain_model]) == 0
-        assert own.read_text("utf-8") == by_option.read_text("utf-8")
+
+    def table(*model: str) -> str:
+        output = folder / "table.tsv"
+        assert main([verb, *files, "--output", str(output), "--model", *model]) == 0
+        return output.read_text("utf-8")
+
+    by_model = table(str(folder / "model"))
+    by_option = table(tiny_export, "--prompt", "en=blue ", "--prompt", "fr=rouge ")
+    assert by_option == by_model
 
 
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_debias_fit(words: list[str], expected: dict[str, str], folder: Path):
-    texts = [f"{language}={folder / language}.txt" for language in ("en", "fr")]
-    command = ["debias", "fit", str(folder / "model"), "--texts", *texts, "--method", "mean"]
+    command = ["debias", "fit", str(folder / "model"), *texts_in(folder), "--method", "mean"]
     assert main([*command, "--output", str(folder / "fit"), *words]) == 0
 
     fitted = Debias.load(folder / "fit").fitted
@@ -155,23 +159,29 @@ def test_debias_says_what_was_asked(words: list[str], prompt: Any, folder: Path)
     assert Debias.load(folder / "fit").prompt == prompt
 
 
-def test_prompts_of_a_suite(folder: Path):
-    """A text, a mapping and an empty text; the command's prompt is for encoders without their own."""
-    model = str(folder / "model")
-    prompts: dict[str, Any] = {"text": "red ", "names": {"fr": "bleu "}, "none": ""}
-    encoders: dict[str, Any] = {"command": {"model": model}}
-    for label, prompt in prompts.items():
-        encoders[label] = {"model": model, "prompt": prompt}
-    task = {"protocol": "tatoeba", "data": str(folder / "pairs.tsv"), "columns": {"source": "en", "target": "fr"}}
-    suite = folder / "suite.yaml"
-    suite.write_text(yaml.safe_dump({"encoders": encoders, "tasks": {"pairs": task}}), "utf-8")
-    words = ["--suite", str(suite), "--output", str(folder / "out"), "--prompt", "default=red "]
-    assert main(["evaluate", *words]) == 0
+SUITE = """
+encoders:
+  command: ./model
+  text: {model: ./model, prompt: "red "}
+  names: {model: ./model, prompt: {fr: "bleu "}}
+  none: {model: ./model, prompt: ""}
+tasks:
+  pairs: {protocol: tatoeba, data: pairs.tsv, columns: {source: en, target: fr}}
+"""
 
-    loaded = SentenceTransformer(model, device="cpu")
+
+def test_prompts_of_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """A text, a mapping and an empty text; the command's prompt is for encoders without their own."""
+    suite = folder / "suite.yaml"
+    suite.write_text(SUITE, "utf-8")
+    monkeypatch.chdir(folder)
+    assert main(["evaluate", "--suite", "suite.yaml", "--output", "out", "--prompt", "default=red "]) == 0
+
+    model = SentenceTransformer(str(folder / "model"), device="cpu")
     key = "pairs-tatoeba/en-fr/test/accuracy"
-    for label, prompt in {**prompts, "command": {"default": "red "}}.items():
+    prompts: dict[str, Any] = {"command": {"default": "red "}, "text": "red ", "names": {"fr": "bleu "}, "none": ""}
+    for label, prompt in prompts.items():
         results = load_results(folder / f"out/{label}/pairs.json")
         assert results["settings"].get("prompt") == prompt
-        wanted = tatoeba(loaded, SOURCES, TARGETS, languages=("en", "fr"), name="pairs", prompt=prompt)
-        assert results["metrics"][key] == pytest.approx(wanted[key])
+        expected = tatoeba(model, SOURCES, TARGETS, languages=("en", "fr"), name="pairs", prompt=prompt)
+        assert results["metrics"][key] == pytest.approx(expected[key])

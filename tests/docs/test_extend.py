@@ -38,17 +38,19 @@ SMALL = (
 @pytest.fixture
 def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder, with the files of the page in `contrast/`, which can be imported."""
-    text = PAGE.read_text("utf-8")
-    named = re.findall(r"^`(contrast/[\w.]+)`.*?^```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "contrast").mkdir()
-    for path, content in named:
+    block_with_name = re.compile(r"^`(contrast/[\w.]+)`.*?^```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for path, content in block_with_name.findall(PAGE.read_text("utf-8")):
         (tmp_path / path).write_text(content, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+
     yield tmp_path
+
     METHODS.pop("contrast", None)
-    for name in [name for name in sys.modules if name.split(".")[0] == "contrast"]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name.split(".")[0] == "contrast":
+            del sys.modules[name]
 
 
 def module_of(name: str) -> ModuleType:
@@ -59,8 +61,8 @@ def data_of(folder: Path) -> list[str]:
     """Small files in place of the recipe's corpus."""
     words = []
     for split, count, seed in (("train", 160, 1), ("dev", 12, 2), ("test", 12, 3)):
-        rows = (f"{row['source']}\t{row['target']}\n" for row in make_pairs(count, seed))
-        (folder / f"{split}.tsv").write_text("".join(rows), "utf-8")
+        lines = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed)]
+        (folder / f"{split}.tsv").write_text("".join(lines), "utf-8")
         words += [f"--data.{split}.path", f"{split}.tsv"]
     return words
 
@@ -70,30 +72,37 @@ def test_method_trains_and_exports(page_folder: Path) -> None:
     module_of("method")
     command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *SMALL]
     assert main([*command, "--output_dir", "whole"]) == 0
+
     model = SentenceTransformer("whole/model")
     assert model.encode(["one red bird"]).shape == (1, 16)
     log = (page_folder / "whole/training/log.json").read_text("utf-8")
+    assert "eval_dev-tatoeba/en-fr/dev/accuracy" in log
     losses = [float(value) for value in re.findall(r'"loss/contrast": ([\d.]+)', log)]
-    assert losses[-1] < losses[0] and "eval_dev-tatoeba/en-fr/dev/accuracy" in log
+    assert losses[-1] < losses[0]
+
     # From the checkpoint in the middle to the same weights.
     before = load_file("whole/model/model.safetensors")
     for path in ("training/checkpoint-12", "training/final", "model"):
         shutil.rmtree(page_folder / "whole" / path)
     assert main([*command, "--output_dir", "whole"]) == 0
     after = load_file("whole/model/model.safetensors")
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
 def test_page_has_five_files_and_commands(page_folder: Path) -> None:
-    assert sorted(path.name for path in (page_folder / "contrast").iterdir()) == sorted(FILES)
-    assert len(blocks_of(PAGE)) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
+    written = [path.name for path in (page_folder / "contrast").iterdir()]
+    assert sorted(written) == sorted(FILES)
+    blocks = blocks_of(PAGE)
+    assert len(blocks) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
+
     module_of("method")
-    commands = [block.text for block in blocks_of(PAGE) if block.tag == "bash"]
+    commands = [block.text for block in blocks if block.tag == "bash"]
     for line in "".join(commands).splitlines():
         program, flag, module, verb, recipe, *rest = shlex.split(line)
         assert (program, flag, module, verb) == ("python", "-m", "contrast.method", "train")
         (run,) = load_runs(recipe, rest)
-        assert run.name == "contrast" and run.recipe.tokenizer.vocab_size == 16000
+        assert run.name == "contrast"
+        assert run.recipe.tokenizer.vocab_size == 16000
     assert run.recipe.model["temperature"] == 0.1
     with pytest.raises(XlsrError, match="did you mean"):
         load_runs(recipe, ["--temprature", "0.1"])
@@ -105,7 +114,10 @@ def test_tests_of_the_page(page_folder: Path, tmp_path: Path) -> None:
     for number, test in enumerate(tests):
         folder = tmp_path / str(number)
         folder.mkdir()
-        test(**({"tmp_path": folder} if "tmp_path" in inspect.signature(test).parameters else {}))
+        if "tmp_path" in inspect.signature(test).parameters:
+            test(tmp_path=folder)
+        else:
+            test()
 
 
 def test_method_starts_from_a_given_encoder(page_folder: Path, tiny_encoder_folder: str) -> None:
@@ -115,12 +127,15 @@ def test_method_starts_from_a_given_encoder(page_folder: Path, tiny_encoder_fold
     width = transformer.get_embedding_dimension()
     modules = [transformer, Pooling(width, "cls"), Dense(width, 6), Normalize()]
     SentenceTransformer(modules=modules, prompts={"query": "one "}, default_prompt_name="query").save("given")
-    few = ["--max_steps", "1", "--per_device_train_batch_size", "16", "--precision", "float32"]
-    stop = ["--data.max_length", "null", "--eval_strategy", "no", "--save_strategy", "no"]
-    command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *few, *stop, "--encoder", "given"]
-    assert main([*command, "--output_dir", "run"]) == 0
+
+    command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), "--encoder", "given", "--output_dir", "run"]
+    command += ["--max_steps", "1", "--per_device_train_batch_size", "16", "--precision", "float32"]
+    command += ["--data.max_length", "null", "--eval_strategy", "no", "--save_strategy", "no"]
+    assert main(command) == 0
+
     trained = SentenceTransformer("run/model")
     assert [type(module).__name__ for module in trained] == ["Transformer", "Pooling", "Dense", "Normalize"]
     assert trained.encode(["one red bird"]).shape == (1, 6)
-    assert (trained.max_seq_length, trained.default_prompt_name) == (20, "query")
+    assert trained.max_seq_length == 20
+    assert trained.default_prompt_name == "query"
     assert trained.prompts["query"] == "one "

@@ -24,15 +24,16 @@ ROWS: dict[str, set[str]] = {
 
 def test_table_of_methods_and_encoders() -> None:
     section = PAGE.read_text("utf-8").partition("## Which method takes which encoder")[2].partition("\n## ")[0]
-    head, _, first, *others = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    methods = {"dual momentum": "dual"}
-    columns = [methods.get(name.strip(), name.strip().lower()) for name in head[1:]]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    (_, *head), _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    columns = [name.lower().replace("dual momentum", "dual") for name in head]
     assert sorted(columns) == sorted(TRAINERS)
 
-    about = [set(GIVEN).difference(*ROWS.values()), *ROWS.values()]
-    for (text, *cells), names in zip([first, *others], about, strict=True):
-        for method, cell in zip(columns, cells, strict=True):
-            refused = names & set(REFUSED[method])
-            assert refused == (set() if cell.strip() == "yes" else names), (text, method)
-    for (text, *_), words in zip(others, ROWS, strict=True):
+    all_others = set(GIVEN).difference(*ROWS.values())
+    encoders_of_rows = {"": all_others, **ROWS}
+    for (text, *cells), (words, encoders) in zip(rows, encoders_of_rows.items(), strict=True):
         assert words in text
+        for method, cell in zip(columns, cells, strict=True):
+            refused = encoders & set(REFUSED[method])
+            expected = set() if cell == "yes" else encoders
+            assert refused == expected, (text, method)

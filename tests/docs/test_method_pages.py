@@ -27,23 +27,32 @@ def run(code: str, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 def test_train_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    names = ("google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext", "intfloat/multilingual-e5-small")
-    write_files(tmp_path, encoders=dict(zip(names, ("source", "target", "source"), strict=True)))
+    encoders = {
+        "google-bert/bert-base-uncased": "source",
+        "hfl/chinese-roberta-wwm-ext": "target",
+        "intfloat/multilingual-e5-small": "source",
+    }
+    write_files(tmp_path, encoders=encoders)
     for name in ("pairs", "dev"):
         Dataset.from_csv(f"{name}.tsv", sep="\t").to_parquet(f"{name}.parquet")
-    dual, stream, guards, search, cmlm, few = (run(code, {"__name__": "page"}, capsys) for code in code_of("train.md"))
+
+    outputs = [run(code, {"__name__": "page"}, capsys) for code in code_of("train.md")]
+    dual, stream, guards, search, cmlm, few_shot = outputs
+    assert dual == "(1, 16)"
+    assert cmlm == "(1, 16)"
+    assert 0 <= float(stream) <= 1
     assert guards.startswith("└")
-    assert few == "['animal', 'place']"
-    assert dual == cmlm == "(1, 16)" and 0 <= float(stream) <= 1
+    assert few_shot == "['animal', 'place']"
     accuracy, rate = map(float, search.split())
-    assert 0 <= accuracy <= 1 and 1e-6 <= rate <= 1e-3
+    assert 0 <= accuracy <= 1
+    assert 1e-6 <= rate <= 1e-3
 
 
 @pytest.mark.slow
 def test_translate_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    first, second, third = (run(code, names, capsys) for code in code_of("translate.md"))
+    first, second, third = [run(code, names, capsys) for code in code_of("translate.md")]
     assert first.startswith("['rouge oiseau', ")
     assert re.fullmatch(r"\{'toy-bleu/en-fr/test/bleu': [\d.e-]+, 'toy-bleu/en-fr/test/sentences': 1\}", second)
     whole, small = map(int, third.split())

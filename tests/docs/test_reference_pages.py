@@ -16,12 +16,16 @@ STOCK = "## `training`, arguments of transformers"
 
 def test_page_is_up_to_date(tmp_path: Path) -> None:
     """The help of transformers' own arguments is that of the tested version."""
-    assert main([str(tmp_path / "page.md")]) == 0
-    expected, expected_stock = (tmp_path / "page.md").read_text("utf-8").split(STOCK)
+    written = tmp_path / "page.md"
+    assert main([str(written)]) == 0
+    expected, expected_stock = written.read_text("utf-8").split(STOCK)
     keys, stock = PAGE.read_text("utf-8").split(STOCK)
     assert keys == expected, f"write it again: {COMMAND}"
-    if f"transformers=={transformers.__version__}\n" in (ROOT / "constraints.txt").read_text("utf-8"):
+
+    constraints = (ROOT / "constraints.txt").read_text("utf-8")
+    if f"transformers=={transformers.__version__}\n" in constraints:
         assert stock == expected_stock, f"write it again: {COMMAND}"
+
     for line in keys.splitlines():
         if line.startswith("|"):
             assert line.count("|") - line.count("\\|") == 5

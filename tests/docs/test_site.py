@@ -21,25 +21,31 @@ REFERENCED = ("", ".encoders", ".evaluation", ".export", ".losses", ".mining", "
 def pages(nav: Any) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
-    else:
-        for entry in nav.values() if isinstance(nav, dict) else nav:
-            yield from pages(entry)
+        return
+    entries = nav.values() if isinstance(nav, dict) else nav
+    for entry in entries:
+        yield from pages(entry)
 
 
 def test_navigation_has_every_page() -> None:
-    text = (ROOT / "mkdocs.yml").read_text("utf-8").replace("!!python/name:", "")
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8").replace("!!python/name:", "")
+    navigation = yaml.safe_load(settings)["nav"]
     written = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     written |= {f"notebooks/{notebook.stem}.md" for notebook in (ROOT / "notebooks").glob("*.ipynb")}
-    assert sorted(pages(yaml.safe_load(text)["nav"])) == sorted(written)
+    assert sorted(pages(navigation)) == sorted(written)
 
 
 def test_reference_has_every_public_name() -> None:
-    text = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
-    shown = re.findall(r"^::: ([\w.]+)\.(\w+)$", text, re.MULTILINE)
-    for module, name in shown:
+    texts = [page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
+    shown_names = set()
+    for module, name in re.findall(r"^::: ([\w.]+)\.(\w+)$", "".join(texts), re.MULTILINE):
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
-    public = {name for package in REFERENCED for name in importlib.import_module(f"hf_xlsr{package}").__all__}
-    assert public - {name for _, name in shown} == {"__version__"}
+        shown_names.add(name)
+
+    public_names: set[str] = set()
+    for package in REFERENCED:
+        public_names.update(importlib.import_module(f"hf_xlsr{package}").__all__)
+    assert public_names - shown_names == {"__version__"}
 
 
 @pytest.mark.slow
@@ -53,10 +59,16 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     convert = "-m nbconvert --to markdown --output-dir docs/notebooks".split()
     notebooks = [f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")]
-    for command in (["setup.py", "-q", "build_py"], [*convert, *notebooks], ["-m", "zensical", "build", "--strict"]):
-        done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    def run(*words: str) -> None:
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        for page in (tmp_path / "docs" / "notebooks").glob("*.md"):
-            page.write_text(page.read_text("utf-8").replace("../docs/", "../"), "utf-8")
+
+    run("setup.py", "-q", "build_py")
+    run(*convert, *notebooks)
+    for page in (tmp_path / "docs" / "notebooks").glob("*.md"):
+        page.write_text(page.read_text("utf-8").replace("../docs/", "../"), "utf-8")
+    run("-m", "zensical", "build", "--strict")
+
     losses = (tmp_path / "build" / "site" / "api" / "losses.html").read_text("utf-8")
     assert "alignment_loss" in losses

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_pairs
+from conftest import make_pairs, texts_of
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import (
@@ -39,7 +39,7 @@ from hf_xlsr.data.tokenization import train_tokenizer
 WIDTH = 16
 PROMPTS = {"query": "one two: ", "document": "three: ", "fr": "quatre: "}
 CHAT_TEMPLATE = "{% for message in messages %}<s>one {{ message['content'] }}</s>{% endfor %}"
-SENTENCES = [pair[side] for pair in make_pairs(6, seed=5) for side in ("source", "target")] + ["red", "bleu " * 9]
+SENTENCES = [*texts_of(make_pairs(6, seed=5)), "red", "bleu " * 9]
 
 LAYERS: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
 BERT_SIZE: dict[str, Any] = {**LAYERS, "intermediate_size": 32, "max_position_embeddings": 40, "pad_token_id": 0}
@@ -47,8 +47,7 @@ BERT_SIZE: dict[str, Any] = {**LAYERS, "intermediate_size": 32, "max_position_em
 
 @cache
 def trained() -> Any:
-    texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
-    return train_tokenizer(texts, vocab_size=90, algorithm="bpe", max_length=32, frame=True)
+    return train_tokenizer(texts_of(make_pairs(200)), vocab_size=90, algorithm="bpe", max_length=32, frame=True)
 
 
 def tiny_tokenizer(**attributes: Any) -> Any:
@@ -68,6 +67,7 @@ def tiny_transformer(folder: Path, config: PreTrainedConfig, tokenizer: Any, **o
     for weight in encoder.parameters():
         if weight.dim() > 1:
             nn.init.normal_(weight, std=0.3)
+
     encoder.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Transformer(str(folder), **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,11 @@ class Lengths:
 
     @property
     def texts(self) -> list[str]:
-        return list(chain.from_iterable(texts for texts, _ in self.calls))
+        """The texts of all calls."""
+        all_texts = []
+        for texts, _ in self.calls:
+            all_texts += texts
+        return all_texts
 
     def encode(self, texts: list[str], **options: Any) -> np.ndarray:
         self.calls.append((texts, options))
@@ -46,16 +49,23 @@ def test_each_text_is_encoded_once_for_each_route_and_prompt() -> None:
     vectors = embed(encoder, ["a", "bb"], language="en", normalize=False)
     again = embed(encoder, ["bb", "a"], language="en", normalize=False)
     np.testing.assert_array_equal(again, vectors[::-1])
-    assert embed(encoder, ["bb"], language="fr", normalize=False, batch_size=3).tolist() == [[2.0, 2.0]]
+    of_other_route = embed(encoder, ["bb"], language="fr", normalize=False, batch_size=3)
+    assert of_other_route.tolist() == [[2.0, 2.0]]
 
-    assert [texts for texts, _ in inner.calls] == [["a", "bb"], ["bb"]]
-    assert [options["task"] for _, options in inner.calls] == ["en", "fr"]
-    assert inner.calls[1][1]["batch_size"] == 3
-    assert inner.calls[1][1]["normalize_embeddings"] is False
+    first_call, second_call = inner.calls
+    texts, options = first_call
+    assert texts == ["a", "bb"]
+    assert options["task"] == "en"
+    texts, options = second_call
+    assert texts == ["bb"]
+    assert options["task"] == "fr"
+    assert options["batch_size"] == 3
+    assert options["normalize_embeddings"] is False
 
     unit = encoder.encode(["bb"], task="fr", normalize_embeddings=True)
     np.testing.assert_allclose(unit, [[2**-0.5, 2**-0.5]], rtol=1e-6)
     assert len(inner.calls) == 2
+
     encoder.encode(["bb"], task="fr", prompt="query: ")
     assert len(inner.calls) == 3
 
@@ -90,13 +100,15 @@ def test_concurrent_writers(tmp_path: Path) -> None:
         list(pool.map(run, [1, 1, 3, 7]))  # raises what a run raises
 
 
-@pytest.mark.parametrize("part", ["vectors", "keys"])
-def test_torn_files_are_encoded_again(part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["vectors", "keys"])
+def test_torn_files_are_encoded_again(kind: str, tmp_path: Path) -> None:
     texts = ["x" * number for number in range(1, 9)]
     stored(Lengths(), tmp_path).encode(texts[:4])
     stored(Lengths(), tmp_path).encode(texts[4:])
-    torn = min(tmp_path.rglob(f"*.{part}.npy"))
-    torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
+
+    torn = min(tmp_path.rglob(f"*.{kind}.npy"))
+    content = torn.read_bytes()
+    torn.write_bytes(content[: len(content) // 2])
 
     encoder = Lengths()
     assert lengths_of(stored(encoder, tmp_path), texts) == list(range(1, 9))
@@ -105,14 +117,16 @@ def test_torn_files_are_encoded_again(part: str, tmp_path: Path) -> None:
 
 def test_centre_of_a_teacher_is_the_mean_of_the_texts(tmp_path: Path) -> None:
     texts = ["a", "bb", "cccc"]
+    unit = unit_length(Lengths().encode(texts))
+    centred = unit_length(unit - unit.mean(0))
+
     teacher = Teacher(Lengths(), vectors=tmp_path)
     teacher.prepare(iter(texts))
-    unit = unit_length(Lengths().encode(texts))
-    np.testing.assert_allclose(teacher(texts).numpy(), unit_length(unit - unit.mean(0)), atol=1e-6)
+    np.testing.assert_allclose(teacher(texts), centred, atol=1e-6)
 
-    plain = Teacher(Lengths(), center=False, vectors=tmp_path)
-    plain.prepare(texts)
-    np.testing.assert_allclose(plain(texts).numpy(), unit, atol=1e-6)
+    without_centre = Teacher(Lengths(), center=False, vectors=tmp_path)
+    without_centre.prepare(texts)
+    np.testing.assert_allclose(without_centre(texts), unit, atol=1e-6)
 
 
 def test_killed_preparation_of_a_teacher_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

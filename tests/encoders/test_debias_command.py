@@ -15,19 +15,18 @@ from hf_xlsr.encoders.debias import Debias, fit_debias
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    for language, words in (("en", ENGLISH), ("fr", FRENCH)):
-        (tmp_path / f"words.{language}.txt").write_text("\n".join(words) + "\n", "utf-8")
-    return {name: str(tmp_path / name) for name in ("words.en.txt", "words.fr.txt")}
+def fit(tiny_export: str, tmp_path: Path) -> list[str]:
+    """The command that fits into the folder `fit`."""
+    english = tmp_path / "words.en.txt"
+    english.write_text("\n".join(ENGLISH) + "\n", "utf-8")
+    french = tmp_path / "words.fr.txt"
+    french.write_text("\n".join(FRENCH) + "\n", "utf-8")
+    texts = [f"en={english}", f"fr={french}"]
+    return ["debias", "fit", tiny_export, "--texts", *texts, "--output", str(tmp_path / "fit")]
 
 
-def fit(model: str, files: dict[str, str], output: Path, *options: str) -> list[str]:
-    texts = [f"en={files['words.en.txt']}", f"fr={files['words.fr.txt']}"]
-    return ["debias", "fit", model, "--texts", *texts, "--output", str(output), *options]
-
-
-def test_fit_on_one_file_per_language(tiny_export: str, files: dict[str, str], tmp_path: Path) -> None:
-    assert main(fit(tiny_export, files, tmp_path / "fit", "--components", "2", "--prompt", "red ")) == 0
+def test_fit_on_one_file_per_language(tiny_export: str, fit: list[str], tmp_path: Path) -> None:
+    assert main([*fit, "--components", "2", "--prompt", "red "]) == 0
     debias = Debias.load(tmp_path / "fit")
     assert debias.counts == {"en": 20, "fr": 20}
     assert debias.encoder == tiny_export
@@ -40,13 +39,17 @@ def test_fit_on_one_file_per_language(tiny_export: str, files: dict[str, str], t
 
 
 def test_apply_to_a_model(
-    tiny_export: str, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_export: str, fit: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(fit(tiny_export, files, tmp_path / "fit")) == 0
-    words = ["debias", "apply", str(tmp_path / "fit"), "--model", tiny_export, "--output", str(tmp_path / "model")]
-    assert main([*words, "--normalize"]) == 0
-    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    plain = SentenceTransformer(tiny_export, device="cpu").encode(FRENCH)
-    expected = Debias.load(tmp_path / "fit").apply(plain, "fr", normalize=True)
-    np.testing.assert_allclose(model.encode(FRENCH, task="fr"), expected, atol=1e-6)
-    assert "--output" in failing(capsys, *words)
+    folder = str(tmp_path / "fit")
+    output = str(tmp_path / "model")
+    apply = ["debias", "apply", folder, "--model", tiny_export, "--output", output]
+    assert main(fit) == 0
+    assert main([*apply, "--normalize"]) == 0
+
+    debiased = SentenceTransformer(output, device="cpu")
+    plain = SentenceTransformer(tiny_export, device="cpu")
+    expected = Debias.load(folder).apply(plain.encode(FRENCH), "fr", normalize=True)
+    np.testing.assert_allclose(debiased.encode(FRENCH, task="fr"), expected, atol=1e-6)
+
+    assert "--output" in failing(capsys, *apply)

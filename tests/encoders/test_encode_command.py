@@ -12,33 +12,35 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.evaluation.rows import both_sides
 
-ROWS = make_pairs(60, seed=8)
+ENGLISH, FRENCH = both_sides(make_pairs(60, seed=8))
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> dict[str, str]:
-    for language, side in (("en", "source"), ("fr", "target")):
-        lines = "".join(f"{row[side]}\n" for row in ROWS)
-        (tmp_path / f"{language}.txt").write_text(lines, "utf-8")
-    return {language: str(tmp_path / f"{language}.txt") for language in ("en", "fr")}
+def files(tmp_path: Path) -> list[str]:
+    """An English and a French text."""
+    english = tmp_path / "en.txt"
+    english.write_text("\n".join(ENGLISH) + "\n", "utf-8")
+    french = tmp_path / "fr.txt"
+    french.write_text("\n".join(FRENCH) + "\n", "utf-8")
+    return [str(english), str(french)]
 
 
-def test_files_and_store(
-    tiny_export: str, texts: dict[str, str], tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_files_and_store(tiny_export: str, files: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    english, french = files
     output = tmp_path / "out"
     store = ["--vectors", str(tmp_path / "store")]
-    files = [f"{language}={path}" for language, path in texts.items()]
-    assert main(["encode", tiny_export, "--texts", *files, *store, "--output", str(output)]) == 0
+    words = ["encode", tiny_export, "--texts", f"en={english}", f"fr={french}", *store]
+    assert main([*words, "--output", str(output)]) == 0
     assert "fr: 60 texts" in capsys.readouterr().out
 
     model = SentenceTransformer(tiny_export, device="cpu")
-    for language, side in (("en", "source"), ("fr", "target")):
+    for language, sentences in (("en", ENGLISH), ("fr", FRENCH)):
         lines = (output / f"{language}.txt").read_text("utf-8").splitlines()
-        assert lines == [row[side] for row in ROWS]
-        expected = model.encode(lines, normalize_embeddings=True)
-        np.testing.assert_allclose(np.load(output / f"{language}.npy"), expected, atol=1e-5)
+        assert lines == sentences
+        vectors = np.load(output / f"{language}.npy")
+        np.testing.assert_allclose(vectors, model.encode(lines, normalize_embeddings=True), atol=1e-5)
 
     # Neither evaluation nor mining encodes anything again.
     counts: list[int] = []
@@ -52,7 +54,7 @@ def test_files_and_store(
     monkeypatch.setattr(CachedEncoder, "encode", counted)
     mined = tmp_path / "pairs.tsv"
     plain = tmp_path / "plain.tsv"
-    mine = ["mine", *texts.values(), "--model", tiny_export, "--device", "cpu"]
+    mine = ["mine", *files, "--model", tiny_export, "--device", "cpu"]
     assert main([*mine, "--output", str(mined), *store]) == 0
     assert set(counts) == {0}
     assert main([*mine, "--output", str(plain)]) == 0

@@ -32,27 +32,36 @@ def test_dtype_of_weights(tiny_export: str):
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "key"),
+    ("options", "key"),
     [
-        ("MODEL", {"dtype": "bf16"}, "dtype"),
-        ("MODEL", {"device": "cuda:99"}, "device"),
-        ("MODEL", {"dtype": "onnx-int8"}, "--int8"),
-        ("./none", {}, "none"),
-        ("training", {}, "--tokenizer"),
-        ("torn", {}, "torn"),
+        ({"dtype": "bf16"}, "dtype"),
+        ({"device": "cuda:99"}, "device"),
+        ({"dtype": "onnx-int8"}, "--int8"),
     ],
 )
-def test_invalid_input(
-    model: str, options: Any, key: str, tiny_export: str, tokenizer: Any, tmp_path: Path, monkeypatch: Any
-):
-    monkeypatch.chdir(tmp_path)
-    Path("MODEL").symlink_to(tiny_export)
-    LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer)))).save_pretrained("training")
-    shutil.copytree(tiny_export, "torn")
-    (weights,) = Path("torn").rglob("model.safetensors")
-    weights.write_bytes(weights.read_bytes()[:-100])
+def test_invalid_options(options: Any, key: str, tiny_export: str):
     with pytest.raises(XlsrError, match=key):
-        load_encoder(f"{tmp_path}/{model}" if model[0] != "." else model, **options)
+        load_encoder(tiny_export, **options)
+
+
+def test_missing_folder():
+    with pytest.raises(XlsrError, match="./none"):
+        load_encoder("./none")
+
+
+def test_model_of_training(tokenizer: Any, tmp_path: Path):
+    config = LightweightConfig(text_config=tiny_encoder(len(tokenizer)))
+    LightweightDualTransformer(config).save_pretrained(tmp_path)
+    with pytest.raises(XlsrError, match="--tokenizer"):
+        load_encoder(str(tmp_path))
+
+
+def test_torn_weights(tiny_export: str, tmp_path: Path):
+    folder = Path(shutil.copytree(tiny_export, tmp_path / "torn"))
+    (weights,) = folder.rglob("model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(XlsrError, match="torn"):
+        load_encoder(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -37,36 +37,46 @@ def noisy(count: int, noise: float, seed: int = 0, width: int = 16) -> tuple[Tab
     targets = [f"t{number}" for number in range(count)]
 
     source_vectors = rng.normal(size=(count, width))
-    target_vectors = source_vectors + noise * rng.normal(size=source_vectors.shape)
-    table = dict(zip(sources, source_vectors, strict=True)) | dict(zip(targets, target_vectors, strict=True))
+    target_vectors = source_vectors + noise * rng.normal(size=(count, width))
+    vectors = np.concatenate([source_vectors, target_vectors])
+    table = dict(zip(sources + targets, vectors, strict=True))
     return TableEncoder(table), sources, targets
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def cosines(encoder: TableEncoder, sources: list[str], targets: list[str]) -> np.ndarray:
     """All cosines between two sides, float64, by plain NumPy."""
     x = np.array([encoder.table[text] for text in sources])
     y = np.array([encoder.table[text] for text in targets])
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    y /= np.linalg.norm(y, axis=1, keepdims=True)
-    return x @ y.T
+    return unit(x) @ unit(y).T
 
 
 def word_model(seed: int = 3) -> SentenceTransformer:
     """A sentence-transformers model without a network: the mean of random word vectors."""
-    vocabulary = {word: number for number, word in enumerate(["[UNK]", *WORDS])}
+    vocabulary = {"[UNK]": 0}
+    for number, word in enumerate(WORDS, start=1):
+        vocabulary[word] = number
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    weights = np.random.default_rng(seed).normal(size=(len(WORDS) + 1, 12)).astype(np.float32)
-    return SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu")
+
+    weights = np.random.default_rng(seed).normal(size=(len(vocabulary), 12)).astype(np.float32)
+    embedding = StaticEmbedding(tokenizer, embedding_weights=weights)
+    return SentenceTransformer(modules=[embedding], device="cpu")
 
 
 def word_pairs(count: int, seed: int = 3) -> tuple[list[str], list[str]]:
     """Sentences of five words, and the same with the last word exchanged for another; no sentence occurs twice."""
     rng = np.random.default_rng(seed)
-    words = [list(rng.choice(WORDS, 5)) for _ in range(count)]
-    sources = list(map(" ".join, words))
-    targets = [" ".join([*sentence[:4], rng.choice(WORDS)]) for sentence in words]
-    assert len(set(sources)) == len(set(targets)) == count
+    sentences = rng.choice(WORDS, (count, 5)).tolist()
+    translations = [[*sentence[:4], rng.choice(WORDS)] for sentence in sentences]
+    sources = list(map(" ".join, sentences))
+    targets = list(map(" ".join, translations))
+
+    assert len(set(sources)) == count
+    assert len(set(targets)) == count
     return sources, targets
 
 
@@ -80,8 +90,8 @@ def world(
     texts = {}
     for language in languages:
         of_language = offset * rng.normal(size=24)
-        vectors = meaning + noise * rng.normal(size=meaning.shape) + of_language
-        texts[language] = [f"{language} {row}" for row in range(rows)]
-        table |= dict(zip(texts[language], vectors, strict=True))
-
+        vectors = meaning + of_language + noise * rng.normal(size=(rows, 24))
+        sentences = [f"{language} {row}" for row in range(rows)]
+        texts[language] = sentences
+        table |= dict(zip(sentences, vectors, strict=True))
     return TableEncoder(table), texts

@@ -41,8 +41,12 @@ def shaken(model: SentenceTransformer, seed: int) -> SentenceTransformer:
 def routed_model(folder: str, routes: tuple[str, ...] = ("en", "fr"), **options: Any) -> SentenceTransformer:
     """A model whose routes have different weights: vectors of a wrong route are far off."""
     stock = SentenceTransformer(folder, device="cpu")
-    parts = {route: list(shaken(stock, seed).children()) for seed, route in enumerate(routes)}
-    return SentenceTransformer(modules=[Router(parts, default_route=routes[0], **options)], device="cpu")
+    modules = {}
+    for seed, route in enumerate(routes):
+        modules[route] = list(shaken(stock, seed).children())
+
+    router = Router(modules, default_route=routes[0], **options)
+    return SentenceTransformer(modules=[router], device="cpu")
 
 
 def table(**columns: Any) -> Dataset:

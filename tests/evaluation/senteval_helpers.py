@@ -85,9 +85,11 @@ def train_alone(
         vectors = vectors[order[cut:]]
         labels = labels[order[cut:]]
 
+    dev_vectors, dev_labels = map(torch.from_numpy, dev)
+
     def score(model: nn.Linear) -> float:
-        dev_vectors, dev_labels = dev
-        return float((model(torch.from_numpy(dev_vectors)).argmax(1).numpy() == dev_labels).mean())
+        predicted = model(dev_vectors).argmax(1)
+        return float(np.mean((predicted == dev_labels).numpy()))
 
     return train_model(vectors, torch.from_numpy(labels), F.cross_entropy, score, outputs=outputs, **options)
 
@@ -104,6 +106,7 @@ def folds_alone(
             alone = train_alone(vectors[train], labels[train], (vectors[dev], labels[dev]), decay=decay, **options)
             scores.append(alone.score)
         means.append(float(np.mean(scores)))
+
     rounded = [round(100 * mean, 2) for mean in means]
     best = rounded.index(max(rounded))
     return DECAYS[best], means[best]
@@ -117,5 +120,5 @@ def nested_alone(vectors: np.ndarray, labels: np.ndarray, folds: int, **options:
         decay, dev_accuracy = folds_alone(vectors[train], labels[train], folds, 1111, **options)
         final = train_alone(vectors[train], labels[train], None, decay=decay, **options)
         dev_accuracies.append(dev_accuracy)
-        test_accuracies.append(float((final.predict(vectors[test]) == labels[test]).mean()))
+        test_accuracies.append(np.mean(final.predict(vectors[test]) == labels[test]))
     return float(np.mean(dev_accuracies)), float(np.mean(test_accuracies))

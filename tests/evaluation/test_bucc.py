@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 import pytest
 from bitext_helpers import TableEncoder, cosines, noisy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from margin_helpers import mine_by_hand
 
 from hf_xlsr.evaluation import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, mining, read_bucc
 from hf_xlsr.evaluation.protocols.bucc import tune_threshold
@@ -22,49 +24,37 @@ LANGUAGES = ("de", "en")
 def toy(count: int, share: float, seed: int, noise: float = 0.5) -> tuple[TableEncoder, BuccData, BuccData]:
     """An encoder, and two texts with hidden pairs that it knows."""
     encoder, sources, targets = noisy(2 * count, noise, seed=seed)
-    rows = [{"source": source, "target": target} for source, target in zip(sources, targets, strict=True)]
+    rows = rows_of(sources, targets)
     tune = hide_pairs(rows[:count], share=share, seed=seed)
     test = hide_pairs(rows[count:], share=share, seed=seed)
     return encoder, tune, test
+
+
+def rows_of(sources: Sequence[str], targets: Sequence[str]) -> list[dict[str, str]]:
+    return [{"source": source, "target": target} for source, target in zip(sources, targets, strict=True)]
+
+
+def numbered_rows(count: int) -> list[dict[str, str]]:
+    return [{"source": f"s{n}", "target": f"t{n}"} for n in range(count)]
 
 
 # The protocol
 
 
 def laser_pairs(encoder: TableEncoder, data: BuccData, k: int, margin: str) -> dict[tuple[str, str], float]:
-    """Candidates as LASER makes them, one pair and one neighbour at a time, in float64: mined texts, back to ids."""
+    """Candidates as LASER makes them: mined texts, back to ids."""
     sources = list(dict.fromkeys(data.sources))
     targets = list(dict.fromkeys(data.targets))
-    similarities = cosines(encoder, sources, targets)
-    forward = np.sort(similarities, axis=1)[:, ::-1][:, :k].mean(axis=1)
-    backward = np.sort(similarities, axis=0)[::-1][:k].mean(axis=0)
-
-    def score(pair: tuple[int, int]) -> float:
-        average = (forward[pair[0]] + backward[pair[1]]) / 2
-        return similarities[pair] / average if margin == "ratio" else similarities[pair] - average
-
-    proposals = []
-    for x in range(len(sources)):
-        nearest = np.argsort(-similarities[x], kind="stable")[:k]
-        proposals.append(max([(x, y) for y in nearest.tolist()], key=score))
-    for y in range(len(targets)):
-        nearest = np.argsort(-similarities[:, y], kind="stable")[:k]
-        proposals.append(max([(x, y) for x in nearest.tolist()], key=score))
-    proposals.sort(key=score, reverse=True)
-
     source_ids = single_ids(data.source_ids, data.sources)
     target_ids = single_ids(data.target_ids, data.targets)
-    used_sources = set()
-    used_targets = set()
-    mined = {}
-    for x, y in proposals:
-        if x in used_sources or y in used_targets:
-            continue
-        used_sources.add(x)
-        used_targets.add(y)
-        if sources[x] in source_ids and targets[y] in target_ids:
-            mined[source_ids[sources[x]], target_ids[targets[y]]] = score((x, y))
-    return mined
+
+    candidates = {}
+    for source, target, score in mine_by_hand(cosines(encoder, sources, targets), k, margin):
+        source_id = source_ids.get(sources[source])
+        target_id = target_ids.get(targets[target])
+        if source_id and target_id:
+            candidates[source_id, target_id] = score
+    return candidates
 
 
 def single_ids(ids: Sequence[str], texts: Sequence[str]) -> dict[str, str]:
@@ -86,26 +76,34 @@ def test_equals_the_naive_twin(k: int, margin: str, share: float, noise: float):
         test.targets,
         test.gold | {("again-1", test.target_ids[0])},
     )
+
     metrics = bucc(encoder, tune, doubled, languages=LANGUAGES, name="toy", k=k, margin=margin)
 
-    candidates = laser_pairs(encoder, tune, k, margin)
-    is_gold = np.array([pair in tune.gold for pair in candidates])
-    threshold, tune_f1 = tune_threshold(np.array(list(candidates.values())), is_gold, len(tune.gold))
-    extracted = {pair for pair, score in laser_pairs(encoder, doubled, k, margin).items() if score >= threshold}
-    right = len(extracted & doubled.gold)
+    tune_candidates = laser_pairs(encoder, tune, k, margin)
+    scores = np.array(list(tune_candidates.values()))
+    is_gold = np.array([pair in tune.gold for pair in tune_candidates])
+    threshold, tune_f1 = tune_threshold(scores, is_gold, len(tune.gold))
     assert 0.3 < tune_f1 < 0.99
+
+    candidates = laser_pairs(encoder, doubled, k, margin)
+    extracted = {pair for pair, score in candidates.items() if score >= threshold}
+    right = len(extracted & doubled.gold)
     assert 0 < right < len(extracted)
 
-    prefix = f"toy-bucc-k{k}-{margin}/de-en"
-    assert metrics == {
-        f"{prefix}/test/precision": pytest.approx(right / len(extracted)),
-        f"{prefix}/test/recall": pytest.approx(right / len(doubled.gold)),
-        f"{prefix}/test/f1": pytest.approx(2 * right / (len(extracted) + len(doubled.gold))),
-        f"{prefix}/test/threshold": pytest.approx(threshold, rel=1e-5),
-        f"{prefix}/test/pairs": len(extracted),
-        f"{prefix}/test/gold": len(doubled.gold),
-        f"{prefix}/train/f1": pytest.approx(tune_f1),
+    precision = right / len(extracted)
+    recall = right / len(doubled.gold)
+    expected = {
+        "test/precision": precision,
+        "test/recall": recall,
+        "test/f1": harmonic_mean([precision, recall]),
+        "test/threshold": threshold,
+        "test/pairs": len(extracted),
+        "test/gold": len(doubled.gold),
+        "train/f1": tune_f1,
     }
+    assert len(metrics) == len(expected)
+    for key, value in expected.items():
+        assert metrics[f"toy-bucc-k{k}-{margin}/de-en/{key}"] == pytest.approx(value, rel=1e-5)
 
 
 def test_several_settings_equal_single_runs():
@@ -116,9 +114,12 @@ def test_several_settings_equal_single_runs():
         single_runs |= bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=k, margin=margin)
 
     encoder.texts.clear()
-    assert bucc_settings(encoder, tune, test, settings=all_settings, languages=LANGUAGES, name="toy") == single_runs
+    metrics = bucc_settings(encoder, tune, test, settings=all_settings, languages=LANGUAGES, name="toy")
+    assert metrics == single_runs
+
     # Each text is encoded once.
-    assert sorted(encoder.texts) == sorted([*tune.sources, *tune.targets, *test.sources, *test.targets])
+    texts = [*tune.sources, *tune.targets, *test.sources, *test.targets]
+    assert sorted(encoder.texts) == sorted(texts)
 
 
 def test_outcomes_are_of_sources_and_gold_pairs_in_one_order():
@@ -130,7 +131,7 @@ def test_outcomes_are_of_sources_and_gold_pairs_in_one_order():
     for key, outcome in outcomes.items():
         examples = test.gold if key.endswith("recall") else test.sources
         assert len(outcome.columns[0]) == len(examples)
-        assert all(map(np.array_equal, outcome.columns, outcomes_of_reordered[key].columns))
+        np.testing.assert_array_equal(outcome.columns, outcomes_of_reordered[key].columns)
 
 
 # The threshold
@@ -138,7 +139,7 @@ def test_outcomes_are_of_sources_and_gold_pairs_in_one_order():
 
 def best_by_trying(scores: list[float], correct: list[bool], gold: int) -> float:
     """The best F1 of all thresholds, by extracting with each score as threshold."""
-    return max((f1_at(threshold, scores, correct, gold) for threshold in scores), default=0.0)
+    return max([f1_at(threshold, scores, correct, gold) for threshold in scores])
 
 
 def f1_at(threshold: float, scores: list[float], correct: list[bool], gold: int) -> float:
@@ -149,37 +150,38 @@ def f1_at(threshold: float, scores: list[float], correct: list[bool], gold: int)
 SCORES = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52]))
 
 
-@given(st.lists(st.tuples(SCORES, st.booleans()), max_size=30), st.integers(0, 20))
-@example([(1.0 + 2**-52, True), (1.0, False)], 0)  # the middle of two neighbouring floats is one of them
-@example([(1.0, False), (1.0, True), (0.5, True)], 1)
+@given(candidates=st.lists(st.tuples(SCORES, st.booleans()), max_size=30), missed=st.integers(0, 20))
+@example(candidates=[(1.0 + 2**-52, True), (1.0, False)], missed=0)  # the middle of neighbouring floats is one of them
+@example(candidates=[(1.0, False), (1.0, True), (0.5, True)], missed=1)
 @settings(max_examples=300, deadline=None)
 def test_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]], missed: int):
     scores = [score for score, _ in candidates]
     correct = [right for _, right in candidates]
     gold = sum(correct) + missed
+
     threshold, f1 = tune_threshold(np.array(scores), np.array(correct, bool), gold)
 
-    if not any(correct):
-        assert (threshold, f1) == (0.0, 0.0)
-        return
-    assert f1 == pytest.approx(f1_at(threshold, scores, correct, gold))
-    assert f1 == pytest.approx(best_by_trying(scores, correct, gold))
+    if any(correct):
+        assert f1 == pytest.approx(f1_at(threshold, scores, correct, gold))
+        assert f1 == pytest.approx(best_by_trying(scores, correct, gold))
+    else:
+        assert threshold == 0
+        assert f1 == 0
 
 
 # Data
 
 
-@pytest.mark.parametrize("gold", ["d1\te2\nd3\te3\n", "e2\td1\ne3\td3\n"])
-def test_gold_in_either_order(tmp_path: Path, gold: str):
-    texts = {
-        "de": "d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator",
-        "en": "\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n",
-        "gold": gold,
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+@pytest.mark.parametrize("gold_lines", ["d1\te2\nd3\te3\n", "e2\td1\ne3\td3\n"])
+def test_gold_in_either_order(tmp_path: Path, gold_lines: str):
+    german = tmp_path / "de"
+    german.write_bytes(b"d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator")
+    english = tmp_path / "en"
+    english.write_text("\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n", "utf-8")
+    gold = tmp_path / "gold"
+    gold.write_text(gold_lines)
 
-    assert read_bucc(*(tmp_path / name for name in texts)) == BuccData(
+    assert read_bucc(german, english, gold) == BuccData(
         ["d1", "d2", "d3"],
         ["Hallo, Welt.", "Zwei", "mit\tTabulator"],
         ["e1", "e2", "e3"],
@@ -195,44 +197,56 @@ def gold_texts(data: BuccData) -> set[tuple[str, str]]:
 
 
 def test_hidden_pairs_of_distinct_rows():
-    rows = [{"source": f"s{n}", "target": f"t{n}", "other": "x"} for n in range(1001)]
+    rows = numbered_rows(1001)
     data = hide_pairs(rows, share=0.1, seed=5)
     assert len(data.gold) == 100
-    assert (len(data.sources), len(data.targets)) == (100 + 450, 100 + 451)
+    assert len(data.sources) == 100 + 450
+    assert len(data.targets) == 100 + 451
 
     source_numbers = {text[1:] for text in data.sources}
     target_numbers = {text[1:] for text in data.targets}
-    assert source_numbers | target_numbers == {str(n) for n in range(1001)}  # no row is lost
+    assert len(source_numbers | target_numbers) == 1001  # no row is lost
     # Rows that keep both sides are gold.
-    assert {(f"s{n}", f"t{n}") for n in source_numbers & target_numbers} == gold_texts(data)
+    in_both = source_numbers & target_numbers
+    assert {(f"s{n}", f"t{n}") for n in in_both} == gold_texts(data)
+
     assert hide_pairs(rows, share=0.1, seed=5) == data
     assert hide_pairs(rows, share=0.1, seed=6) != data
 
 
+def assert_spread(gold: Sequence[str], texts: Sequence[str]) -> None:
+    """Gold texts stand anywhere among all texts."""
+    positions = np.array([texts.index(text) for text in gold]) / len(texts)
+    assert 0.4 < positions.mean() < 0.6
+    assert positions.min() < 0.05
+    assert positions.max() > 0.95
+
+
 def test_positions_give_no_hidden_pair_away():
-    rows = [{"source": f"s{n}", "target": f"t{n}"} for n in range(1001)]
-    data = hide_pairs(rows, share=0.1, seed=5)
+    data = hide_pairs(numbered_rows(1001), share=0.1, seed=5)
     gold_sources, gold_targets = zip(*gold_texts(data), strict=True)
-    for gold, texts in ((gold_sources, data.sources), (gold_targets, data.targets)):
-        positions = np.array([texts.index(text) for text in gold]) / len(texts)
-        assert 0.4 < positions.mean() < 0.6
-        assert positions.min() < 0.05
-        assert positions.max() > 0.95
+    assert_spread(gold_sources, data.sources)
+    assert_spread(gold_targets, data.targets)
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
-    st.floats(0.01, 1),
-    st.integers(0, 3),
+    links=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
+    share=st.floats(0.01, 1),
+    seed=st.integers(0, 3),
 )
-@example([(0, 0), (1, 1), (0, 1)], 1.0, 0)  # the third row makes one group of the first two
+@example(links=[(0, 0), (1, 1), (0, 1)], share=1.0, seed=0)  # the third row makes one group of the first two
 @settings(max_examples=200, deadline=None)
 def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
     rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
+
     data = hide_pairs(rows, share=share, seed=seed)
+
     assert len(set(data.sources)) == len(data.sources)
     assert len(set(data.targets)) == len(data.targets)
-    findable = {(f"s{x}", f"t{y}") for x, y in links if f"s{x}" in data.sources and f"t{y}" in data.targets}
+    findable = set()
+    for row in rows:
+        if row["source"] in data.sources and row["target"] in data.targets:
+            findable.add((row["source"], row["target"]))
     assert findable == gold_texts(data)
 
 
@@ -241,13 +255,16 @@ def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float
 
 def test_mining_equals_bucc_on_both_halves() -> None:
     encoder, sources, targets = noisy(200, 0.4, width=8)
+
     mined = mining(encoder, sources, targets, name="x", hide_pairs=0.4, k=3, margin="distance", seed=5)
 
     order = np.random.default_rng(5).permutation(200)
-    rows = [{"source": sources[row], "target": targets[row]} for row in order]
+    shuffled = np.array(rows_of(sources, targets))[order]
+    rows = shuffled.tolist()
     tune = hide_pairs(rows[:100], share=0.4, seed=5)
     test = hide_pairs(rows[100:], share=0.4, seed=5)
     expected = bucc(encoder, tune, test, k=3, margin="distance", languages=("en", "fr"), name="x")
+
     for metric in ("precision", "recall", "f1", "threshold", "pairs", "gold"):
         key = f"k3-distance/en-fr/test/{metric}"
         assert mined[f"x-mining-h0.4-{key}"] == expected[f"x-bucc-{key}"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import make_pairs
 from input_helpers import bucc_files
@@ -17,111 +17,126 @@ from hf_xlsr.cli import main
 from hf_xlsr.evaluation import tatoeba, xsim
 from hf_xlsr.evaluation.command import EncoderOptions, evaluate_files
 from hf_xlsr.evaluation.protocol import PROTOCOLS, DataOptions
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.utils.errors import XlsrError
 
-PAIRS = make_pairs(40, seed=3)
-SOURCES = [row["source"] for row in PAIRS]
-TARGETS = [row["target"] for row in PAIRS]
-BINARY = [n % 2 for n in range(40)]
+SOURCES, TARGETS = both_sides(make_pairs(40, seed=3))
+BINARY = [0, 1] * 20
+SPLITS = ["train", "train", "train", "train", "dev", "dev", "test", "test"] * 5
 
 
-def columns(*values: list[Any]) -> list[tuple[Any, ...]]:
-    return list(zip(*values, strict=True))
+def write(name: str, **columns: list[Any]) -> None:
+    pd.DataFrame(columns).to_csv(name, sep="\t", index=False)
 
 
-def write(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
-    lines = [header.replace(" ", "\t"), *("\t".join(map(str, row)) for row in rows)]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-    return str(path)
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with a table for each kind of task."""
+    monkeypatch.chdir(tmp_path)
+    sides = {"sentence1": SOURCES, "sentence2": TARGETS}
+    write("pairs.tsv", en=SOURCES, fr=TARGETS)
+    bucc_files(tmp_path)  # one gold pair, so that some values have no interval
+
+    scores = {"score": [0, 1, 2, 3, 4] * 8, "subset": ["a", "b"] * 20, "split": ["test"] * 40}
+    write("STS12.tsv", **sides, **scores)
+    write("STS13.tsv", **sides, **scores)
+    write("paws.tsv", **sides, label=BINARY, split=["test"] * 21 + ["dev"] * 19)
+
+    tags = ["eng_Latn"] * 40 + ["fra_Latn"] * 40 + ["deu_Latn"] * 40
+    write("topics.tsv", lang=tags, text=SOURCES * 3, label=BINARY * 3, split=SPLITS * 3)
+    labels = ["entailment"] * 8 + ["neutral"] * 8 + ["contradiction"] * 8 + ["entailment"] * 8 + ["neutral"] * 8
+    write("xnli.tsv", premise_en=SOURCES, hypothesis_en=TARGETS, label=labels, split=SPLITS)
+
+    write("reviews.tsv", text=SOURCES, label=BINARY)
+    write("SICK-E.tsv", **sides, label=BINARY, split=SPLITS)
 
 
-def pairs_file(folder: Path) -> str:
-    return write(folder / "pairs.tsv", "en fr", columns(SOURCES, TARGETS))
-
-
-def pairs_of(folder: Path) -> list[str]:
-    return ["--data", pairs_file(folder), "--columns", "source=en,target=fr"]
-
-
-def bucc_of(folder: Path) -> list[str]:
-    files = bucc_files(folder)  # one gold pair, so that some values have no interval
-    gold = ["--gold", files["gold"], "--tune-gold", files["tune_gold"]]
-    return ["--data", *files["data"], "--tune", *files["tune"], *gold]
-
-
-def sts_of(folder: Path) -> list[str]:
-    scores = [n % 6 for n in range(40)]
-    rows = columns(SOURCES, TARGETS, scores, ["a", "b"] * 20, ["test"] * 40)
-    header = "sentence1 sentence2 score subset split"
-    files = [write(folder / f"{name}.tsv", header, rows) for name in ("STS12", "STS13")]
-    return ["--data", *files, "--languages", "en"]
-
-
-def pair_classification_of(folder: Path) -> list[str]:
-    rows = columns(SOURCES, TARGETS, BINARY, ["test"] * 21 + ["dev"] * 19)
-    file = write(folder / "paws.tsv", "sentence1 sentence2 label split", rows)
-    return ["--data", file, "--tune", file, "--languages", "en"]
-
-
-SPLITS = [("train", "train", "dev", "test")[n // 2 % 4] for n in range(40)]
-
-
-def language_bias_of(folder: Path) -> list[str]:
-    file = write(folder / "wide.tsv", "en fr", columns(SOURCES, TARGETS))
-    return ["--data", file, "--columns", "text={lang}", "--languages", "en,fr", "--debias", "self", "--k", "3"]
-
-
-def zero_shot_of(folder: Path) -> list[str]:
-    rows = []
-    for tag in ("eng_Latn", "fra_Latn", "deu_Latn"):
-        rows += columns([tag] * 40, SOURCES, BINARY, SPLITS)
-    return ["--data", write(folder / "topics.tsv", "lang text label split", rows), "--train-language", "en"]
-
-
-def nli_of(folder: Path) -> list[str]:
-    labels = [("entailment", "neutral", "contradiction")[n // 8 % 3] for n in range(40)]
-    rows = columns(SOURCES, TARGETS, labels, SPLITS)
-    file = write(folder / "xnli.tsv", "premise_en hypothesis_en label split", rows)
-    names = "premise=premise_{lang},hypothesis=hypothesis_{lang}"
-    return ["--data", file, "--columns", names, "--languages", "en", "--epochs", "2"]
-
-
-def senteval_of(folder: Path) -> list[str]:
-    reviews = write(folder / "reviews.tsv", "text label", columns(SOURCES, BINARY))
-    rows = columns(SOURCES, TARGETS, BINARY, SPLITS)
-    entailed = write(folder / "SICK-E.tsv", "sentence1 sentence2 label split", rows)
-    return ["--data", f"MR={reviews}", entailed, "--languages", "en"]
-
-
-CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
-    "tatoeba": (pairs_of, {"pairs-tatoeba/en-fr/test/accuracy"}),
-    "tatoeba-laser": (pairs_of, {"pairs-tatoeba-laser/en-fr/test/error"}),
-    "tatoeba-xtreme": (pairs_of, {"pairs-tatoeba-xtreme/en-fr/test/accuracy"}),
-    "tatoeba-mteb": (pairs_of, {"pairs-tatoeba-mteb/en-fr/test/f1"}),
-    "xsim": (pairs_of, {"pairs-xsim/en-fr/test/error"}),
-    "xsr": (pairs_of, {"pairs-xsr/en-fr/test/precision@5", "pairs-xsr/fr-en/test/precision@5"}),
-    "bucc": (bucc_of, {"test-bucc-k4-ratio/de-en/test/f1", "test-bucc-k3-distance/de-en/test/f1"}),
-    "sts": (sts_of, {"STS12-sts/en/test/spearman_all", "sts-average-of-2/en/test/pearson_wmean"}),
-    "pair-classification": (pair_classification_of, {"paws-pair-classification/en/test/cosine_accuracy"}),
-    "xsim-pp": (pairs_of, {"pairs-xsim-pp/fr-en/test/error", "pairs-xsim-pp/fr-en/test/meaning_error"}),
+PAIRS = "--data pairs.tsv --columns source=en,target=fr"
+WIDE = "--data pairs.tsv --columns text={lang} --languages en,fr --debias self"
+BUCC = "--data test.de test.en --gold test.gold --tune train.de train.en --tune-gold train.gold"
+XNLI = "--data xnli.tsv --columns premise=premise_{lang},hypothesis=hypothesis_{lang} --languages en --epochs 2"
+# Words of the command, and two keys of the metrics.
+CASES: dict[str, tuple[str, str, str]] = {
+    "tatoeba": (
+        PAIRS,
+        "pairs-tatoeba/en-fr/test/accuracy",
+        "pairs-tatoeba/en-fr/test/pairs",
+    ),
+    "tatoeba-laser": (
+        PAIRS,
+        "pairs-tatoeba-laser/en-fr/test/error",
+        "pairs-tatoeba-laser/en-fr/test/pairs",
+    ),
+    "tatoeba-xtreme": (
+        PAIRS,
+        "pairs-tatoeba-xtreme/en-fr/test/accuracy",
+        "pairs-tatoeba-xtreme/en-fr/test/pairs",
+    ),
+    "tatoeba-mteb": (
+        PAIRS,
+        "pairs-tatoeba-mteb/en-fr/test/f1",
+        "pairs-tatoeba-mteb/en-fr/test/pairs",
+    ),
+    "xsim": (
+        PAIRS,
+        "pairs-xsim/en-fr/test/error",
+        "pairs-xsim/en-fr/test/pairs",
+    ),
+    "xsr": (
+        PAIRS,
+        "pairs-xsr/en-fr/test/precision@5",
+        "pairs-xsr/fr-en/test/precision@5",
+    ),
+    "bucc": (
+        BUCC,
+        "test-bucc-k4-ratio/de-en/test/f1",
+        "test-bucc-k3-distance/de-en/test/f1",
+    ),
+    "sts": (
+        "--data STS12.tsv STS13.tsv --languages en",
+        "STS12-sts/en/test/spearman_all",
+        "sts-average-of-2/en/test/pearson_wmean",
+    ),
+    "pair-classification": (
+        "--data paws.tsv --tune paws.tsv --languages en",
+        "paws-pair-classification/en/test/cosine_accuracy",
+        "paws-pair-classification/en/test/cosine_ap",
+    ),
+    "xsim-pp": (
+        PAIRS,
+        "pairs-xsim-pp/fr-en/test/error",
+        "pairs-xsim-pp/fr-en/test/meaning_error",
+    ),
     "mining": (
-        lambda folder: [*pairs_of(folder), "--hide-pairs", "0.5"],
-        {"pairs-mining-h0.5-k4-ratio/en-fr/test/f1", "pairs-mining-h0.5-k4-ratio/en-fr/tune/f1"},
+        f"{PAIRS} --hide-pairs 0.5",
+        "pairs-mining-h0.5-k4-ratio/en-fr/test/f1",
+        "pairs-mining-h0.5-k4-ratio/en-fr/tune/f1",
     ),
     "search": (
-        lambda folder: language_bias_of(folder)[:-2],
-        {"wide-search/en-fr/test/mrr", "wide-search-pcr1-self/mean-of-2/test/ndcg@10"},
+        WIDE,
+        "pairs-search/en-fr/test/mrr",
+        "pairs-search-pcr1-self/mean-of-2/test/ndcg@10",
     ),
     "language-bias": (
-        language_bias_of,
-        {"wide-language-bias-k3/en/test/share_fr", "wide-language-bias-k3-pcr1-self/mean-of-2/test/bias"},
+        f"{WIDE} --k 3",
+        "pairs-language-bias-k3/en/test/share_fr",
+        "pairs-language-bias-k3-pcr1-self/mean-of-2/test/bias",
     ),
     "zero-shot": (
-        zero_shot_of,
-        {"topics-zero-shot-linear/en-fr/test/accuracy", "topics-zero-shot-linear/mean-of-2/test/accuracy"},
+        "--data topics.tsv --train-language en",
+        "topics-zero-shot-linear/en-fr/test/accuracy",
+        "topics-zero-shot-linear/mean-of-2/test/accuracy",
     ),
-    "nli": (nli_of, {"xnli-nli-mlp/en-en/test/accuracy", "xnli-nli-mlp/en-en/dev/accuracy"}),
-    "senteval": (senteval_of, {"MR-senteval/en/test/accuracy", "senteval-average-of-2/en/test/accuracy"}),
+    "nli": (
+        XNLI,
+        "xnli-nli-mlp/en-en/test/accuracy",
+        "xnli-nli-mlp/en-en/dev/accuracy",
+    ),
+    "senteval": (
+        "--data MR=reviews.tsv SICK-E.tsv --languages en",
+        "MR-senteval/en/test/accuracy",
+        "senteval-average-of-2/en/test/accuracy",
+    ),
 }
 
 
@@ -130,22 +145,22 @@ def test_every_protocol_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("protocol", CASES)
-def test_protocol_on_local_files(
-    protocol: str, tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words, expected = CASES[protocol]
-    output = tmp_path / "results.json"
-    command = ["evaluate", tiny_export, "--protocol", protocol, *words(tmp_path), "--seed", "0"]
-    command += ["--output", str(output)]
+def test_protocol_on_local_files(protocol: str, tiny_export: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, *expected_keys = CASES[protocol]
+    output = Path("results.json")
+    command = ["evaluate", tiny_export, "--protocol", protocol, *words.split(), "--seed", "0", "--output", str(output)]
     assert main(command) == 0, capsys.readouterr().err
 
     results = json.loads(output.read_text())
-    assert expected <= set(results["metrics"]), sorted(results["metrics"])
-    assert all(map(np.isfinite, results["metrics"].values()))
-    assert set(map(len, results["data_sha256"].values())) == {64}
+    metrics = results["metrics"]
+    assert set(expected_keys) <= set(metrics), sorted(metrics)
+    assert np.isfinite(list(metrics.values())).all()
+    for data_hash in results["data_sha256"].values():
+        assert len(data_hash) == 64
+
     # The same words again give the same numbers.
     assert main(command) == 0
-    assert json.loads(output.read_text())["metrics"] == results["metrics"]
+    assert json.loads(output.read_text())["metrics"] == metrics
 
 
 def test_metrics_equal_the_functions(tiny_export: str, tmp_path: Path) -> None:
@@ -154,26 +169,27 @@ def test_metrics_equal_the_functions(tiny_export: str, tmp_path: Path) -> None:
     folder = tmp_path / "routed"
     routes = {"en": "second", "fr": "second"}
     routed_model(tiny_export, ("first", "second")).save(str(folder))
-    data = DataOptions((pairs_file(tmp_path),), columns="source=en,target=fr")
+    data = DataOptions(("pairs.tsv",), columns="source=en,target=fr")
     encoder = EncoderOptions(prompt="red ", routes=routes)
     metrics = evaluate_files(str(folder), "tatoeba,xsim", data, {"k": 2}, encoder=encoder)
 
     model = SentenceTransformer(str(folder))
-    common: dict[str, Any] = {"languages": ("en", "fr"), "name": "pairs", "prompt": "red ", "routes": routes}
-    expected = tatoeba(model, SOURCES, TARGETS, **common) | xsim(model, SOURCES, TARGETS, k=2, **common)
+    options: dict[str, Any] = {"languages": ("en", "fr"), "name": "pairs", "prompt": "red ", "routes": routes}
+    expected = tatoeba(model, SOURCES, TARGETS, **options)
+    expected |= xsim(model, SOURCES, TARGETS, k=2, **options)
     assert metrics == pytest.approx(expected)
 
 
 def test_output_is_checked_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("the model was loaded"))
     (tmp_path / "modules.json").write_text("[]")
-    file = pairs_file(tmp_path)
     with pytest.raises(XlsrError, match="--output"):
-        evaluate_files(str(tmp_path), "tatoeba", DataOptions((file,)), output=f"{file}/out.json")
+        evaluate_files(str(tmp_path), "tatoeba", DataOptions(("pairs.tsv",)), output="pairs.tsv/out.json")
 
 
-def test_predictions_need_an_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "model", "--protocol", "tatoeba", *pairs_of(tmp_path), "--predictions"]) == 1
+def test_predictions_need_an_output(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"evaluate model --protocol tatoeba {PAIRS} --predictions"
+    assert main(words.split()) == 1
     assert "--output" in capsys.readouterr().err
 
 
@@ -208,9 +224,8 @@ def test_mteb_task(mteb_command: list[str], tmp_path: Path) -> None:
 
     assert main([*mteb_command, "sts"]) == 0
     metrics = json.loads(output.read_text())["metrics"]
-    assert metrics["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(
-        of_mteb["metrics"]["STSBenchmark-mteb/en/test/cosine_spearman"], abs=1e-6
-    )
+    spearman = of_mteb["metrics"]["STSBenchmark-mteb/en/test/cosine_spearman"]
+    assert metrics["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(spearman, abs=1e-6)
 
 
 def test_mteb_cache(mteb_command: list[str], tmp_path: Path) -> None:

@@ -28,26 +28,32 @@ def encoder(shares: dict[str, float], count: int = COUNT, seed: int = 1) -> Resu
 
 def marked(table: ComparisonTable, mark: str) -> set[str]:
     """The encoders and columns whose value is `best` or `unequal`."""
-    cells: set[str] = set()
+    cells = set()
     for column in table.columns:
-        cells.update(f"{label} {column}" for label, cell in table.cells(column).items() if getattr(cell, mark))
+        for label, cell in table.cells(column).items():
+            if getattr(cell, mark):
+                cells.add(f"{label} {column}")
     return cells
 
 
 def test_only_significant_differences_are_bold() -> None:
-    strong = encoder({"de": 0.9, "fr": 0.8})
-    close = encoder({"de": 0.89, "fr": 0.5})
-    weak = encoder({"de": 0.5, "fr": 0.4})
-    (table,) = compare_encoders({"strong": strong, "close": close, "weak": weak})
+    encoders = {
+        "strong": encoder({"de": 0.9, "fr": 0.8}),
+        "close": encoder({"de": 0.89, "fr": 0.5}),
+        "weak": encoder({"de": 0.5, "fr": 0.4}),
+    }
+    (table,) = compare_encoders(encoders)
     assert table.name == "toy-tatoeba-xtreme, test"
     assert table.metric == "accuracy"
     assert table.columns == ["en-de", "en-fr"]
     assert marked(table, "best") == {"strong en-fr"}  # 90 % and 89 % of 200 do not differ
-    assert table.p_values["strong", "weak", "en-de"] < 0.05 < table.p_values["strong", "close", "en-de"]
+    assert table.p_values["strong", "weak", "en-de"] < 0.05
+    close_p_value = table.p_values["strong", "close", "en-de"]
+    assert close_p_value > 0.05
 
     # Six tests are corrected together: none is below its own p-value.
-    (alone,) = compare_encoders({"strong": strong, "close": encoder({"de": 0.89})})
-    assert alone.p_values["strong", "close", "en-de"] <= table.p_values["strong", "close", "en-de"]
+    (single_test,) = compare_encoders({"strong": encoders["strong"], "close": encoder({"de": 0.89})})
+    assert single_test.p_values["strong", "close", "en-de"] <= close_p_value
 
 
 def test_lower_errors_and_both_directions() -> None:
@@ -60,25 +66,28 @@ def test_lower_errors_and_both_directions() -> None:
         outcomes = {metric: np.arange(COUNT) < share * COUNT for metric, share in values.items()}
         return measured("tatoeba", "tatoeba-laser", ("en", "de"), "test", values, outcomes)
 
-    tables = compare_encoders({"a": errors(0.1, 0.2), "b": errors(0.4, 0.2)})
-    assert [table.metric for table in tables] == ["source_to_target_error", "target_to_source_error"]
-    assert [table.rows["a"]["en-de"].best for table in tables] == [True, False]
-    assert "(lower is better)" in render_tables(tables)
+    forward, backward = compare_encoders({"a": errors(0.1, 0.2), "b": errors(0.4, 0.2)})
+    assert forward.metric == "source_to_target_error"
+    assert forward.rows["a"]["en-de"].best
+    assert backward.metric == "target_to_source_error"
+    assert not backward.rows["a"]["en-de"].best
+    assert "(lower is better)" in render_tables([forward, backward])
 
 
 def test_other_test_sets_are_marked_and_not_tested(tmp_path: Path) -> None:
-    results = {}
-    for label, share, count, text in (
-        ("a", 0.9, COUNT, "x"),
-        ("b", 0.3, COUNT, "x"),
-        ("c", 0.3, COUNT, "y"),
-        ("d", 0.3, 100, "x"),
-    ):
-        file = tmp_path / f"{label}.json"
+    def saved(share: float, count: int, text: str) -> Any:
+        file = tmp_path / "results.json"
         save_results(file, encoder({"de": share}, count), settings={}, data_hashes={"toy": text}, predictions=True)
-        results[label] = load_results(file)
+        return load_results(file)
 
+    results = {
+        "a": saved(0.9, COUNT, "x"),
+        "b": saved(0.3, COUNT, "x"),
+        "c": saved(0.3, COUNT, "y"),
+        "d": saved(0.3, 100, "x"),
+    }
     (table,) = compare_encoders(results)
+
     assert marked(table, "unequal") == {"c en-de", "d en-de"}
     assert list(table.p_values) == [("a", "b", "en-de")]
     assert marked(table, "best") == {"a en-de"}
@@ -94,12 +103,17 @@ def test_other_test_sets_are_marked_and_not_tested(tmp_path: Path) -> None:
     ],
 )
 def test_each_column_compares_equal_test_sets(b: Any, c: Any, unequal: set[str], best: set[str]) -> None:
-    results = {}
-    for label, share, hashes in (("a", 0.5, {}), ("b", 0.95, b), ("c", 0.7, c)):
-        data_hashes = {"data/toy/en-de": "x", "data/toy/en-fr": "x", **hashes}
-        results[label] = {"metrics": encoder({"de": share, "fr": share}), "data_sha256": data_hashes}
+    def results(share: float, hashes: dict[str, str]) -> dict[str, Any]:
+        metrics = encoder({"de": share, "fr": share})
+        return {"metrics": metrics, "data_sha256": {"data/toy/en-de": "x", "data/toy/en-fr": "x", **hashes}}
 
-    (table,) = compare_encoders(results)
+    encoders = {
+        "a": results(0.5, {}),
+        "b": results(0.95, b),
+        "c": results(0.7, c),
+    }
+    (table,) = compare_encoders(encoders)
+
     assert marked(table, "unequal") == unequal
     assert marked(table, "best") == best
     for first, second, column in table.p_values:
@@ -107,9 +121,11 @@ def test_each_column_compares_equal_test_sets(b: Any, c: Any, unequal: set[str],
 
 
 def test_results_keep_their_own_outcomes(tmp_path: Path) -> None:
-    for name, share in (("v1.0", 0.9), ("v1.5", 0.3)):
+    share_of_file = {"v1.0": 0.9, "v1.5": 0.3}
+    for name, share in share_of_file.items():
         save_results(tmp_path / name, encoder({"de": share}), settings={}, predictions=True)
-    for name, share in (("v1.0", 0.9), ("v1.5", 0.3)):
+
+    for name, share in share_of_file.items():
         (outcomes,) = load_results(tmp_path / name)["metrics"].outcomes.values()
         assert outcomes.value() == share
 
@@ -119,17 +135,20 @@ def test_outcomes_are_saved_on_request(tmp_path: Path) -> None:
     correlation = Outcomes("spearman", (column, column))
     results = encoder({"de": 0.9})
     results |= measured("s", "sts", "en", "test", {"spearman_all": 0.5}, {"spearman_all": correlation})
-    save_results(tmp_path / "with.json", results, settings={}, predictions=True)
-    save_results(tmp_path / "without.json", results, settings={})
+    with_outcomes = tmp_path / "with.json"
+    without_outcomes = tmp_path / "without.json"
 
-    loaded = load_results(tmp_path / "with.json")["metrics"]
+    save_results(with_outcomes, results, settings={}, predictions=True)
+    save_results(without_outcomes, results, settings={})
+
+    loaded = load_results(with_outcomes)["metrics"]
     assert loaded == results
     assert loaded.outcomes.keys() == results.outcomes.keys()
     for key, outcomes in results.outcomes.items():
         assert loaded.outcomes[key].statistic == outcomes.statistic
         np.testing.assert_array_equal(loaded.outcomes[key].columns, outcomes.columns)
-    assert load_results(tmp_path / "without.json")["metrics"].outcomes == {}
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["with.json", "with.npz", "without.json"]
+    assert load_results(without_outcomes)["metrics"].outcomes == {}
+    assert set(tmp_path.iterdir()) == {with_outcomes, without_outcomes, tmp_path / "with.npz"}
 
 
 def test_tasks_across() -> None:
@@ -144,21 +163,26 @@ def test_tasks_across() -> None:
 
 
 def test_command_writes_all_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for label, share in (("good_one", 0.9), ("poor", 0.5)):
-        save_results(tmp_path / f"{label}.json", encoder({"de": share}), settings={}, predictions=True)
-    words = ["compare", str(tmp_path / "good_one.json"), f"second={tmp_path / 'poor.json'}"]
-    assert main([*words, "--plots", str(tmp_path / "plots")]) == 0
-    assert "| good\\_one | **90.0**" in capsys.readouterr().out
-    assert [file.name for file in (tmp_path / "plots").iterdir()] == ["toy-tatoeba-xtreme-test-accuracy.png"]
+    good = tmp_path / "good_one.json"
+    poor = tmp_path / "poor.json"
+    plots = tmp_path / "plots"
+    save_results(good, encoder({"de": 0.9}), settings={}, predictions=True)
+    save_results(poor, encoder({"de": 0.5}), settings={}, predictions=True)
+    words = ["compare", str(good), f"second={poor}"]
 
-    for ending in (".csv", ".tex", ".json"):
-        assert main([*words, "--output", str(tmp_path / f"table{ending}")]) == 0
-    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
-    assert [row["encoder"] for row in rows] == ["good_one", "second"]
-    assert [row["value"] for row in rows] == ["0.9", "0.5"]
-    assert [row["best"] for row in rows] == ["True", "False"]
-    (content,) = json.loads((tmp_path / "table.json").read_text())
+    assert main([*words, "--plots", str(plots)]) == 0
+    assert "| good\\_one | **90.0**" in capsys.readouterr().out
+    assert list(plots.iterdir()) == [plots / "toy-tatoeba-xtreme-test-accuracy.png"]
+
+    def written(name: str) -> str:
+        output = tmp_path / name
+        assert main([*words, "--output", str(output)]) == 0
+        return output.read_text()
+
+    first, second = csv.DictReader(written("table.csv").splitlines())
+    assert (first["encoder"], first["value"], first["best"]) == ("good_one", "0.9", "True")
+    assert (second["encoder"], second["value"], second["best"]) == ("second", "0.5", "False")
+    (content,) = json.loads(written("table.json"))
     assert content["encoders"]["second"]["en-de"]["value"] == 0.5
     assert content["tests"][0]["p"] < 0.05
-    tex = (tmp_path / "table.tex").read_text()
-    assert r"good\_one & \textbf{90.0}" in tex
+    assert r"good\_one & \textbf{90.0}" in written("table.tex")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bitext_helpers import TableEncoder
-from input_helpers import bucc_files, read, write_tsv
+from input_helpers import TMX, WIDE, bucc_files, read, topic_rows, write_tsv
 from result_helpers import results
 
 from hf_xlsr.encoders.debias import fit_debias
@@ -37,12 +37,6 @@ from hf_xlsr.evaluation.reading import RowInputs, TunedInputs
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
-WIDE = {
-    "en": ["one", "two", "three"],
-    "de": ["eins", "zwei", "drei"],
-    "fr": ["un", None, "trois"],
-    "kind": list("aba"),
-}
 DE: dict[str, Any] = {"columns": "source=en,target=de"}
 EN: dict[str, Any] = {"languages": ("en",)}
 
@@ -54,25 +48,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pq.write_table(pa.table(WIDE), home / "numbers.parquet")
     pairs = "source_lang\ttarget_lang\tsource\ttarget"
     write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
-    unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
-    (home / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
-    write_tsv(home / "topics.tsv", topic_rows("train", "validation", "test"))
-    write_tsv(home / "no-dev.tsv", topic_rows("train", "test"))
-    texts = [f"t{n}\t{n % 2}" for n in range(40)]
-    write_tsv(home / "test.tsv", ["text\tlabel", *texts])
-    write_tsv(home / "copy.tsv", ["text\tlabel", *texts[::-1]])
-    write_tsv(home / "relabelled.tsv", ["text\tlabel", *(f"t{n}\t{(n + 1) % 2}" for n in range(40))])
-    write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
+    write_tsv(home / "memory.tmx", [TMX])
+    write_tsv(home / "topics.tsv", topic_rows("label", "train", "validation", "test"))
+    write_tsv(home / "no-dev.tsv", topic_rows("label", "train", "test"))
+    test_rows = labelled_texts("t", [0, 1])
+    write_tsv(home / "test.tsv", ["text\tlabel", *test_rows])
+    write_tsv(home / "copy.tsv", ["text\tlabel", *test_rows[::-1]])
+    write_tsv(home / "relabelled.tsv", ["text\tlabel", *labelled_texts("t", [1, 0])])
+    write_tsv(home / "train.tsv", ["text\tlabel", *labelled_texts("u", [0, 1])])
     bucc_files(home)
     return home
 
 
-def topic_rows(*splits: str) -> list[str]:
-    rows = ["lang\tsplit\ttext\tlabel"]
-    for tag in ("eng_Latn", "deu_Latn"):
-        for split in splits:
-            rows += [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for n in range(3)]
-    return rows
+def labelled_texts(prefix: str, labels: list[int]) -> list[str]:
+    return [f"{prefix}{n}\t{label}" for n, label in enumerate(labels * 20)]
 
 
 # Protocol, files, options, and what the message must name.
@@ -88,29 +77,21 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("zero-shot", "no-dev.tsv", EN, "--hold-out"),
     ("zero-shot", "test.tsv", EN | {"train": ("relabelled.tsv",), "tune": ("train.tsv",)}, "--train"),
     ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("copy.tsv",)}, "--tune"),
-    # BUCC: files of test and train stand in for `gold`, `tune` and `tune_gold` unless changed.
-    ("bucc", "test.de test.en", {"gold": None}, "--gold"),
+    ("bucc", "test.de test.en", {"gold": None, "tune": ("train.de", "train.en"), "tune_gold": "train.gold"}, "--gold"),
 ]
 
 
 @pytest.mark.parametrize(("protocol", "files", "options", "key"), DATA)
-def test_data(protocol: str, files: str, options: dict[str, Any], key: str, folder: Path) -> None:
-    def path_of(name: str) -> str:
-        task, equals, file = name.rpartition("=")
-        return f"{task}{equals}{folder / file}"
-
-    options = dict(options)
-    if protocol == "bucc":
-        options = {**bucc_files(folder), **options}
-        options.pop("data")
-    for name in ("train", "tune"):
-        if name in options:
-            options[name] = tuple(map(path_of, options[name]))
-
+def test_data(
+    protocol: str, files: str, options: dict[str, Any], key: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     with pytest.raises(XlsrError) as error:
-        read(protocol, *map(path_of, files.split()), **options)
-    assert key in str(error.value)
-    assert "\n" not in str(error.value)
+        read(protocol, *files.split(), **options)
+
+    message = str(error.value)
+    assert key in message
+    assert "\n" not in message
 
 
 GOOD = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
@@ -228,8 +209,15 @@ def words(count: int = 12, *splits: str) -> list[dict[str, Any]]:
     splits = splits or ("train", "dev", "test")
     rows = []
     for n in range(count):
-        row = {"text": "a b", "sentence1": "a", "sentence2": "b", "split": splits[n % len(splits)]}
-        rows.append({**row, "label": n % 2, "score": 1 + n % 3})
+        row = {
+            "text": "a b",
+            "sentence1": "a",
+            "sentence2": "b",
+            "split": splits[n % len(splits)],
+            "label": n % 2,
+            "score": 1 + n % 3,
+        }
+        rows.append(row)
     return rows
 
 

@@ -7,17 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
-from input_helpers import bucc_files, read, texts, write_tsv
+from input_helpers import TMX, WIDE, bucc_files, read, texts, topic_rows, write_tsv
 
 from hf_xlsr.evaluation.rows import by_language
-
-WIDE = {
-    "en": ["one", "two", "three"],
-    "de": ["eins", "zwei", "drei"],
-    "fr": ["un", None, "trois"],
-    "kind": ["a", "b", "a"],
-}
-
 
 PAIR = ("source_lang", "target_lang", "source", "target")
 WIDE_FILE = "numbers.test.parquet"
@@ -33,15 +25,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with files of all kinds."""
     monkeypatch.chdir(tmp_path)
     pq.write_table(pa.table(WIDE), WIDE_FILE)
-    for code, word, yes in (("de", "Tag", "ja"), ("fr", "jour", "oui"), ("en", "day", "yes")):
-        write_tsv(tmp_path / f"en-{code}.tsv", ["en\txx", f"day\t{word}"])
-        write_tsv(tmp_path / f"news.{code}", [yes, f"{yes} {yes}"])
-    rows = ["deu\tTag\tday", "fra\tjour\tday", "deu\tNacht\tnight", "\tx\ty", "jpn\t日\tsun"]
-    write_tsv(tmp_path / "tagged.tsv", ["src_lang\ttext\tenglish", *rows])
-    write_tsv(tmp_path / "chinese.tsv", ["zh-Hans\tzh-Hant\ten", "书\t書\tbook"])
-    write_tsv(tmp_path / "plain.tsv", ["source\ttarget", "day\tTag"])
-    unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
-    (tmp_path / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
+    tagged_rows = ["deu\tTag\tday", "fra\tjour\tday", "deu\tNacht\tnight", "\tx\ty", "jpn\t日\tsun"]
+    files = {
+        "en-de.tsv": ["en\txx", "day\tTag"],
+        "en-fr.tsv": ["en\txx", "day\tjour"],
+        "en-en.tsv": ["en\txx", "day\tday"],
+        "news.de": ["ja", "ja ja"],
+        "news.en": ["yes", "yes yes"],
+        "tagged.tsv": ["src_lang\ttext\tenglish", *tagged_rows],
+        "chinese.tsv": ["zh-Hans\tzh-Hant\ten", "书\t書\tbook"],
+        "plain.tsv": ["source\ttarget", "day\tTag"],
+        "memory.tmx": [TMX],
+    }
+    for name, lines in files.items():
+        write_tsv(tmp_path / name, lines)
     return tmp_path
 
 
@@ -67,7 +64,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_pairs(files: str, options: dict[str, Any], expected: str, folder: Path) -> None:
     rows = read("tatoeba", *files.split(), **options).rows
-    assert ", ".join("{}-{} {} {}".format(*row) for row in texts(rows, *PAIR)) == expected
+    shown_rows = ["{source_lang}-{target_lang} {source} {target}".format(**row) for row in rows]
+    assert ", ".join(shown_rows) == expected
 
 
 def test_names_skipped_rows_and_hashes(folder: Path) -> None:
@@ -76,12 +74,15 @@ def test_names_skipped_rows_and_hashes(folder: Path) -> None:
     assert inputs.skipped == {"empty target": 1}
     assert list(inputs.hashes) == ["data/numbers/en-de", "data/numbers/en-fr"]
     assert len(set(inputs.hashes.values())) == 2
-    assert read("tatoeba", WIDE_FILE, limit=2, **ALL).hashes != inputs.hashes
+
+    limited = read("tatoeba", WIDE_FILE, limit=2, **ALL)
+    assert limited.hashes != inputs.hashes
 
 
 def test_pool_stays_whole(folder: Path) -> None:
     options: dict[str, Any] = {"columns": "source=en,target=de", "languages": ("en", "de"), "limit": 1}
     inputs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options)
+
     assert texts(inputs.rows, "target") == [("eins",)]
     assert texts(inputs.pool, "target") == [("eins",), ("zwei",), ("drei",)]
 
@@ -101,24 +102,29 @@ def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
 
 
 def test_two_scripts_of_a_language(tmp_path: Path) -> None:
-    rows = [f"{tag}\tx{n}" for tag in ("zho_Hans", "zho_Hant", "eng_Latn") for n in (0, 1)]
+    rows = ["zho_Hans\tx", "zho_Hans\ty", "zho_Hant\tx", "zho_Hant\ty", "eng_Latn\tx", "eng_Latn\ty"]
     path = write_tsv(tmp_path / "topics.tsv", ["lang\ttext", *rows])
 
     def languages_of(*languages: str) -> list[str]:
         return [row["lang"] for row in read("language-bias", path, languages=languages).rows]
 
-    assert languages_of() == ["zho-Hans"] * 2 + ["zho-Hant"] * 2 + ["en"] * 2
-    assert languages_of("zh") == ["zho-Hans"] * 2 + ["zho-Hant"] * 2
-    assert languages_of("zho_Hant", "en") == ["zh"] * 2 + ["en"] * 2
+    assert languages_of() == ["zho-Hans", "zho-Hans", "zho-Hant", "zho-Hant", "en", "en"]
+    assert languages_of("zh") == ["zho-Hans", "zho-Hans", "zho-Hant", "zho-Hant"]
+    assert languages_of("zho_Hant", "en") == ["zh", "zh", "en", "en"]
 
 
 def test_corpora_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def corpus(name: str, *, languages: list[str], split: str, **versions: None) -> Any:
         source_lang, target_lang = languages
-        sides = {"source": f"{source_lang} {split}", "target": target_lang}
-        yield {**sides, "source_lang": source_lang, "target_lang": target_lang}
+        yield {
+            "source": f"{source_lang} {split}",
+            "target": target_lang,
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+        }
 
     monkeypatch.setattr("hf_xlsr.data.sources.load_corpus", corpus)
+
     inputs = read("tatoeba", "bible", languages=("en", "de", "fr"))
     assert inputs.name == "bible"
     assert texts(inputs.rows, *PAIR) == [("en", "de", "en test", "de"), ("en", "fr", "en test", "fr")]
@@ -130,39 +136,47 @@ def test_tasks_of_mteb_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         yield {"source": "x", "target": " ", "source_lang": "de", "target_lang": "en"}
 
     monkeypatch.setattr("hf_xlsr.evaluation.mteb.tasks.mteb_rows", task)
+
     inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
     assert inputs.name == "Tatoeba"
     assert inputs.skipped == {"empty target": 1}
     assert texts(inputs.rows, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
 
 
-def test_tasks_of_senteval(tmp_path: Path) -> None:
-    rows = ["text\tlabel\tsplit", "a\t1\ttrain", "b\t0\tvalid", "c\t1\ttest"]
-    file = write_tsv(tmp_path / "SST2.tsv", rows)
-    of_file = read("senteval", file, languages=("en",), limit=1).tasks["SST2"]
-    assert texts(of_file, "text", "split") == [("a", "train"), ("b", "valid"), ("c", "test")]
+def test_task_of_senteval_in_a_file(tmp_path: Path) -> None:
+    file = write_tsv(tmp_path / "SST2.tsv", ["text\tlabel\tsplit", "a\t1\ttrain", "b\t0\tvalid", "c\t1\ttest"])
+    inputs = read("senteval", file, languages=("en",), limit=1)
+    assert texts(inputs.tasks["SST2"], "text", "split") == [("a", "train"), ("b", "valid"), ("c", "test")]
 
-    splits = {name: Dataset.from_dict({"text": [name], "label": [1]}) for name in ("train", "validation", "test")}
-    DatasetDict(splits).save_to_disk(tmp_path / "sst")
-    of_dataset = read("senteval", f"SST2={tmp_path / 'sst'}", languages=("en",)).tasks["SST2"]
-    assert texts(of_dataset, "text", "split") == [("train", "train"), ("validation", "dev"), ("test", "test")]
+
+def test_task_of_senteval_in_a_dataset(tmp_path: Path) -> None:
+    row = Dataset.from_dict({"text": ["a"], "label": [1]})
+    folder = tmp_path / "sst"
+    DatasetDict(train=row, validation=row, test=row).save_to_disk(folder)
+    inputs = read("senteval", f"SST2={folder}", languages=("en",))
+    assert texts(inputs.tasks["SST2"], "text", "split") == [("a", "train"), ("a", "dev"), ("a", "test")]
 
 
 @pytest.fixture
 def topics(tmp_path: Path) -> str:
-    rows = ["lang\tsplit\ttext\tcategory"]
-    for tag in ("eng_Latn", "deu_Latn"):
-        for split in ("train", "validation", "test"):
-            rows += [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for n in range(3)]
-    return write_tsv(tmp_path / "topics.tsv", rows)
+    return write_tsv(tmp_path / "topics.tsv", topic_rows("category", "train", "validation", "test"))
 
 
 def test_splits_of_one_source(topics: str) -> None:
     inputs = read("zero-shot", topics, columns="label=category", languages=("en", "de"))
-    assert texts(inputs.train, "text", "label") == [(f"eng_Latn train {n}", n % 2) for n in range(3)]
-    assert texts(inputs.tune, "text") == [(f"eng_Latn validation {n}",) for n in range(3)]
-    assert texts(inputs.rows, "lang") == [("en",)] * 3 + [("de",)] * 3
+
     assert inputs.train_language == "en"
+    assert texts(inputs.train, "text", "label") == [
+        ("eng_Latn train 0", 0),
+        ("eng_Latn train 1", 1),
+        ("eng_Latn train 2", 0),
+    ]
+    assert texts(inputs.tune, "text") == [
+        ("eng_Latn validation 0",),
+        ("eng_Latn validation 1",),
+        ("eng_Latn validation 2",),
+    ]
+    assert texts(inputs.rows, "lang") == [("en",)] * 3 + [("de",)] * 3
 
 
 def test_training_language_that_is_not_tested(topics: str) -> None:
@@ -171,34 +185,49 @@ def test_training_language_that_is_not_tested(topics: str) -> None:
     assert texts(inputs.train, "lang") == [("en",)] * 3
 
 
-def test_training_rows_from_other_files(tmp_path: Path) -> None:
+@pytest.fixture
+def test_and_train(tmp_path: Path) -> tuple[str, str]:
+    """Tested rows in German and French; training rows with every text twice, with both labels."""
     test = write_tsv(tmp_path / "test.tsv", ["lang\ttext\tlabel", "de\ta\t1", "fr\tb\t0"])
-    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel", *(f"t{n}\t{n % 2}" for n in range(40))])
+    train_rows = [f"t{n // 2}\t{n % 2}" for n in range(80)]
+    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel", *train_rows])
+    return test, train
+
+
+def test_training_rows_from_other_files(test_and_train: tuple[str, str], tmp_path: Path) -> None:
+    test, train = test_and_train
     tune = write_tsv(tmp_path / "tune.tsv", ["text\tlabel", "u\t1"])
     inputs = read("zero-shot", test, train=(train,), tune=(tune,), train_language="eng")
-    assert len(inputs.train) == 40
+
+    assert len(inputs.train) == 80
     assert texts(inputs.tune, "text", "lang") == [("u", "en")]
 
 
-def test_held_out_training_rows(tmp_path: Path) -> None:
-    test = write_tsv(tmp_path / "test.tsv", ["lang\ttext\tlabel", "de\ta\t1", "fr\tb\t0"])
-    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel", *(f"t{n // 2}\t{n % 2}" for n in range(80))])
+def test_held_out_training_rows(test_and_train: tuple[str, str]) -> None:
+    test, train = test_and_train
     inputs = read("zero-shot", test, train=(train,), hold_out="text", train_language="en")
+
     assert inputs.tune
     assert len(inputs.train) + len(inputs.tune) == 80
-    assert not set(texts(inputs.train, "text")) & set(texts(inputs.tune, "text"))
+    train_texts = {row["text"] for row in inputs.train}
+    tune_texts = {row["text"] for row in inputs.tune}
+    assert train_texts.isdisjoint(tune_texts)
 
 
 def test_one_name_of_a_language_in_all_tables(tmp_path: Path) -> None:
     def table(name: str, *languages: str) -> str:
-        rows = [f"{name} {language} {n}\tb\t{n % 2}\t{language}" for language in languages for n in range(4)]
-        return write_tsv(tmp_path / name, ["sentence1\tsentence2\tlabel\tlang", *rows])
+        lines = ["sentence1\tsentence2\tlabel\tlang"]
+        for language in languages:
+            lines += [f"{name} {language} {n}\tb\t{n % 2}\t{language}" for n in range(4)]
+        return write_tsv(tmp_path / name, lines)
 
     tested = table("tested.tsv", "zho_Hans", "deu_Latn")
     tune = table("tune.tsv", "zho_Hans", "deu_Latn", "zho_Hant")
+
     inputs = read("pair-classification", tested, tune=(tune,))
-    assert [*by_language(inputs.rows)] == ["zho-Hans", "de"]
-    assert [*by_language(inputs.tune)] == ["zho-Hans", "de", "zho-Hant"]
+
+    assert list(by_language(inputs.rows)) == ["zho-Hans", "de"]
+    assert list(by_language(inputs.tune)) == ["zho-Hans", "de", "zho-Hant"]
 
 
 def test_bucc_files(tmp_path: Path) -> None:
@@ -215,7 +244,7 @@ def test_test_sentences_that_are_also_tuned_on_are_counted(tmp_path: Path, caplo
     read("bucc", *options.pop("data"), languages=["de", "en"], **options)
     assert not caplog.records
 
-    shared = bucc_files(tmp_path)
-    shared |= {"tune": shared["data"], "tune_gold": shared["gold"]}
-    read("bucc", *shared.pop("data"), languages=["de", "en"], **shared)
+    files = bucc_files(tmp_path)
+    shared = {"gold": files["gold"], "tune": files["data"], "tune_gold": files["gold"]}
+    read("bucc", *files["data"], languages=["de", "en"], **shared)
     assert "3 sources and 3 targets" in caplog.text

@@ -31,7 +31,7 @@ TATOEBA = {"deu-eng": {"test": table(sentence1=["Ja"], sentence2=["Yes"])}}
 TATOEBA["cmn-eng"] = {"test": table(sentence1=["你好"], sentence2=["Hello"])}
 STS17 = dict.fromkeys(("en-en", "en-de"), {"test": table(**SENTENCES, score=[5])})
 STS12 = dict.fromkeys(("train", "test"), table(**SENTENCES, score=[2.5]))
-CASES = [
+CASES: list[tuple[str, Any, Any, tuple[str, ...], Any]] = [
     ("Tatoeba", list(TATOEBA), TATOEBA, BITEXT, [("Ja", "Yes", "de", "en"), ("你好", "Hello", "zh", "en")]),
     (
         "FloresBitextMining",
@@ -49,19 +49,17 @@ CASES = [
     ),
     ("STS17", list(STS17), STS17, STS, [("A dog.", "Ein Hund.", 5.0, "en"), ("A dog.", "Ein Hund.", 5.0, "en+de")]),
     ("STS12", None, STS12, STS, [("A dog.", "Ein Hund.", 2.5, "en")]),
-    *[
-        ("XNLI", ["de"], {"de": {"test": rows}}, PAIRS, [("a", "c", 0, "de"), ("b", "d", 1, "de")])
-        for rows in (table(**LABELLED), Dataset.from_list([LABELLED]))  # older tasks keep columns as lists
-    ],
 ]
+for rows in (table(**LABELLED), Dataset.from_list([LABELLED])):  # older tasks keep columns as lists
+    CASES.append(("XNLI", ["de"], {"de": {"test": rows}}, PAIRS, [("a", "c", 0, "de"), ("b", "d", 1, "de")]))
 
 
 def rows_of(monkeypatch: pytest.MonkeyPatch, task_name: str, data: Any, **options: Any) -> Rows:
     """The rows of a task whose data are there only once they are asked for."""
     real = mteb.get_task
 
-    def get_task(asked: str, **given: Any) -> Any:
-        task = real(asked, **given)
+    def get_task(name: str, **task_options: Any) -> Any:
+        task = real(name, **task_options)
         task.load_data = lambda: with_data(task, data)
         return task
 
@@ -73,8 +71,8 @@ def rows_of(monkeypatch: pytest.MonkeyPatch, task_name: str, data: Any, **option
 def test_rows(
     task: str, subsets: Any, data: Any, columns: tuple[str, ...], expected: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    found = rows_of(monkeypatch, task, data, subsets=subsets)
-    assert found == [dict(zip(columns, row, strict=True)) for row in expected]
+    expected_rows = [dict(zip(columns, row, strict=True)) for row in expected]
+    assert rows_of(monkeypatch, task, data, subsets=subsets) == expected_rows
 
 
 @pytest.mark.parametrize(
@@ -87,8 +85,11 @@ def test_rows(
     ],
 )
 def test_subsets_in_languages(task: str, languages: str, subsets: set[str], lost: list[str], caplog: Any):
-    assert set(mteb_task(task, languages.split()).hf_subsets) == subsets
-    assert [record.args[1] for record in caplog.records if record.name.startswith("hf_xlsr")] == lost
+    selected = mteb_task(task, languages.split())
+    assert set(selected.hf_subsets) == subsets
+
+    warnings = [record for record in caplog.records if record.name.startswith("hf_xlsr")]
+    assert [record.args[1] for record in warnings] == lost
 
 
 def language(texts: list[str], first: str, second: str) -> str:

@@ -37,11 +37,14 @@ def routed(tiny_export: str) -> SentenceTransformer:
 
 def encoded(model: Any, texts: list[str], subset: str, task: str = "Tatoeba", **options: Any) -> np.ndarray:
     """What mteb would get for a column."""
-    call = {key: options.pop(key) for key in ("prompt_type", "batch_size") if key in options}
-    batches = [{"text": texts[:4]}, {"text": texts[4:]}]
-    metadata = mteb.get_task(task).metadata
+    call: dict[str, Any] = {"task_metadata": mteb.get_task(task).metadata, "hf_split": "test", "hf_subset": subset}
+    for name in ("prompt_type", "batch_size"):
+        if name in options:
+            call[name] = options.pop(name)
+
     encoder = as_mteb_encoder(model, **options)
-    return encoder.encode(batches, task_metadata=metadata, hf_split="test", hf_subset=subset, **call)
+    batches = [{"text": texts[:4]}, {"text": texts[4:]}]
+    return encoder.encode(batches, **call)
 
 
 def test_metadata_of_a_folder(folder: Path):
@@ -52,15 +55,21 @@ def test_metadata_of_a_folder(folder: Path):
     weights = load_file(next(folder.rglob("model.safetensors")))
 
     assert isinstance(encoder, EncoderProtocol)
-    assert (meta.name, meta.revision) == ("local/copy", content_hash(folder))
+    assert meta.name == "local/copy"
+    assert meta.revision == content_hash(folder)
+    assert meta.languages == ["eng-Latn", "fra-Latn"]
+    assert meta.license == "apache-2.0"
+    assert meta.open_weights
     assert meta.n_parameters == sum(weight.numel() for weight in weights.values())
-    assert (meta.embed_dim, meta.max_tokens, meta.similarity_fn_name.value) == (16, 32, "cosine")
-    assert (meta.languages, meta.license, meta.open_weights) == (["eng-Latn", "fra-Latn"], "apache-2.0", True)
+    assert meta.embed_dim == 16
+    assert meta.max_tokens == 32
+    assert meta.similarity_fn_name.value == "cosine"
 
 
 def test_metadata_of_a_model(routed: SentenceTransformer):
     meta = as_mteb_encoder(routed, name="me/routed", languages=["de", "zh-Hant"]).mteb_model_meta
-    assert (meta.name, meta.languages) == ("me/routed", ["deu-Latn", "zho-Hant"])
+    assert meta.name == "me/routed"
+    assert meta.languages == ["deu-Latn", "zho-Hant"]
 
 
 def test_each_prompt_has_results_of_its_own(folder: Path):
@@ -73,7 +82,9 @@ def test_plain_model_encodes_as_itself(tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu")
     del model[2]  # without Normalize: vectors keep their lengths
     texts = ["one two", "three", "one two", "four five six", "seven"]
+
     vectors = encoded(model, texts, "deu-eng", prompt="red ", batch_size=2)
+
     expected = model.encode(["red " + text for text in texts], batch_size=2)
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
     assert vectors.dtype == np.float32
@@ -120,15 +131,19 @@ def test_routes_are_never_guessed(
     assert key in str(error.value)
 
 
-def test_queries_and_documents_take_their_routes_and_prompts(tiny_export: str):
+@pytest.mark.parametrize("side", ["query", "document"])
+@pytest.mark.parametrize(("prompts", "default"), [({}, None), ({"query": "red ", "document": "blue "}, "document")])
+def test_queries_and_documents_take_their_routes_and_prompts(
+    prompts: dict[str, str], default: str | None, side: str, tiny_export: str
+):
     model = routed_model(tiny_export, ("query", "document"))
-    for prompts, default in (({}, None), ({"query": "red ", "document": "blue "}, "document")):
-        model.prompts = prompts
-        model.default_prompt_name = default
-        for side in ("query", "document"):
-            vectors = encoded(model, ENGLISH, "default", prompt_type=PromptType(side))
-            texts = [prompts.get(side, "") + text for text in ENGLISH]
-            np.testing.assert_allclose(vectors, model.encode(texts, task=side, prompt=""), atol=1e-6)
+    model.prompts = prompts
+    model.default_prompt_name = default
+
+    vectors = encoded(model, ENGLISH, "default", prompt_type=PromptType(side))
+
+    texts = [prompts.get(side, "") + text for text in ENGLISH]
+    np.testing.assert_allclose(vectors, model.encode(texts, task=side, prompt=""), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +214,12 @@ def test_options_of_the_model(options: dict[str, Any], tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu")
     del model[2]
     encoder = as_mteb_encoder(model, name="me/x")
+    texts = [*ENGLISH, ENGLISH[0]]
     call: dict[str, Any] = {"task_metadata": mteb.get_task("Tatoeba").metadata, "hf_split": "test"}
-    vectors = encoder.encode([{"text": [*ENGLISH, ENGLISH[0]]}], **call, hf_subset="deu-eng", **options)
-    expected = model.encode([*ENGLISH, ENGLISH[0]], **options)
-    expected = np.stack([np.asarray(row, np.float32) for row in expected])
+
+    vectors = encoder.encode([{"text": texts}], **call, hf_subset="deu-eng", **options)
+
+    expected = [np.asarray(row, np.float32) for row in model.encode(texts, **options)]
     np.testing.assert_allclose(vectors, expected, atol=1 if "precision" in options else 1e-6)
 
 
@@ -211,7 +228,11 @@ def test_the_bridge_decides_the_prompt(tiny_export: str):
     metadata = mteb.get_task("Tatoeba").metadata
     with pytest.raises(XlsrError, match="`prompt_name`"):
         encoder.encode(
-            [{"text": ENGLISH}], task_metadata=metadata, hf_split="test", hf_subset="deu-eng", prompt_name="query"
+            [{"text": ENGLISH}],
+            task_metadata=metadata,
+            hf_split="test",
+            hf_subset="deu-eng",
+            prompt_name="query",
         )
 
 
@@ -226,10 +247,14 @@ def name(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_registered_export_is_one_of_mtebs_models(name: str, folder: Path):
     for _ in range(2):
         meta = register_model(folder, name=name, prompt="red ", languages=["en", "fr"])
-    assert mteb.get_model_meta(name).revision == meta.revision == content_hash(folder)
-    model = mteb.get_model(name, device="cpu")
-    assert (model.mteb_model_meta.name, model.prompt) == (name, "red ")
+    assert meta.revision == content_hash(folder)
+    assert mteb.get_model_meta(name).revision == meta.revision
     assert name in meta.to_python()
+
+    model = mteb.get_model(name, device="cpu")
+    assert model.mteb_model_meta.name == name
+    assert model.prompt == "red "
+
     (folder / "config_sentence_transformers.json").write_text("{}")
     with pytest.raises(XlsrError, match=name):
         mteb.get_model(name)

@@ -45,18 +45,24 @@ def tatoeba_task(french: list[str], english: list[str]) -> Any:
     return with_data(task, {"fra-eng": {"test": table(sentence1=french, sentence2=english)}})
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_both_columns_take_their_routes(reverse: bool, tiny_export: str):
+@pytest.mark.parametrize(
+    ("columns", "languages"),
+    [((FRENCH, ENGLISH), ("fr", "en")), ((ENGLISH, FRENCH), ("en", "fr"))],
+)
+def test_both_columns_take_their_routes(
+    columns: tuple[list[str], list[str]], languages: tuple[str, str], tiny_export: str
+):
     # Vectors of a wrong route are far from right: identical sentences would no longer be found.
     model = routed_model(tiny_export)
-    columns = (ENGLISH, FRENCH) if reverse else (FRENCH, ENGLISH)
-    languages = ("en", "fr") if reverse else ("fr", "en")
     score = evaluate_mteb(model, tatoeba_task(*columns))["Tatoeba-mteb/fr-en/test/f1"]
 
-    right_routes = tatoeba_mteb(model, *columns, languages=languages, name="t")
-    wrong_routes = tatoeba_mteb(model, *columns, languages=languages[::-1], name="t")
-    assert score == pytest.approx(right_routes[f"t-tatoeba-mteb/{'-'.join(languages)}/test/f1"])
-    assert score != pytest.approx(wrong_routes[f"t-tatoeba-mteb/{'-'.join(languages[::-1])}/test/f1"])
+    def f1(*routes: str) -> float:
+        metrics = tatoeba_mteb(model, *columns, languages=routes, name="t")
+        return metrics[f"t-tatoeba-mteb/{'-'.join(routes)}/test/f1"]
+
+    first, second = languages
+    assert score == pytest.approx(f1(first, second))
+    assert score != pytest.approx(f1(second, first))
 
 
 def test_cached_scores(
@@ -67,9 +73,10 @@ def test_cached_scores(
     task = tatoeba_task(french, english)
     first = evaluate_mteb(tiny_export, task, cache=tmp_path)
     assert encoded == ["fra-eng", "fra-eng"]
-    card = shutil.copytree(tiny_export, tmp_path / "tiny")
-    (card / "README.md").write_text("# A new card")
-    again = evaluate_mteb(card, task, cache=tmp_path)
+
+    with_other_card = shutil.copytree(tiny_export, tmp_path / "tiny")
+    (with_other_card / "README.md").write_text("# A new card")
+    again = evaluate_mteb(with_other_card, task, cache=tmp_path)
     assert len(encoded) == 2
     assert not (tmp_path / "own").exists()
     assert again == pytest.approx(first, abs=1e-6)
@@ -82,13 +89,16 @@ def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_pat
     task = tatoeba_task(french, english)
     evaluate_mteb(model, task, cache=tmp_path)
 
-    options = {"prompt": "query: "} if changed == "prompt" else {}
+    options = {}
     if changed == "weights":
         model = shaken(model, 1)
-    if changed == "data":
+    elif changed == "prompt":
+        options["prompt"] = "query: "
+    else:
         metadata = task.metadata.model_copy(update={"dataset": {"path": "elsewhere", "revision": "another"}})
         task = tatoeba_task(FRENCH, ENGLISH)
         task.metadata = metadata
+
     cached = evaluate_mteb(model, task, cache=tmp_path, **options)
     assert len(encoded) == 4
     assert cached == evaluate_mteb(model, task, **options)
@@ -96,13 +106,21 @@ def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_pat
 
 @pytest.mark.parametrize("kind", TYPES.split())
 def test_text_tasks(kind: str, tiny_export: str):
-    module = importlib.import_module(f"mteb.mocks.mock_tasks.{kind}")
-    classes = [getattr(module, name) for name in dir(module) if name.startswith("Mock")]
-    tasks = [task for task in classes if getattr(task, "metadata", None) and task.__module__ == module.__name__]
-    text_task = next(task for task in tasks if task.metadata.modalities == ["text"])
-    metrics = evaluate_mteb(tiny_export, text_task())
+    task = mock_task(kind)
+    metrics = evaluate_mteb(tiny_export, task())
+
     assert metrics
-    assert all(key.startswith(f"{text_task.metadata.name}-mteb/") for key in metrics)
+    for key in metrics:
+        assert key.startswith(f"{task.metadata.name}-mteb/")
+
+
+def mock_task(kind: str) -> Any:
+    """The first of mteb's own mock tasks of this kind that has texts only."""
+    module = importlib.import_module(f"mteb.mocks.mock_tasks.{kind}")
+    for name, task in vars(module).items():
+        is_defined_here = name.startswith("Mock") and task.__module__ == module.__name__
+        if is_defined_here and getattr(task, "metadata", None) and task.metadata.modalities == ["text"]:
+            return task
 
 
 def test_the_code_of_the_guide_runs(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
@@ -112,11 +130,13 @@ def test_the_code_of_the_guide_runs(tiny_export: str, tmp_path: Path, monkeypatc
     del MODEL_REGISTRY["me/my-model"]  # put back as it was when the test is over
     task = tatoeba_task(FRENCH, ENGLISH)
     monkeypatch.setattr(mteb, "get_task", lambda *_, **__: task)  # with its data
+
     namespace: dict[str, Any] = {"MODEL": tiny_export}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)  # as a reader would run them, one after the other
-    printed = capsys.readouterr().out
+
     assert len(blocks) == 3
+    printed = capsys.readouterr().out
     for text in ("True\n", "ModelMeta(", "Tatoeba"):
         assert text in printed
     assert (tmp_path / "mteb-results" / "results" / "me__my-model").is_dir()

@@ -20,16 +20,18 @@ LANGUAGE_PAIRS = (("en", "fr"), ("en", "de"))
 def assert_a_picture(path: Path) -> None:
     pixels = imread(path)[:, :, :3]
     height, width = pixels.shape[:2]
-    assert 200 < height < 3500 and 700 < width < 3500
-    covered = (pixels < 0.95).any(axis=2).mean()
-    assert 0.01 < covered < 0.85  # neither blank nor full
+    assert 200 < height < 3500
+    assert 700 < width < 3500
+    covered_share = (pixels < 0.95).any(axis=2).mean()
+    assert 0.01 < covered_share < 0.85  # neither blank nor full
 
 
 def bitext(count: int) -> dict[str, Any]:
     vectors = np.random.default_rng(0).normal(size=(count, 8))
+    noise = np.random.default_rng(1).normal(size=(count, 8))
     return {
         "source_vectors": vectors,
-        "target_vectors": vectors + 0.1 * np.random.default_rng(1).normal(size=vectors.shape),
+        "target_vectors": vectors + 0.1 * noise,
         "sources": [f"sentence {i}" for i in range(count)],
         "targets": [f"phrase {i}" for i in range(count)],
         "languages": ("English", "French"),
@@ -46,7 +48,10 @@ def test_tsne(tmp_path: Path, figures: list[Figure], count: int):
 
     axes, listing = figures[0].axes
     assert len(axes.lines) == count
-    assert [len(points.get_offsets()) for points in axes.collections] == [count, count]
+    sources, targets = axes.collections
+    assert len(sources.get_offsets()) == count
+    assert len(targets.get_offsets()) == count
+
     # The list has the number, the sentence and its translation of each pair.
     texts = [text.get_text() for text in listing.texts]
     assert texts[::3] == [str(number) for number in range(1, count + 1)]
@@ -60,15 +65,17 @@ def test_any_text_and_the_same_picture_again(tmp_path: Path):
     data["sources"] = ["costs $5_$ now", "two\nlines\tand a tab", "long " * 40]
     data["targets"] = ["你好", "مرحبا", "\U0010fffd \U0010fffc"]  # no font has the last two
     assert_a_picture(plot_tsne(tmp_path / "pairs.png", **data))
-    first = plot_tsne(tmp_path / "x.svg", **bitext(6)).read_bytes()
-    assert plot_tsne(tmp_path / "x.svg", **bitext(6)).read_bytes() == first
+
+    first = plot_tsne(tmp_path / "first.svg", **bitext(6))
+    again = plot_tsne(tmp_path / "again.svg", **bitext(6))
+    assert again.read_bytes() == first.read_bytes()
 
 
 def sides(mixed: bool, count: int = 30) -> tuple[np.ndarray, np.ndarray]:
     """Translations side by side, or two languages that lie apart."""
     meanings = np.random.default_rng(1).normal(size=(count, 8))
-    language = np.zeros(8) if mixed else np.full(8, 10.0)
-    noise = 0.01 * np.random.default_rng(2).normal(size=meanings.shape)
+    noise = 0.01 * np.random.default_rng(2).normal(size=(count, 8))
+    language = 0 if mixed else 10
     return meanings + language, meanings + noise - language
 
 
@@ -78,6 +85,7 @@ def test_spaces(tmp_path: Path, figures: list[Figure]) -> None:
         "apart": dict.fromkeys(LANGUAGE_PAIRS, sides(mixed=False)),
     }
     assert_a_picture(plot_spaces(tmp_path / "new" / "spaces.png", spaces))
+
     panels = figures[0].axes
     assert [axes.get_title() for axes in panels] == ["en and fr", "en and de", "", ""]
     assert [axes.get_ylabel() for axes in panels] == ["near", "", "apart", ""]
@@ -101,23 +109,37 @@ def points(axes: Any) -> list[list[tuple[str, float]]]:
     for container in axes.containers:
         values, heights = container.lines[0].get_data()
         rows = [names[round(height)] for height in heights]
-        encoders.append(list(zip(rows, np.round(values, 1).tolist(), strict=True)))
+        rounded_values = np.round(values, 1).tolist()
+        encoders.append(list(zip(rows, rounded_values, strict=True)))
     return encoders
 
 
 def test_retrieval(tmp_path: Path, figures: list[Figure]) -> None:
-    metrics = {"tatoeba/mean-of-2/test/accuracy": 0.1}
-    for language, (forward, backward) in {"de": (0.5, 0.75), "fr": (0.9, 0.96)}.items():
-        prefix = f"tatoeba/en-{language}/test"
-        metrics |= {f"{prefix}/source_to_target_accuracy": forward, f"{prefix}/target_to_source_accuracy": backward}
-        metrics |= {f"{prefix}/accuracy": (forward + backward) / 2, f"{prefix}/pairs": 1000}
-    french = {"tatoeba/en-fr/test/source_to_target_accuracy": 0.1, "tatoeba/en-fr/test/accuracy": 0.2}
-    encoders = {"ours": {"metrics": results(metrics), "settings": {}, "data_sha256": {}}, "fr only": results(french)}
+    both_languages = {
+        "tatoeba/mean-of-2/test/accuracy": 0.1,
+        "tatoeba/en-de/test/source_to_target_accuracy": 0.5,
+        "tatoeba/en-de/test/target_to_source_accuracy": 0.75,
+        "tatoeba/en-de/test/accuracy": 0.625,
+        "tatoeba/en-de/test/pairs": 1000,
+        "tatoeba/en-fr/test/source_to_target_accuracy": 0.9,
+        "tatoeba/en-fr/test/target_to_source_accuracy": 0.96,
+        "tatoeba/en-fr/test/accuracy": 0.93,
+        "tatoeba/en-fr/test/pairs": 1000,
+    }
+    french = {
+        "tatoeba/en-fr/test/source_to_target_accuracy": 0.1,
+        "tatoeba/en-fr/test/accuracy": 0.2,
+    }
+    encoders = {
+        "both": {"metrics": results(both_languages), "settings": {}, "data_sha256": {}},
+        "fr only": results(french),
+    }
     assert_a_picture(plot_comparison(tmp_path / "new" / "points.png", *compare_encoders(encoders)))
-    first, second = figures[0].axes
+
+    forward, backward = figures[0].axes
     # One encoder lacks German: no mean of both.
-    assert points(first) == [[("en-de", 50.0), ("en-fr", 90.0)], [("en-fr", 10.0)]]
-    assert points(second) == [[("en-de", 75.0), ("en-fr", 96.0), ("mean of 2", 85.5)], []]
+    assert points(forward) == [[("en-de", 50.0), ("en-fr", 90.0)], [("en-fr", 10.0)]]
+    assert points(backward) == [[("en-de", 75.0), ("en-fr", 96.0), ("mean of 2", 85.5)], []]
 
 
 def bias(languages: list[str], own_share: float, protocol: str) -> Any:
@@ -126,35 +148,58 @@ def bias(languages: list[str], own_share: float, protocol: str) -> Any:
     metrics: dict[str, float] = {}
     for query in languages:
         metrics[f"{protocol}/{query}/test/bias"] = own_share * len(languages)
-        metrics |= {f"{protocol}/{query}/test/share_{retrieved}": other_share for retrieved in languages}
-        metrics[f"{protocol}/{query}/test/share_{query}"] = own_share
-    return results({**metrics, f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}": 0.1})
+        for retrieved in languages:
+            share = own_share if retrieved == query else other_share
+            metrics[f"{protocol}/{query}/test/share_{retrieved}"] = share
+    metrics[f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}"] = 0.1
+    return results(metrics)
 
 
 def test_languages(tmp_path: Path, figures: list[Figure]) -> None:
     languages = ["de", "fr", "zh"]
     metrics = bias(languages, 0.8, "x-language-bias") | bias(languages, 0.4, "x-language-bias-pcr1-self")
     assert_a_picture(plot_languages(tmp_path / "new" / "languages.png", {"e5": {"metrics": metrics}}))
+
+    heights = []
+    for axes in figures[0].axes:
+        heights.append([bar.get_height() for bar in axes.patches])
     before = [[80, 10, 10], [10, 80, 10], [10, 10, 80]]
-    after = [[40, 30, 30], [30, 40, 30], [30, 30, 40]]
-    heights = [[bar.get_height() for bar in axes.patches] for axes in figures[0].axes]
     np.testing.assert_allclose(heights[::2], before)
+    after = [[40, 30, 30], [30, 40, 30], [30, 30, 40]]
     np.testing.assert_allclose(heights[1::2], after)
 
 
 def history() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     for step in range(10, 110, 10):
-        parts = {"loss/generative": 5 / step + 1, "loss/alignment": math.exp(-step / 20)}
-        entries.append({"loss": sum(parts.values()), **parts, "learning_rate": 1e-4, "epoch": step / 50, "step": step})
+        generative = 5 / step + 1
+        alignment = math.exp(-step / 20)
+        training = {
+            "loss": generative + alignment,
+            "loss/generative": generative,
+            "loss/alignment": alignment,
+            "learning_rate": 1e-4,
+            "epoch": step / 50,
+            "step": step,
+        }
+        entries.append(training)
+
         if step % 50 == 0:
-            metrics = {"eval_toy-tatoeba/en-fr/dev/accuracy": step / 200, "eval_toy-tatoeba/en-fr/dev/pairs": 10}
-            entries.append({"eval_loss": 2.0, **metrics, "eval_runtime": 1.0, "step": step})
-    return [*entries, {"train_loss": 1.5, "train_runtime": 9.0, "step": 100}]
+            evaluation = {
+                "eval_loss": 2.0,
+                "eval_toy-tatoeba/en-fr/dev/accuracy": step / 200,
+                "eval_toy-tatoeba/en-fr/dev/pairs": 10,
+                "eval_runtime": 1.0,
+                "step": step,
+            }
+            entries.append(evaluation)
+    entries.append({"train_loss": 1.5, "train_runtime": 9.0, "step": 100})
+    return entries
 
 
 def test_curves(tmp_path: Path, figures: list[Figure]):
     assert_a_picture(plot_curves(tmp_path / "curves.png", history()))
+
     _, generative, _, accuracy = figures[0].axes
     np.testing.assert_allclose(generative.lines[0].get_ydata()[:2], [1.5, 1.25])
     np.testing.assert_allclose(accuracy.lines[0].get_xydata(), [[50, 25], [100, 50]])

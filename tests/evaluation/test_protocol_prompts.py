@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import make_pairs
+from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.cache import CachedEncoder
@@ -44,7 +46,7 @@ COUNT = 12
 ENGLISH = [f"en {number}" for number in range(COUNT)]
 GERMAN = [f"de {number}" for number in range(COUNT)]
 PAIR: dict[str, Any] = {"languages": ("en", "de"), "name": "data"}
-LABELS = [number % 2 for number in range(COUNT)]
+LABELS = [0, 1] * 6
 
 
 class Prompted:
@@ -68,120 +70,130 @@ class Prompted:
 
     def prompts_of(self, language: str) -> set[str]:
         """The prompts of texts that begin with the language's code."""
-        return set().union(*(used for text, used in self.used.items() if text.startswith(language)))
+        prompts = set()
+        for text, prompts_of_text in self.used.items():
+            if text.startswith(language):
+                prompts |= prompts_of_text
+        return prompts
+
+    def by_language(self) -> dict[str, set[str]]:
+        return {"en": self.prompts_of("en"), "de": self.prompts_of("de")}
 
 
 def _bitext(start: int) -> BuccData:
-    sources = [f"en {number}" for number in range(start, start + 8)]
-    targets = [f"de {number}" for number in range(start, start + 8)]
-    ids = [str(number) for number in range(8)]
-    return BuccData(ids, sources, ids, targets, frozenset({("0", "0"), ("1", "1")}))
+    numbers = range(start, start + 8)
+    sources = [f"en {number}" for number in numbers]
+    targets = [f"de {number}" for number in numbers]
+    ids = list("abcdefgh")
+    return BuccData(ids, sources, ids, targets, frozenset({("a", "a"), ("b", "b")}))
 
 
-def _rows(*columns: str, **values: list[Any]) -> list[dict[str, Any]]:
-    names = [*columns, *values]
-    return [dict(zip(names, row, strict=True)) for row in zip(ENGLISH, GERMAN, *values.values(), strict=False)]
+def _rows(**columns: list[Any]) -> list[dict[str, Any]]:
+    return Dataset.from_dict(columns).to_list()
 
 
-def _texts(language: str, **values: list[Any]) -> list[dict[str, Any]]:
-    columns = {"text": [f"{language} {number}" for number in range(COUNT)], "label": LABELS, **values}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+def _texts(language: str) -> list[dict[str, Any]]:
+    return _rows(text=[f"{language} {number}" for number in range(COUNT)], label=LABELS)
 
 
 def _premises(language: str) -> list[dict[str, Any]]:
-    rows = []
-    for number in range(COUNT):
-        sides = {"premise": f"{language} {number}", "hypothesis": f"{language} b{number}"}
-        rows.append({**sides, "label": number % 3})
-    return rows
+    return _rows(
+        premise=[f"{language} {number}" for number in range(COUNT)],
+        hypothesis=[f"{language} b{number}" for number in range(COUNT)],
+        label=[0, 1, 2] * 4,
+    )
 
 
 def _relatedness(language: str) -> list[dict[str, Any]]:
-    rows = []
-    for number in range(COUNT):
-        sides = {"sentence1": f"{language} {number}", "sentence2": f"{language} b{number}"}
-        rows.append({**sides, "score": number % 6, "split": ("train", "dev", "test")[number % 3]})
-    return rows
+    return _rows(
+        sentence1=[f"{language} {number}" for number in range(COUNT)],
+        sentence2=[f"{language} b{number}" for number in range(COUNT)],
+        score=[0, 1, 2, 3, 4, 5] * 2,
+        split=["train", "dev", "test"] * 4,
+    )
 
 
 Call = Callable[..., Any]
-SIDES = {"en": {"S: "}, "de": {"T: "}}
+SENTENCES: dict[str, Any] = {"sources": ENGLISH, "targets": GERMAN, **PAIR}
 # Protocols of translation pairs, whose English side is the source.
 OF_PAIRS: dict[str, Call] = {
-    "tatoeba": lambda encoder, **more: tatoeba(encoder, ENGLISH, GERMAN, **PAIR, **more),
-    "tatoeba-laser": lambda encoder, **more: tatoeba_laser(encoder, ENGLISH, GERMAN, **PAIR, **more),
-    "tatoeba-mteb": lambda encoder, **more: tatoeba_mteb(encoder, ENGLISH, GERMAN, **PAIR, **more),
-    "tatoeba-xtreme": lambda encoder, **more: tatoeba_xtreme(encoder, ENGLISH, GERMAN, **PAIR, **more),
-    "xsim": lambda encoder, **more: xsim(encoder, ENGLISH, GERMAN, **PAIR, **more),
-    "xsim-pp": lambda encoder, **more: xsim_pp(encoder, ENGLISH, GERMAN, **PAIR, **more),
-    "xsr": lambda encoder, **more: xsr_both_directions(encoder, ENGLISH, GERMAN, ENGLISH, GERMAN, **PAIR, **more),
-    "bucc": lambda encoder, **more: bucc(encoder, _bitext(0), _bitext(8), **PAIR, k=2, **more),
-    "mining": lambda encoder, **more: mining(encoder, ENGLISH, GERMAN, **PAIR, hide_pairs=0.5, k=2, **more),
-    "evaluator": lambda encoder, **more: _Evaluated(encoder, **more),
+    "tatoeba": partial(tatoeba, **SENTENCES),
+    "tatoeba-laser": partial(tatoeba_laser, **SENTENCES),
+    "tatoeba-mteb": partial(tatoeba_mteb, **SENTENCES),
+    "tatoeba-xtreme": partial(tatoeba_xtreme, english=ENGLISH, foreign=GERMAN, **PAIR),
+    "xsim": partial(xsim, **SENTENCES),
+    "xsim-pp": partial(xsim_pp, **SENTENCES),
+    "xsr": partial(xsr_both_directions, **SENTENCES, source_pool=ENGLISH, target_pool=GERMAN),
+    "bucc": partial(bucc, tune=_bitext(0), test=_bitext(8), **PAIR, k=2),
+    "mining": partial(mining, **SENTENCES, hide_pairs=0.5, k=2),
+    "evaluator": lambda encoder, **options: TatoebaEvaluator(**SENTENCES, **options).measure(encoder),
 }
 # The others, in both languages.
 OF_TEXTS: dict[str, Call] = {
-    "sts": lambda encoder, **more: sts(
-        encoder, {"x": _rows("sentence1", "sentence2", score=LABELS)}, language="en-de", **more
+    "sts": partial(
+        sts,
+        tasks={"x": _rows(sentence1=ENGLISH, sentence2=GERMAN, score=LABELS)},
+        language="en-de",
     ),
-    "pair-classification": lambda encoder, **more: pair_classification(
-        encoder, _rows("sentence1", "sentence2", label=LABELS), language="en-de", name="x", **more
+    "pair-classification": partial(
+        pair_classification,
+        rows=_rows(sentence1=ENGLISH, sentence2=GERMAN, label=LABELS),
+        language="en-de",
+        name="x",
     ),
-    "zero-shot": lambda encoder, **more: zero_shot(
-        encoder, _texts("en"), _texts("en"), {"de": _texts("de")}, train_language="en", name="x", **more
+    "zero-shot": partial(
+        zero_shot,
+        train=_texts("en"),
+        dev=_texts("en"),
+        tests={"de": _texts("de")},
+        train_language="en",
+        name="x",
     ),
-    "nli": lambda encoder, **more: nli(
-        encoder,
-        _premises("en"),
-        _premises("en"),
-        {"de": _premises("de")},
+    "nli": partial(
+        nli,
+        train=_premises("en"),
+        dev=_premises("en"),
+        tests={"de": _premises("de")},
         train_language="en",
         name="x",
         head="linear",
-        **more,
     ),
-    "senteval": lambda encoder, **more: [
-        senteval(encoder, {"STS-B": _relatedness(language)}, language=language, device="cpu", **more)
-        for language in ("en", "de")
-    ],
-    "language-bias": lambda encoder, **more: language_bias(encoder, {"en": ENGLISH, "de": GERMAN}, name="x", **more),
-    "debias": lambda encoder, **more: fit_debias(encoder, {"en": ENGLISH, "de": GERMAN}, **more),
+    "senteval": lambda encoder, **options: _senteval_in_both(encoder, **options),
+    "language-bias": partial(language_bias, texts={"en": ENGLISH, "de": GERMAN}, name="x"),
+    "debias": partial(fit_debias, texts={"en": ENGLISH, "de": GERMAN}),
 }
 SEARCHES: dict[str, Call] = {
-    "search": lambda encoder, **more: search(encoder, {"en": ENGLISH, "de": GERMAN}, name="x", **more),
-    "search of documents": lambda encoder, **more: search_documents(
-        encoder,
-        {"q": "en 1"},
-        {"d": "de 1", "e": "de 2"},
-        {"q": {"d": 1}},
+    "search": partial(search, texts={"en": ENGLISH, "de": GERMAN}, name="x"),
+    "search of documents": partial(
+        search_documents,
+        queries={"q": "en 1"},
+        documents={"d": "de 1", "e": "de 2"},
+        relevance={"q": {"d": 1}},
         name="x",
         query_languages={"q": "en"},
         document_languages={"d": "de", "e": "de"},
-        **more,
     ),
 }
 ALL = OF_PAIRS | OF_TEXTS | SEARCHES
 
 
-class _Evaluated:
-    """The evaluator of sentence-transformers on the same pairs."""
-
-    def __init__(self, encoder: Any, **more: Any) -> None:
-        TatoebaEvaluator(ENGLISH, GERMAN, languages=("en", "de"), **more).measure(encoder)
+def _senteval_in_both(encoder: Any, **options: Any) -> None:
+    for language in ("en", "de"):
+        senteval(encoder, {"STS-B": _relatedness(language)}, language=language, device="cpu", **options)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_own_prompts_by_language(name: str):
     encoder = Prompted({"en": "E: ", "de": "D: "})
     ALL[name](encoder)
-    assert {language: encoder.prompts_of(language) for language in ("en", "de")} == {"en": {"E: "}, "de": {"D: "}}
+    assert encoder.by_language() == {"en": {"E: "}, "de": {"D: "}}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_given_prompts_by_language(name: str):
     encoder = Prompted({"deu": "D: ", "x": "X: "}, "x")
     ALL[name](encoder, prompt={"eng": "E: ", "deu": "F: "})
-    assert {language: encoder.prompts_of(language) for language in ("en", "de")} == {"en": {"E: "}, "de": {"F: "}}
+    assert encoder.by_language() == {"en": {"E: "}, "de": {"F: "}}
 
 
 @pytest.mark.parametrize("name", OF_PAIRS | OF_TEXTS)
@@ -209,13 +221,14 @@ def test_prompts_of_roles_are_for_searches_only(name: str):
 def test_roles_of_documents():
     encoder = Prompted({"query": "Q: ", "passage": "P: "})
     SEARCHES["search of documents"](encoder)
-    assert (encoder.prompts_of("en"), encoder.prompts_of("de")) == ({"Q: "}, {"P: "})
+    assert encoder.by_language() == {"en": {"Q: "}, "de": {"P: "}}
 
 
 def test_roles_of_parallel_texts():
     encoder = Prompted({"query": "Q: ", "passage": "P: "})
     SEARCHES["search"](encoder)
-    assert all(used == {"Q: ", "P: "} for used in encoder.used.values())
+    for prompts in encoder.used.values():
+        assert prompts == {"Q: ", "P: "}
 
 
 @pytest.mark.parametrize("prompt", [{"source": "S: ", "target": "T: "}, {"query": "S: ", "document": "T: "}])
@@ -223,7 +236,7 @@ def test_roles_of_parallel_texts():
 def test_prompts_of_the_call_by_side(name: str, prompt: dict[str, str]):
     encoder = Prompted({})
     OF_PAIRS[name](encoder, prompt=prompt)
-    assert {language: encoder.prompts_of(language) for language in ("en", "de")} == SIDES
+    assert encoder.by_language() == {"en": {"S: "}, "de": {"T: "}}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -238,9 +251,8 @@ def test_texts_without_prompts_are_encoded_as_they_are(name: str):
 
 def test_sides_of_one_language_with_two_prompts():
     encoder = Prompted({})
-    tatoeba(
-        encoder, ["en 1", "en 2"], ["en 2", "en 3"], languages=("en", "en"), prompt={"source": "S: ", "target": ""}
-    )
+    prompt = {"source": "S: ", "target": ""}
+    tatoeba(encoder, ["en 1", "en 2"], ["en 2", "en 3"], languages=("en", "en"), prompt=prompt)
     assert encoder.used == {"en 1": {"S: "}, "en 2": {"S: ", ""}, "en 3": {""}}
 
 
@@ -261,7 +273,7 @@ def test_encoder_without_prompts_gets_texts_with_them():
 def test_wrappers_pass_prompts_on(wrap: Callable[[Any], Any]):
     encoder = Prompted({"en": "E: ", "de": "D: "})
     OF_PAIRS["tatoeba"](wrap(encoder))
-    assert (encoder.prompts_of("en"), encoder.prompts_of("de")) == ({"E: "}, {"D: "})
+    assert encoder.by_language() == {"en": {"E: "}, "de": {"D: "}}
 
 
 def _debiased(encoder: Any) -> DebiasedEncoder:
@@ -277,47 +289,28 @@ def test_search_takes_vectors_of_both_roles(tiny_export: str):
     pool = model.encode_document([*english, *french])
     for texts, languages, first_translation in ((english, "en-fr", 20), (french, "fr-en", 0)):
         scores = model.encode_query(texts) @ pool.T
-        ranks = []
+        reciprocal_ranks = []
         for row in range(20):
             untranslated = [column for column in range(40) if column % 20 != row]
             score = scores[row, first_translation + row]
-            ranks.append(1 + (scores[row, untranslated] > score - 1e-9).sum())
-        assert metrics[f"x-search/{languages}/test/mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
+            rank = 1 + (scores[row, untranslated] > score - 1e-9).sum()
+            reciprocal_ranks.append(1 / rank)
+        assert metrics[f"x-search/{languages}/test/mrr"] == pytest.approx(np.mean(reciprocal_ranks))
 
 
-@pytest.fixture
-def without_prompts_in_the_pooling(tiny_export: str) -> SentenceTransformer:
-    model = SentenceTransformer(tiny_export, device="cpu", prompts={"en": "red blue ", "fr": "rouge "})
-    model.set_pooling_include_prompt(False)
-    return model
-
-
-@pytest.mark.parametrize("prompt", [None, "stone tree ", {"fr": "bleu roi "}], ids=str)
-def test_pooling_without_prompts(without_prompts_in_the_pooling: SentenceTransformer, prompt: Any):
-    model = without_prompts_in_the_pooling
-    english, french = both_sides(make_pairs(30, seed=6))
-    metrics = tatoeba(model, english, french, languages=("en", "fr"), prompt=prompt)
-
-    prompts = model.prompts | (prompt if isinstance(prompt, dict) else {})
-    if isinstance(prompt, str):
-        prompts = {"en": prompt, "fr": prompt}
-    u = model.encode(english, prompt=prompts["en"])
-    v = model.encode(french, prompt=prompts["fr"])
-    expected = ((u @ v.T).argmax(1) == np.arange(30)).mean()
-    assert metrics["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(expected)
-
-
-def test_head_is_trained_with_the_prompt_of_its_language(
-    without_prompts_in_the_pooling: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
-):
+def test_head_is_trained_with_the_prompt_of_its_language(tiny_export: str, monkeypatch: pytest.MonkeyPatch):
     """The vectors of training are those of `encode`: the prompt is read, and left out of the mean."""
     monkeypatch.setattr(classifiers_module, "choose_precision", lambda **_: "float32")
-    model = without_prompts_in_the_pooling
+    model = SentenceTransformer(tiny_export, device="cpu", prompts={"en": "red blue ", "fr": "rouge "})
+    model.set_pooling_include_prompt(False)
     texts = ["one two", "house tree", "red"]
     rows = LabelledTexts((texts,), np.array([0, 1, 0]))
+
     student: Any = fine_tune(copy.deepcopy(model), rows, rows, language="fra", classes=2, epochs=1).encoder
     student.eval()
     trained = student._vectors(texts).detach().numpy()
+
     np.testing.assert_allclose(trained, student.network.encode(texts, prompt="rouge "), atol=1e-6)
     np.testing.assert_allclose(trained, embed(student, texts, language="fr"), atol=1e-6)
-    assert np.abs(trained - student.network.encode(["rouge " + text for text in texts])).max() > 1e-3
+    pooled_with_prompt = student.network.encode(["rouge " + text for text in texts])
+    assert np.abs(trained - pooled_with_prompt).max() > 1e-3

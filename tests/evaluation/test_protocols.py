@@ -20,17 +20,20 @@ from hf_xlsr.evaluation.reading import PairInputs
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_declaration(protocol: Protocol) -> None:
     assert {*protocol.required, *protocol.optional, *protocol.nullable} <= KNOWN_COLUMNS
-    assert PROTOCOLS[protocol.name] is protocol and protocol.summary
+    assert PROTOCOLS[protocol.name] is protocol
+    assert protocol.summary
     if protocol.name == "mteb":
         return
+
     function = getattr(load_module(protocol.name), protocol.name.replace("-", "_"))
     parameters = inspect.signature(function).parameters
     for option, value in protocol.options().arguments().items():
         assert parameters[option].default == value
-    own = {spec.name for spec in specs_of(protocol.options).values()}
-    data = {"pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias"}
-    data |= {"documents", "relevance"}
-    assert own - data <= set(parameters)
+
+    options = {spec.name for spec in specs_of(protocol.options).values()}
+    of_data = {"pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias"}
+    of_data |= {"documents", "relevance"}
+    assert options - of_data <= set(parameters)
 
 
 class Ones:
@@ -44,14 +47,20 @@ class Ones:
         return np.random.default_rng(len(self.texts)).random((len(texts), 2))
 
 
-def pair(source: str, target: str, *languages: str) -> dict[str, str]:
-    return {"source": source, "target": target, "source_lang": languages[0], "target_lang": languages[1]}
+def pair(source: str, target: str, source_lang: str, target_lang: str) -> dict[str, str]:
+    return {
+        "source": source,
+        "target": target,
+        "source_lang": source_lang,
+        "target_lang": target_lang,
+    }
 
 
-def run(protocol: str, rows: list[dict[str, Any]], **parts: Any) -> tuple[list[str], list[list[str]]]:
+def run(name: str, rows: list[dict[str, Any]], **inputs: Any) -> tuple[list[str], list[list[str]]]:
+    """The keys of the metrics, and the texts that the protocol encodes."""
     encoder = Ones()
-    chosen = PROTOCOLS[protocol]
-    metrics = chosen.run(encoder, PairInputs("x", "test", rows=rows, **parts), chosen.options())
+    protocol = PROTOCOLS[name]
+    metrics = protocol.run(encoder, PairInputs("x", "test", rows=rows, **inputs), protocol.options())
     return list(metrics), encoder.texts
 
 
@@ -64,7 +73,9 @@ def test_xtreme_swaps_pairs_to_english_first() -> None:
 def test_xsr_joins_both_directions_and_the_pool() -> None:
     rows = [pair("a", "A", "en", "de"), pair("B", "b", "de", "en"), pair("c", "C", "en", "fr")]
     pool = [pair("d", "D", "en", "fr"), pair("E", "e", "de", "en")]
+
     keys, texts = run("xsr", rows, pool=pool)
+
     assert {key.split("/")[1] for key in keys} == {"en-de", "de-en", "en-fr", "fr-en"}
     assert texts[:4] == [["a", "b"], ["A", "B", "E"], ["A", "B"], ["a", "b", "e"]]
     assert texts[4:] == [["c"], ["C", "D"], ["C"], ["c", "d"]]

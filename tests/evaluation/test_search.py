@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from bitext_helpers import TableEncoder, cosines, world
+from bitext_helpers import TableEncoder, cosines, unit, world
 from input_helpers import write_tsv
 
 from hf_xlsr.cli import main
@@ -23,8 +22,8 @@ def naive(encoder: TableEncoder, texts: dict[str, list[str]]) -> dict[str, float
     """The metrics by sorting lists, one query at a time."""
     vectors = {}
     for language, sentences in texts.items():
-        for row, text in enumerate(sentences):
-            vectors[language, row] = encoder.table[text] / np.linalg.norm(encoder.table[text])
+        for row, vector in enumerate(unit(encoder.encode(sentences))):
+            vectors[language, row] = vector
 
     values: dict[str, list[float]] = {}
     for (language, row), query in vectors.items():
@@ -32,9 +31,11 @@ def naive(encoder: TableEncoder, texts: dict[str, list[str]]) -> dict[str, float
         for document_language in texts:
             if document_language == language:
                 continue
-            documents = [sentence for sentence in ranking if sentence[1] != row or sentence[0] == document_language]
-            rank = documents.index((document_language, row)) + 1
-            languages_above = {sentence[0] for sentence in documents[: rank - 1]}
+
+            translation = (document_language, row)
+            documents = [sentence for sentence in ranking if sentence[1] != row or sentence == translation]
+            rank = documents.index(translation) + 1
+            languages_above = [language_above for language_above, _ in documents[: rank - 1]]
             metrics = {
                 "mrr": 1 / rank,
                 "ndcg@10": 1 / math.log2(1 + rank) if rank <= 10 else 0,
@@ -44,21 +45,23 @@ def naive(encoder: TableEncoder, texts: dict[str, list[str]]) -> dict[str, float
             }
             for metric, value in metrics.items():
                 values.setdefault(f"{language}-{document_language}/{metric}", []).append(value)
-    return {key: float(np.mean(of_queries)) for key, of_queries in values.items()}
+    return {key: float(np.mean(values_of_queries)) for key, values_of_queries in values.items()}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_a_naive_ranking(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUERIES", 7)
     encoder, texts = world(40, 0.7, 1.0, seed, LANGUAGES)
-    metrics = search(encoder, texts, name="x", split="dev")
-    expected = naive(encoder, texts)
 
-    for key, value in expected.items():
+    metrics = search(encoder, texts, name="x", split="dev")
+
+    reciprocal_ranks = []
+    for key, value in naive(encoder, texts).items():
         languages, metric = key.split("/")
         assert metrics[f"x-search/{languages}/dev/{metric}"] == pytest.approx(value), key
-    ranks = [value for key, value in expected.items() if key.endswith("/mrr")]
-    assert metrics["x-search/mean-of-6/dev/mrr"] == pytest.approx(np.mean(ranks))
+        if metric == "mrr":
+            reciprocal_ranks.append(value)
+    assert metrics["x-search/mean-of-6/dev/mrr"] == pytest.approx(np.mean(reciprocal_ranks))
     assert metrics.outcomes["x-search/en-de/dev/mrr"].value() == metrics["x-search/en-de/dev/mrr"]
 
 
@@ -68,8 +71,12 @@ def collection(seed: int = 0) -> tuple[TableEncoder, dict[str, str], dict[str, s
     queries = {f"q{n}": f"query {n}" for n in range(30)}
     documents = {f"d{n}": f"document {n}" for n in range(80)}
     # Documents of eight directions, so that many tie; their products with queries are exact.
-    vectors = {text: random.choice([-1, 1]) * np.eye(4)[random.integers(4)] for text in documents.values()}
-    vectors |= {text: random.normal(size=4) for text in queries.values()}
+    directions = np.concatenate([np.eye(4), -np.eye(4)])
+    vectors = {}
+    for text in documents.values():
+        vectors[text] = random.choice(directions)
+    for text in queries.values():
+        vectors[text] = random.normal(size=4)
 
     relevance = {}
     for query in queries:
@@ -89,62 +96,65 @@ def test_equals_mteb() -> None:
     scores = {}
     for query, row in zip(queries, similarities.tolist(), strict=True):
         scores[query] = dict(zip(documents, row, strict=True))
-    theirs = calculate_retrieval_scores(scores, relevance, [1, 10, 80])
-    assert metrics["x-search/en-de/test/ndcg@10"] == pytest.approx(theirs.ndcg["NDCG@10"], abs=1e-5)
-    assert metrics["x-search/en-de/test/recall@10"] == pytest.approx(theirs.recall["Recall@10"], abs=1e-5)
-    assert metrics["x-search/en-de/test/mrr"] == pytest.approx(theirs.mrr["MRR@80"], abs=1e-5)
+    expected = calculate_retrieval_scores(scores, relevance, [1, 10, 80])
+    assert metrics["x-search/en-de/test/ndcg@10"] == pytest.approx(expected.ndcg["NDCG@10"], abs=1e-5)
+    assert metrics["x-search/en-de/test/recall@10"] == pytest.approx(expected.recall["Recall@10"], abs=1e-5)
+    assert metrics["x-search/en-de/test/mrr"] == pytest.approx(expected.mrr["MRR@80"], abs=1e-5)
 
 
-WORDS = ["red", "green", "blue", "one", "two", "three"]
-QUERIES = ["query_id\ttext", *(f"q{n}\t{word}" for n, word in enumerate(WORDS))]
-DOCUMENTS = ["document_id\ttext", *(f"d{n}\t{word} b" for n, word in enumerate(WORDS))]
-RELEVANCE = ["query_id\tdocument_id\tscore", *(f"q{n}\td{n}\t1" for n in range(len(WORDS)))]
+FILES = {
+    "queries.tsv": ["query_id\ttext", "q0\tred", "q1\tgreen", "q2\tblue"],
+    "documents.tsv": ["document_id\ttext", "d0\tred b", "d1\tgreen b", "d2\tblue b"],
+    "relevance.tsv": ["query_id\tdocument_id\tscore", "q0\td0\t1", "q1\td1\t1", "q2\td2\t1"],
+    "wrong_relevance.tsv": ["query_id\tdocument_id\tscore", "q0\td1\t1,5"],
+    "wide.tsv": ["en\tde", "red\trot", "blue\tblau", "one\teins"],
+    "tagged_queries.tsv": ["query_id\ttext\tlang", "q0\tred\ten"],
+    "tagged_documents.tsv": ["document_id\ttext\tlang", "d0\trouge\tfr", "d1\tblue\ten", "d2\tone\ten"],
+    "unscored_relevance.tsv": ["query_id\tdocument_id", "q0\td0"],
+}
+COMMAND = "evaluate MODEL --protocol search --data queries.tsv --documents documents.tsv --languages en,de"
 
 
-@pytest.fixture
-def command(tiny_export: str, tmp_path: Path) -> list[str]:
-    """Search in a retrieval data set, without --relevance."""
-    queries = write_tsv(tmp_path / "queries.tsv", QUERIES)
-    documents = write_tsv(tmp_path / "documents.tsv", DOCUMENTS)
-    words = ["evaluate", tiny_export, "--protocol", "search", "--output", str(tmp_path / "out.json")]
-    return [*words, "--data", queries, "--documents", documents, "--languages", "en,de"]
+@pytest.fixture(autouse=True)
+def folder(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with retrieval data sets and a model."""
+    monkeypatch.chdir(tmp_path)
+    Path("MODEL").symlink_to(tiny_export)
+    for name, lines in FILES.items():
+        write_tsv(Path(name), lines)
 
 
-def test_command(command: list[str], tmp_path: Path) -> None:
-    relevance = write_tsv(tmp_path / "qrels.tsv", RELEVANCE)
-    assert main([*command, "--relevance", relevance]) == 0
-    content = load_results(tmp_path / "out.json")
-    assert content["metrics"]["queries-search/en-de/test/queries"] == len(WORDS)
+def test_command() -> None:
+    words = f"{COMMAND} --relevance relevance.tsv --output out.json"
+    assert main(words.split()) == 0
+
+    content = load_results("out.json")
+    assert content["metrics"]["queries-search/en-de/test/queries"] == 3
     assert any(name.startswith("relevance") for name in content["data_sha256"])
 
 
-def test_command_without_relevance(command: list[str], capsys: Any) -> None:
-    assert main(command) == 1
-    assert "--relevance" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (COMMAND, "--relevance"),
+        (f"{COMMAND} --relevance wrong_relevance.tsv", "1,5"),
+        (
+            "evaluate MODEL --protocol language-bias,search --data wide.tsv --columns text={lang} --languages en,de "
+            "--documents documents.tsv --relevance relevance.tsv",
+            "--documents is not supported with several protocols",
+        ),
+    ],
+)
+def test_invalid_command(words: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 1
+    assert key in capsys.readouterr().err
 
 
-def test_command_with_a_wrong_score(command: list[str], tmp_path: Path, capsys: Any) -> None:
-    relevance = write_tsv(tmp_path / "qrels.tsv", [*RELEVANCE, "q0\td1\t1,5"])
-    assert main([*command, "--relevance", relevance]) == 1
-    assert "1,5" in capsys.readouterr().err
+@pytest.mark.parametrize("languages", ["", "--languages en"])
+def test_rows_with_languages(languages: str) -> None:
+    data = "--data tagged_queries.tsv --documents tagged_documents.tsv --relevance unscored_relevance.tsv"
+    words = f"evaluate MODEL --protocol search {data} {languages} --output out.json"
+    assert main(words.split()) == 0
 
-
-def test_documents_are_not_ignored_when_another_protocol_reads(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
-    wide = write_tsv(tmp_path / "wide.tsv", ["en\tde", "red\trot", "blue\tblau", "one\teins"])
-    words = ["evaluate", tiny_export, "--protocol", "language-bias,search", "--data", wide]
-    words += ["--columns", "text={lang}", "--languages", "en,de"]
-    words += ["--documents", write_tsv(tmp_path / "documents.tsv", DOCUMENTS)]
-    assert main([*words, "--relevance", write_tsv(tmp_path / "qrels.tsv", RELEVANCE)]) == 1
-    assert "--documents is not supported with several protocols" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("languages", [[], ["--languages", "en"]])
-def test_rows_with_languages(languages: list[str], tiny_export: str, tmp_path: Path) -> None:
-    queries = write_tsv(tmp_path / "queries.tsv", ["query_id\ttext\tlang", "q0\tred\ten"])
-    rows = ["document_id\ttext\tlang", "d0\trouge\tfr", "d1\tblue\ten", "d2\tone\ten"]
-    documents = write_tsv(tmp_path / "documents.tsv", rows)
-    relevance = write_tsv(tmp_path / "qrels.tsv", ["query_id\tdocument_id", "q0\td0"])
-
-    words = ["evaluate", tiny_export, "--protocol", "search", "--output", str(tmp_path / "out.json"), *languages]
-    assert main([*words, "--data", queries, "--documents", documents, "--relevance", relevance]) == 0
-    assert load_results(tmp_path / "out.json")["metrics"]["queries-search/en/test/documents"] == 3
+    metrics = load_results("out.json")["metrics"]
+    assert metrics["tagged_queries-search/en/test/documents"] == 3

@@ -61,6 +61,7 @@ def test_equals_one_at_a_time(classes: int):
     schedule = Schedule(batch_size=8, passes_per_check=2, tenacity=5, max_passes=60)
     passes = np.zeros((len(LENGTHS), len(DECAYS)))
     trained = train(schedule, seed=7, classes=classes)
+
     for number, (group, together) in enumerate(zip(some_groups(), trained, strict=True)):
         train_vectors = vectors[group.train]
         train_labels = labels[group.train]
@@ -69,6 +70,7 @@ def test_equals_one_at_a_time(classes: int):
             options = {"decay": decay, "schedule": schedule, "seed": 7, "classes": classes}
             alone = train_alone(train_vectors, train_labels, dev, **options)
             passes[number, column] = alone.passes
+
             assert together.scores[column] == alone.score
             weights = together.weights[column].numpy()
             np.testing.assert_allclose(weights[:, :21], alone.model.weight.numpy(), rtol=0, atol=1e-8)
@@ -104,15 +106,18 @@ def test_chosen_weight_decay(accuracies: list[list[float]], decay: float, dev: f
 def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
     random = np.random.default_rng(0)
     features = random.normal(size=(260, 20))
-    scores = 3 + features @ random.normal(size=20) / 20**0.5 + 0.5 * random.normal(size=260)
+    noise = 0.5 * random.normal(size=260)
+    scores = 3 + features @ random.normal(size=20) / 20**0.5 + noise
     scores = np.clip(scores, 0, 5)
-    schedule = Schedule(passes_per_check=6, tenacity=3, max_passes=200)
-    monkeypatch.setattr(senteval, "RELATEDNESS", schedule)
     order = np.random.default_rng(1).permutation(260)
     train_rows, dev, test = np.split(order, [150, 200])
 
+    schedule = Schedule(passes_per_check=6, tenacity=3, max_passes=200)
+    monkeypatch.setattr(senteval, "RELATEDNESS", schedule)
+
     def predict(model: nn.Linear, rows: np.ndarray) -> np.ndarray:
-        return model(torch.from_numpy(features[rows])).softmax(1).numpy() @ np.arange(1, 6)
+        shares = model(torch.from_numpy(features[rows])).softmax(1).numpy()
+        return shares @ np.arange(1, 6)
 
     np.random.seed(3)
     torch.manual_seed(3)
@@ -131,6 +136,7 @@ def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
         "spearman": spearmanr(predicted, gold).statistic,
         "mse": ((predicted - gold) ** 2).mean(),
     }
+
     dev_score, tested = relatedness(features, scores, train_rows, dev, test, seed=3)
     assert dev_score == pytest.approx(alone.score, abs=1e-8)
     assert tested == pytest.approx(expected, abs=1e-8)

@@ -26,8 +26,10 @@ def test_all_equal_the_naive_twin():
 
     metrics: dict[str, float] = {}
     for protocol in PROTOCOLS:
-        for key, value in protocol(encoder, sources, targets, languages=LANGUAGES, name="toy").items():
+        results = protocol(encoder, sources, targets, languages=LANGUAGES, name="toy")
+        for key, value in results.items():
             metrics[key.replace("/en-de/test", "")] = value
+
     assert metrics.pop("toy-tatoeba-mteb/f1") < forward
     assert metrics.pop("toy-tatoeba-mteb/precision") < 1
     assert metrics == pytest.approx(
@@ -80,6 +82,7 @@ def test_mteb_equals_mteb():
     ],
 )
 def test_sentences_are_compared_by_number(protocol: Any, metric: str, expected: float):
-    encoder = TableEncoder({"a": [1.0, 0.0], "b": [0.9, 0.1], "c": [0.0, 1.0], "same": [1.0, 0.05], "C": [0.0, 1.0]})
+    vectors = {"a": [1.0, 0.0], "b": [0.9, 0.1], "c": [0.0, 1.0], "same": [1.0, 0.05], "C": [0.0, 1.0]}
+    encoder = TableEncoder(vectors)
     metrics = protocol(encoder, ["a", "b", "c"], ["same", "same", "C"], languages=LANGUAGES, name="toy")
     assert metrics[f"toy-{metric}"] == pytest.approx(expected)

@@ -7,41 +7,36 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bitext_helpers import cosines, noisy
+from bitext_helpers import cosines, noisy, unit
 from hypothesis import given
 from hypothesis import strategies as st
+from margin_helpers import mine_by_hand
 
 from hf_xlsr.evaluation import distractors, xsim, xsim_pp
 
 LANGUAGES = ("en", "de")
 
 
-def naive(similarities: np.ndarray, k: int, margin: str) -> float:
-    """One source and one neighbour at a time, in float64."""
-    forward = np.sort(similarities, axis=1)[:, ::-1][:, :k].mean(axis=1)
-    backward = np.sort(similarities, axis=0)[::-1][:k].mean(axis=0)
-    wrong = 0
-    for i, row in enumerate(similarities):
-        scores = {}
-        for j in np.argsort(-row, kind="stable")[:k]:
-            average = (forward[i] + backward[j]) / 2
-            scores[j] = {"ratio": row[j] / average, "distance": row[j] - average, "absolute": row[j]}[margin]
-        wrong += max(scores, key=scores.get) != i
-    return wrong / len(similarities)
-
-
 @pytest.mark.parametrize("margin", ["ratio", "distance", "absolute"])
 @pytest.mark.parametrize("k", [1, 4, 16])
 def test_equals_the_naive_twin(k: int, margin: str):
     encoder, sources, targets = noisy(220, noise=1.0, seed=k, width=24)
-    expected = naive(cosines(encoder, sources, targets), k, margin)
+
     metrics = xsim(encoder, sources, targets, languages=LANGUAGES, name="toy", k=k, margin=margin)
-    error = next(value for key, value in metrics.items() if key.endswith("/error"))
+
+    similarities = cosines(encoder, sources, targets)
+    pairs = mine_by_hand(similarities, k, margin, retrieval="forward", one_to_one=False)
+    expected = np.mean([source != target for source, target, _ in pairs])
     assert 0.02 < expected < 0.9
+    (error,) = [value for key, value in metrics.items() if key.endswith("/error")]
     assert error == pytest.approx(expected)
 
 
 # xsim++
+
+
+def distractors_of_kind(texts: list[str], kind: str) -> list[Any]:
+    return [distractor for distractor in distractors(texts) if distractor.kind == kind]
 
 
 @pytest.mark.parametrize(
@@ -54,32 +49,38 @@ def test_equals_the_naive_twin(k: int, margin: str):
     ],
 )
 def test_meanings(text: str, changed: set[str]) -> None:
-    assert {distractor.text for distractor in distractors([text]) if distractor.kind == "meaning"} == changed
+    meanings = distractors_of_kind([text], "meaning")
+    assert {distractor.text for distractor in meanings} == changed
 
 
 TEXTS = ["Two men met Anna in Bonn.", "In 2014, 305 people saw Karl.", "Nothing here."]
 
 
 def test_numbers() -> None:
-    numbers = [distractor for distractor in distractors(TEXTS) if distractor.kind == "number"]
-    assert [distractor.row for distractor in numbers] == [0, 1, 1]
-    first_word, _, rest = numbers[0].text.partition(" ")
-    assert first_word in {"One", *"Three Four Five Six Seven Eight Nine Ten Eleven Twelve".split()}
+    in_word, first_in_digits, second_in_digits = distractors_of_kind(TEXTS, "number")
+
+    assert in_word.row == 0
+    first_word, _, rest = in_word.text.partition(" ")
+    assert first_word in "One Three Four Five Six Seven Eight Nine Ten Eleven Twelve".split()
     assert rest == "men met Anna in Bonn."
-    assert {len(distractor.text) for distractor in numbers[1:]} == {len(TEXTS[1])}
+
+    for distractor in (first_in_digits, second_in_digits):
+        assert distractor.row == 1
+        assert len(distractor.text) == len(TEXTS[1])
 
 
 def test_names() -> None:
-    names = [distractor for distractor in distractors(TEXTS) if distractor.kind == "entity"]
-    assert {distractor.text for distractor in names if distractor.row == 0} == {
-        "Two men met Karl in Bonn.",
-        "Two men met Anna in Karl.",
-    }
-    assert all(distractor.text.startswith("In 2014, 305 people saw ") for distractor in names if distractor.row == 1)
+    changed: dict[int, set[str]] = {0: set(), 1: set()}
+    for distractor in distractors_of_kind(TEXTS, "entity"):
+        changed[distractor.row].add(distractor.text)
+
+    assert changed[0] == {"Two men met Karl in Bonn.", "Two men met Anna in Karl."}
+    for text in changed[1]:
+        assert text.startswith("In 2014, 305 people saw ")
 
 
 def test_sentences_without_anything_to_change() -> None:
-    assert all(distractor.row != 2 for distractor in distractors(TEXTS))
+    assert not distractors(TEXTS[2:])
 
 
 WORDS = st.text(st.sampled_from("Anna Bonn is not 12 can't more, x."), max_size=40)
@@ -88,20 +89,24 @@ WORDS = st.text(st.sampled_from("Anna Bonn is not 12 can't more, x."), max_size=
 @given(st.lists(WORDS, max_size=12), st.integers(0, 9))
 def test_distractors_differ_from_all_sentences(texts: list[str], seed: int) -> None:
     changed = distractors(texts, seed=seed)
-    changed_texts = {distractor.text for distractor in changed}
-    assert not changed_texts & set(texts)
-    assert len(changed_texts) == len(changed)
     assert changed == distractors(texts, seed=seed)
+
+    changed_texts = {distractor.text for distractor in changed}
+    assert changed_texts.isdisjoint(texts)
+    assert len(changed_texts) == len(changed)
+
     counts = Counter((distractor.row, distractor.kind) for distractor in changed)
-    assert all(count <= 3 for count in counts.values())
+    assert max(counts.values(), default=0) <= 3
 
 
 class Counts:
     """Vectors of letters: a distractor with one other word is near."""
 
     def encode(self, texts: list[str], **_: Any) -> np.ndarray:
-        letters = "abcdefghijklmnopqrstuvwxyz012345"
-        return np.array([[text.lower().count(letter) + 0.1 for letter in letters] for text in texts])
+        rows = []
+        for text in texts:
+            rows.append([text.lower().count(letter) + 0.1 for letter in "abcdefghijklmnopqrstuvwxyz012345"])
+        return np.array(rows)
 
 
 ENGLISH = ["Two men are here.", "Anna saw Karl.", "It was 1984 and cold.", "No change at all"]
@@ -110,11 +115,10 @@ GERMAN = ["Zwei Menschen sind hier.", "Anna sah Karl.", "Es war 1984 und kalt.",
 
 def test_equals_xsim_on_the_same_candidates() -> None:
     metrics = xsim_pp(Counts(), ENGLISH, GERMAN, languages=("en", "de"), name="x", margin="absolute", seed=3)
+
     changed = [distractor.text for distractor in distractors(ENGLISH, seed=3)]
-    queries = Counts().encode(GERMAN)
-    candidates = Counts().encode(ENGLISH + changed)
-    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    candidates /= np.linalg.norm(candidates, axis=1, keepdims=True)
+    queries = unit(Counts().encode(GERMAN))
+    candidates = unit(Counts().encode(ENGLISH + changed))
     nearest = (queries @ candidates.T).argmax(axis=1)
 
     key = "x-xsim-pp-absolute/de-en/test/"

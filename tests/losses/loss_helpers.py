@@ -45,9 +45,24 @@ def value_and_gradients(
     return [value.detach(), *(leaf.grad for leaf in leaves)]
 
 
-def unit_rows(count: int, width: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def assert_same_loss(
+    loss: Callable[..., torch.Tensor], twin: Callable[..., torch.Tensor], inputs: list[torch.Tensor], **tolerances: Any
+) -> None:
+    """Two losses have the same value and the same gradients."""
+    results = value_and_gradients(loss, inputs)
+    expected = value_and_gradients(twin, inputs)
+    torch.testing.assert_close(results, expected, **tolerances)
+
+
+def random_tensors(*shapes: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """Normal numbers, the same for every `dtype`."""
     generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(count, width, generator=generator, dtype=torch.float64), dim=1).to(dtype)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def unit_rows(count: int, width: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    (rows,) = random_tensors((count, width), seed=seed)
+    return F.normalize(rows, dim=1).to(dtype)
 
 
 def naive_info_nce(
@@ -60,13 +75,17 @@ def naive_info_nce(
     masked: Pairs | None = None,
 ) -> torch.Tensor:
     """Cross-entropy on the concatenated bank."""
-    bank = queue if other_keys is None else torch.cat([queue.to(queries), other_keys.to(queries)])
-    negatives = queries @ bank.to(queries).T
+    bank = queue.to(queries)
+    if other_keys is not None:
+        bank = torch.cat([bank, other_keys.to(queries)])
+    negatives = queries @ bank.T
     if masked is not None:
         mask = torch.zeros_like(negatives)
         mask[masked] = -math.inf
         negatives = negatives + mask
-    logits = torch.cat([(queries * keys).sum(1, keepdim=True), negatives], 1) / temperature
+
+    positives = (queries * keys).sum(1, keepdim=True)
+    logits = torch.cat([positives, negatives], 1) / temperature
     return F.cross_entropy(logits, torch.zeros(len(queries), dtype=torch.long))
 
 

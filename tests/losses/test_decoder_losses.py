@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from loss_helpers import Largest, value_and_gradients
+from loss_helpers import Largest, assert_same_loss, random_tensors, value_and_gradients
 from torch import nn
 
 from hf_xlsr.losses import generative_loss, masked_lm_loss, sparse_target_cross_entropy
@@ -31,33 +31,33 @@ def naive(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
-    ids: torch.Tensor,
-    probs: torch.Tensor,
+    target_ids: torch.Tensor,
+    target_probs: torch.Tensor,
     row_weights: torch.Tensor,
 ) -> torch.Tensor:
     logs = (hidden @ weight.T + bias).log_softmax(-1)
-    return -(row_weights.unsqueeze(1) * dense(ids, probs, len(weight)) * logs).sum()
+    targets = row_weights.unsqueeze(1) * dense(target_ids, target_probs, len(weight))
+    return -(targets * logs).sum()
 
 
-def problem(dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def problem() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """Parameters and labels; rows have duplicates, padding (mass 0) and masses that do not sum to 1."""
+    parameters = random_tensors((ROWS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
     generator = torch.Generator().manual_seed(0)
-    shapes = ((ROWS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
-    parameters = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
     ids = torch.randint(0, VOCABULARY, (ROWS, TARGETS), generator=generator)
     ids[:, 1] = ids[:, 0]
     ids[:, -1] = 0
-    probs = torch.rand(ROWS, TARGETS, generator=generator, dtype=dtype)
+    probs = torch.rand(ROWS, TARGETS, generator=generator, dtype=torch.float64)
     probs[:, -1] = 0
-    row_weights = torch.rand(ROWS, generator=generator, dtype=dtype)
-    return parameters, [ids, probs, row_weights]
+    row_weights = torch.rand(ROWS, generator=generator, dtype=torch.float64)
+    return parameters, {"target_ids": ids, "target_probs": probs, "row_weights": row_weights}
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, ROWS - 1, ROWS, ROWS + 1, 1000])
 def test_equals_the_dense_twin(chunk_size: int) -> None:
     parameters, labels = problem()
-    results = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=chunk_size)
-    torch.testing.assert_close(results, value_and_gradients(naive, parameters, *labels), **CLOSE)
+    loss = partial(sparse_target_cross_entropy, **labels, chunk_size=chunk_size)
+    assert_same_loss(loss, partial(naive, **labels), parameters, **CLOSE)
 
 
 def test_float16_gradient_does_not_underflow() -> None:
@@ -68,10 +68,17 @@ def test_float16_gradient_does_not_underflow() -> None:
     assert torch.tensor(share / vocabulary, dtype=torch.float16) == 0
 
     weight = torch.zeros(vocabulary, 1, requires_grad=True)
-    labels = (torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1), torch.full((rows,), share))
     with torch.autocast("cpu", dtype=torch.float16):
-        loss = sparse_target_cross_entropy(torch.ones(rows, 1), weight, torch.zeros(vocabulary), *labels)
+        loss = sparse_target_cross_entropy(
+            torch.ones(rows, 1),
+            weight,
+            torch.zeros(vocabulary),
+            torch.zeros(rows, 1, dtype=torch.long),
+            torch.ones(rows, 1),
+            torch.full((rows,), share),
+        )
     loss.backward()
+
     expected = torch.full((vocabulary - 1, 1), rows * share / vocabulary)
     torch.testing.assert_close(weight.grad[1:], expected, rtol=2e-2, atol=0)
 
@@ -81,13 +88,12 @@ def test_float16_gradient_does_not_underflow() -> None:
 
 def positions(shared_bias: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
     """States, embeddings and biases; labels with padding, and a sentence of padding alone."""
-    generator = torch.Generator().manual_seed(1)
     bias_shape = (VOCABULARY,) if shared_bias else (4, VOCABULARY)
-    shapes = ((4, LENGTH, WIDTH), (VOCABULARY, WIDTH), bias_shape)
-    parameters = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    labels = torch.randint(VOCABULARY, (4, LENGTH), generator=generator)
-    for row, length in enumerate((LENGTH, 3, 0, 1)):
-        labels[row, length:] = -100
+    parameters = random_tensors((4, LENGTH, WIDTH), (VOCABULARY, WIDTH), bias_shape, seed=1)
+    labels = torch.randint(VOCABULARY, (4, LENGTH), generator=torch.Generator().manual_seed(1))
+    labels[1, 3:] = -100
+    labels[2] = -100
+    labels[3, 1:] = -100
     return parameters, labels
 
 
@@ -104,13 +110,14 @@ def torch_twin(labels: torch.Tensor, smoothing: float = 0.0) -> Callable[..., to
 def test_equals_cross_entropy(shared_bias: bool, smoothing: float, chunk_size: int) -> None:
     parameters, labels = positions(shared_bias)
 
-    def loss(labels: torch.Tensor, hidden: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    def loss(hidden: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         return masked_lm_loss(hidden, labels, *rest, chunk_size=chunk_size, label_smoothing=smoothing)
 
-    results = value_and_gradients(partial(loss, labels), parameters)
-    torch.testing.assert_close(results, value_and_gradients(torch_twin(labels, smoothing), parameters), **CLOSE)
-    without_labels = value_and_gradients(partial(loss, torch.full_like(labels, -100)), parameters)
-    assert all((tensor == 0).all() for tensor in without_labels)
+    assert_same_loss(loss, torch_twin(labels, smoothing), parameters, **CLOSE)
+
+    labels.fill_(-100)
+    for tensor in value_and_gradients(loss, parameters):
+        assert (tensor == 0).all()
 
 
 def test_transform_runs_on_masked_states_only() -> None:
@@ -135,7 +142,9 @@ def test_transform_runs_on_masked_states_only() -> None:
 
     no_labels = torch.full_like(labels, -100)
     nothing_masked = gradients(lambda hidden, *x: masked_lm_loss(hidden, no_labels, *x, transform=transform))
-    assert all((tensor == 0).all() for tensor in nothing_masked)  # DDP waits for the gradient of every parameter
+    for tensor in nothing_masked:  # DDP waits for the gradient of every parameter
+        assert (tensor == 0).all()
+
     assert shapes == [(LENGTH + 4, WIDTH), (0, WIDTH)]
 
 
@@ -170,9 +179,12 @@ def many_generative(*parameters: torch.Tensor) -> torch.Tensor:
 def test_whole_logits_are_never_held(
     loss: Callable[..., torch.Tensor], bias_shape: tuple[int, ...], autocast: bool
 ) -> None:
-    shapes = ((MANY_ROWS, SLIM), (LARGE_VOCABULARY, SLIM), bias_shape)
-    parameters = [torch.randn(shape).requires_grad_() for shape in shapes]
+    states = torch.randn(MANY_ROWS, SLIM, requires_grad=True)
+    table = torch.randn(LARGE_VOCABULARY, SLIM, requires_grad=True)
+    bias = torch.randn(bias_shape, requires_grad=True)
+
     with Largest() as largest, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        loss(*parameters).backward()
-    assert parameters[1].grad is not None
+        loss(states, table, bias).backward()
+
+    assert table.grad is not None
     assert largest.numel == LARGE_VOCABULARY * SLIM  # the gradient of the table

@@ -33,6 +33,7 @@ def test_cached_gradients_equal_those_of_kept_graphs(size: int, loss: Any, dropo
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 5))
     rows = torch.randn(16, 6)
+
     torch.manual_seed(1)
     embeddings = encode_in_chunks(model, size)(rows)
     cached = gradients(loss(*embeddings.chunk(2)), model)
@@ -41,9 +42,10 @@ def test_cached_gradients_equal_those_of_kept_graphs(size: int, loss: Any, dropo
     torch.manual_seed(1)
     embeddings = torch.cat([model(chunk) for chunk in rows.split(size)])
     expected = gradients(loss(*embeddings.chunk(2)), model)
-    torch.testing.assert_close(cached, expected, atol=1e-6, rtol=1e-6)
-    assert torch.equal(later_draw, torch.rand(1))
+    expected_draw = torch.rand(1)
 
+    torch.testing.assert_close(cached, expected, atol=1e-6, rtol=1e-6)
+    assert torch.equal(later_draw, expected_draw)
     if not dropout:
         whole = gradients(loss(*model(rows).chunk(2)), model)
         torch.testing.assert_close(cached, whole, atol=1e-6, rtol=1e-6)
@@ -66,5 +68,8 @@ def test_blocks_change_no_loss(
 ) -> None:
     vectors = [unit_rows(rows, 6, seed) for seed, rows in enumerate(sizes)]
     whole = value_and_gradients(loss, vectors, **options)
+
     monkeypatch.setattr("hf_xlsr.losses.in_batch.SIMILARITIES", size)
-    torch.testing.assert_close(value_and_gradients(loss, vectors, **options), whole)
+    in_blocks = value_and_gradients(loss, vectors, **options)
+
+    torch.testing.assert_close(in_blocks, whole)

@@ -30,8 +30,8 @@ TABLE = torch.eye(8, 4)
 
 
 def queue(**changes: Any) -> Any:
-    given: dict[str, Any] = {"queries": EYE, "positive_keys": EYE, "queue": torch.eye(5, 4), **changes}
-    return queue_info_nce(**given)
+    arguments: dict[str, Any] = {"queries": EYE, "positive_keys": EYE, "queue": torch.eye(5, 4)}
+    return queue_info_nce(**(arguments | changes))
 
 
 def labels(**options: Any) -> Any:
@@ -44,7 +44,9 @@ def labels(**options: Any) -> Any:
         (lambda: weighted_sum({}, {"a": 1.0}), "weight"),
         (lambda: additive_margin_loss(EYE, EYE[:1]), "target"),
         (lambda: sentence_contrast_loss(EYE, EYE[:, :3]), "target"),
-        *((lambda value=value: queue(temperature=value), "temperature") for value in (-1.0, math.nan, math.inf)),
+        (lambda: queue(temperature=-1.0), "temperature"),
+        (lambda: queue(temperature=math.nan), "temperature"),
+        (lambda: queue(temperature=math.inf), "temperature"),
         (lambda: matryoshka_mean(similarity_loss, [2, 5], EYE, EYE), "matryoshka_dims"),
         (lambda: teacher_loss(EYE, EYE, kind="l1"), "kind"),
         (lambda: similarity_loss(EYE, EYE, reduction="mean"), "reduction"),

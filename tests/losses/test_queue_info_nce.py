@@ -2,19 +2,29 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_helpers import Pairs, naive_info_nce, unit_rows, value_and_gradients, watched
+from loss_helpers import (
+    Pairs,
+    assert_same_loss,
+    naive_info_nce,
+    random_tensors,
+    unit_rows,
+    value_and_gradients,
+    watched,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce, truncate_rows
 
-NO_PAIRS = (torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 MATMUL: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
@@ -63,17 +73,19 @@ def test_equals_the_naive_loss(
         columns = queue_rows + (others or 0)
         options["masked"] = random_pairs(batch_size, columns, masked_share, seed)
 
-    results = value_and_gradients(queue_info_nce, inputs, queue, chunk_size=chunk_size, **options)
-    expected = value_and_gradients(naive_info_nce, inputs, queue, **options)
-    torch.testing.assert_close(results, expected, **CLOSE)
+    loss = partial(queue_info_nce, queue=queue, chunk_size=chunk_size, **options)
+    twin = partial(naive_info_nce, queue=queue, **options)
+    assert_same_loss(loss, twin, inputs, **CLOSE)
 
 
 def test_hand_worked() -> None:
     queries = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     keys = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     queue = torch.tensor([[0.0, 1.0]])
-    # Temperature 2: logits 0.5 against 0, and 0 against 1; losses log(1 + e^-0.5) and log(1 + e).
+
     value, slope, key_slope = value_and_gradients(queue_info_nce, [queries, keys], queue, temperature=2.0)
+
+    # Logits 0.5 against 0, and 0 against 1; losses log(1 + e^-0.5) and log(1 + e).
     assert float(value) == pytest.approx((0.4740770 + 1.3132617) / 2)
     # The negative's probabilities are 0.3775407 and 0.7310586; each slope is that, times (negative - key) / 2, halved.
     torch.testing.assert_close(slope, torch.tensor([[-0.0943852, 0.0943852], [-0.1827646, 0.1827646]]))
@@ -82,8 +94,7 @@ def test_hand_worked() -> None:
 
 @pytest.mark.parametrize("storage", ["float32", "float64", "bfloat16", "float16", "int8"])
 def test_storages_equal_the_naive_loss(storage: str) -> None:
-    queries = unit_rows(5, 8, 0)
-    keys = unit_rows(5, 8, 1)
+    inputs = [unit_rows(5, 8, 0), unit_rows(5, 8, 1)]
     rows = unit_rows(23, 8, 2)
     queue: torch.Tensor | QuantizedRows
     if storage == "int8":
@@ -94,55 +105,52 @@ def test_storages_equal_the_naive_loss(storage: str) -> None:
         stored_values = queue.double()
     other_keys = unit_rows(9, 8, 3, torch.float32)
 
-    results = value_and_gradients(queue_info_nce, [queries, keys], queue, chunk_size=7, other_keys=other_keys)
-    expected = value_and_gradients(naive_info_nce, [queries, keys], stored_values, other_keys=other_keys)
-    torch.testing.assert_close(results, expected, **CLOSE)
+    loss = partial(queue_info_nce, queue=queue, chunk_size=7, other_keys=other_keys)
+    twin = partial(naive_info_nce, queue=stored_values, other_keys=other_keys)
+    assert_same_loss(loss, twin, inputs, **CLOSE)
 
-    in_float32 = [queries.float(), keys.float()]
-    single = value_and_gradients(queue_info_nce, in_float32, queue, chunk_size=7, other_keys=other_keys)
-    twins = [tensor.float() for tensor in results]
-    torch.testing.assert_close(single, twins, rtol=1e-4, atol=1e-5)
+    in_float32 = [tensor.float() for tensor in inputs]
+    assert_same_loss(loss, twin, in_float32, rtol=1e-4, atol=1e-5)
 
 
 def test_far_negatives_are_as_fast_as_near_ones() -> None:
     """Subnormal weights would take a processor a hundred times as long."""
     queries = torch.zeros(64, 128)
     queries[:, 0] = 1
-    seconds = []
-    for similarity in (0.5, -0.42):  # weights of e^0 and e^-92
+    keys = queries / 2
+    queries.requires_grad_()
+
+    def seconds(similarity: float) -> float:
+        """The time of a loss whose negatives have this similarity."""
         queue = torch.full((4096, 128), 0.01)
         queue[:, 0] = similarity
-        leaf = queries.clone().requires_grad_()
+        loss = partial(queue_info_nce, queries, keys, queue, temperature=0.01)
+        return min(timeit.repeat(loss, timer=time.process_time, number=1))
 
-        times = []
-        for _ in range(5):
-            started = time.process_time()
-            queue_info_nce(leaf, queries / 2, queue, temperature=0.01)
-            times.append(time.process_time() - started)
-        seconds.append(min(times))
+    weights_of_one = seconds(0.5)
+    subnormal_weights = seconds(-0.42)  # e^-92
+    assert subnormal_weights < 5 * weights_of_one
 
-    near, far = seconds
-    assert far < 5 * near
+
+NO_ROWS = torch.zeros(0, 3)
+NO_PAIRS = (torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+ALL_PAIRS = tuple(torch.ones(4, 9).nonzero().T)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_negatives_give_zero(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": NO_ROWS},
+        {"queue": NO_ROWS, "other_keys": NO_ROWS, "masked": NO_PAIRS},
+        {"queue": unit_rows(6, 3, 2), "other_keys": unit_rows(3, 3, 2), "masked": ALL_PAIRS, "chunk_size": 4},
+    ],
+    ids=["empty queue", "no other keys", "all masked"],
+)
+def test_no_negatives_give_zero(options: dict[str, Any], dtype: torch.dtype) -> None:
     inputs = [unit_rows(4, 3, 0, dtype), unit_rows(4, 3, 1, dtype)]
-    no_rows = unit_rows(0, 3, 2, dtype)
-    everything = (torch.arange(4).repeat_interleave(9), torch.arange(9).repeat(4))
-    cases: list[dict[str, Any]] = [
-        {"queue": no_rows},
-        {"queue": no_rows, "other_keys": no_rows, "masked": NO_PAIRS},
-        {
-            "queue": unit_rows(6, 3, 2, dtype),
-            "other_keys": unit_rows(3, 3, 2, dtype),
-            "masked": everything,
-            "chunk_size": 4,
-        },
-    ]
-    for options in cases:
-        for tensor in value_and_gradients(queue_info_nce, inputs, **options):
-            assert tensor.eq(0).all()
+    for tensor in value_and_gradients(queue_info_nce, inputs, **options):
+        assert (tensor == 0).all()
 
 
 def test_queue_may_change_before_backward() -> None:
@@ -150,18 +158,20 @@ def test_queue_may_change_before_backward() -> None:
     source, target = leaves
     source_queue = unit_rows(6, 5, 3)
     target_queue = unit_rows(9, 5, 2)
-    onward = queue_info_nce(source, target, target_queue, chunk_size=4)
-    back = queue_info_nce(target, source, source_queue)
-    naive_loss = naive_info_nce(source, target, target_queue.clone()) + naive_info_nce(target, source, source_queue)
-    expected = torch.autograd.grad(3 * naive_loss, leaves)
+    loss = queue_info_nce(source, target, target_queue, chunk_size=4)
+    loss = loss + queue_info_nce(target, source, source_queue)
+    twin = naive_info_nce(source, target, target_queue.clone())
+    twin = twin + naive_info_nce(target, source, source_queue)
+    expected = torch.autograd.grad(3 * twin, leaves)
 
     target_queue.fill_(math.nan)
-    torch.testing.assert_close(torch.autograd.grad(3 * (onward + back), leaves), expected, **CLOSE)
+    gradients = torch.autograd.grad(3 * loss, leaves)
+    torch.testing.assert_close(gradients, expected, **CLOSE)
 
 
-def count_products(operations: list[tuple[str, int, str]]) -> int:
-    """Number of matrix products."""
-    return sum(name == "aten.mm.out" for name, _, _ in operations)
+def product_precisions(operations: list[tuple[str, int, str]]) -> list[str]:
+    """The precision of each matrix product."""
+    return [precision for name, _, precision in operations if name == "aten.mm.out"]
 
 
 def test_batch_times_queue_is_never_held() -> None:
@@ -171,16 +181,17 @@ def test_batch_times_queue_is_never_held() -> None:
     queries, keys, rows = float32_rows(batch_size, batch_size, queue_size, width=8)
     queries.requires_grad_()
     masked = matching_pairs(torch.arange(batch_size), torch.arange(queue_size) // 2)
-    for queue in (rows, rows.bfloat16(), quantize_rows(rows)):
-        for bfloat16 in (False, True):
-            with watched() as operations, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-                queue_info_nce(queries, keys, queue, masked=masked, chunk_size=chunk_size).backward()
-            assert max(size for _, size, _ in operations) == batch_size * chunk_size
-            assert count_products(operations) == 2 * queue_size / chunk_size
+
+    for queue, autocast in product((rows, rows.bfloat16(), quantize_rows(rows)), (False, True)):
+        with watched() as operations, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            queue_info_nce(queries, keys, queue, masked=masked, chunk_size=chunk_size).backward()
+        largest = max(size for _, size, _ in operations)
+        assert largest == batch_size * chunk_size
+        assert len(product_precisions(operations)) == 2 * queue_size / chunk_size
 
     with watched() as operations, torch.no_grad():
         queue_info_nce(queries, keys, rows, chunk_size=chunk_size)
-    assert count_products(operations) == queue_size / chunk_size
+    assert len(product_precisions(operations)) == queue_size / chunk_size
 
 
 @settings(max_examples=100, deadline=None)
@@ -193,11 +204,13 @@ def test_matching_pairs(ids: list[int], queue_ids: list[int]) -> None:
     for column, queue_id in enumerate(queue_ids):
         for row, query_id in enumerate(ids):
             if queue_id == query_id:
-                expected.append((row, column))
+                expected.append([row, column])
 
-    rows, columns = matching_pairs(torch.tensor(ids, dtype=torch.int64), torch.tensor(queue_ids, dtype=torch.int64))
-    assert rows.dtype == columns.dtype == torch.int64
-    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
+    pairs = matching_pairs(torch.tensor(ids, dtype=torch.int64), torch.tensor(queue_ids, dtype=torch.int64))
+    rows, columns = pairs
+    assert rows.dtype == torch.int64
+    assert columns.dtype == torch.int64
+    assert torch.stack(pairs, 1).tolist() == expected
 
 
 @pytest.mark.cuda
@@ -237,10 +250,11 @@ def test_sure_positive_keeps_its_digits() -> None:
     queries = torch.tensor([[1.0, 0.0]])
     queue = torch.tensor([[-0.25, 1.0], [-0.5, 0.0]])
     results = value_and_gradients(queue_info_nce, [queries, queries], queue, temperature=0.0625)
+
     exact = queries.double()
     expected = value_and_gradients(naive_info_nce, [exact, exact], queue.double(), temperature=0.0625)
     assert float(expected[0]) == pytest.approx(2.0991e-9, rel=1e-4)
-    torch.testing.assert_close([tensor.double() for tensor in results], expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(results, expected, rtol=1e-5, atol=0, check_dtype=False)
 
 
 def test_gradients_keep_their_type() -> None:
@@ -253,8 +267,8 @@ def test_gradients_keep_their_type() -> None:
     assert key_slope.dtype == torch.float16
 
     expected, twin, _ = value_and_gradients(naive_info_nce, [queries.double(), keys.double()], queue)
-    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
-    torch.testing.assert_close(slope.double(), twin, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=0, check_dtype=False)
+    torch.testing.assert_close(slope, twin, rtol=0.01, atol=0.01, check_dtype=False)
 
 
 @pytest.mark.parametrize("position", range(4), ids=["queries", "keys", "queue", "other_keys"])
@@ -262,29 +276,26 @@ def test_nan_reaches_loss_and_gradient(position: int) -> None:
     tensors = float32_rows(3, 3, 7, 3, width=4)
     tensors[position][1, 2] = math.nan
     queries, keys, queue, other_keys = tensors
-    results = value_and_gradients(queue_info_nce, [queries, keys], queue, other_keys=other_keys)
-    assert all(tensor.isnan().any() for tensor in results)
+    for result in value_and_gradients(queue_info_nce, [queries, keys], queue, other_keys=other_keys):
+        assert result.isnan().any()
 
 
-def test_autocast_multiplies_in_bfloat16(own_precision: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_multiplies_in_bfloat16(dtype: torch.dtype, own_precision: str) -> None:
     queries, keys, queue = float32_rows(16, 16, 500)
+    with watched() as operations:
+        exact = value_and_gradients(queue_info_nce, [queries, keys], queue)
+    assert set(product_precisions(operations)) == {own_precision}
 
-    def run(dtype: torch.dtype, autocast: bool) -> tuple[list[Any], set[str]]:
-        """Value and gradients, and the precisions of the matrix products."""
-        with watched() as operations, torch.autocast("cpu", dtype, enabled=autocast):
-            results = value_and_gradients(queue_info_nce, [queries, keys], queue)
-        assert own_precision == MATMUL.fp32_precision
-        return results, {precision for name, _, precision in operations if name == "aten.mm.out"}
+    with watched() as operations, torch.autocast("cpu", dtype):
+        results = value_and_gradients(queue_info_nce, [queries, keys], queue)
+    assert set(product_precisions(operations)) == {"bf16"}
+    assert own_precision == MATMUL.fp32_precision
 
-    exact, precisions = run(torch.bfloat16, autocast=False)
-    assert precisions == {own_precision}
-    for dtype in (torch.bfloat16, torch.float16):
-        results, precisions = run(dtype, autocast=True)
-        assert precisions == {"bf16"}
-        for tensor, twin in zip(results, exact, strict=True):
-            # bfloat16 keeps 8 bits: one part in 256 of each operand.
-            assert (tensor - twin).norm() <= 0.01 * twin.norm()
-            assert tensor.dtype == torch.float32
+    for tensor, twin in zip(results, exact, strict=True):
+        # bfloat16 keeps 8 bits: one part in 256 of each operand.
+        assert (tensor - twin).norm() <= 0.01 * twin.norm()
+        assert tensor.dtype == torch.float32
 
 
 def test_precision_setting_is_restored_after_an_error(own_precision: str) -> None:
@@ -301,6 +312,7 @@ def test_precision_setting_is_restored_after_an_error(own_precision: str) -> Non
 
 def test_hand_worked_quantization() -> None:
     quantized = quantize_rows(torch.tensor([[2.54, -1.27, 0.011, 0.0], [-0.127, 0.0494, 0.0496, 0.127]]))
+
     assert quantized.values.dtype == torch.int8
     torch.testing.assert_close(quantized.scales, torch.tensor([0.02, 0.001]))
     first, second = quantized.values.tolist()
@@ -312,20 +324,27 @@ def test_hand_worked_quantization() -> None:
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), rows=st.integers(0, 8), width=st.integers(1, 40), exponent=st.integers(-30, 30))
 def test_no_entry_moves_by_more_than_half_a_step(seed: int, rows: int, width: int, exponent: int) -> None:
-    original = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * 10.0**exponent
+    (original,) = random_tensors((rows, width), seed=seed, dtype=torch.float32)
+    original *= 10.0**exponent
     quantized = quantize_rows(original)
-    moved = (quantized.dequantize().double() - original.double()).abs()
-    assert (moved <= quantized.scales.double().unsqueeze(1) * (0.5 + 1e-4)).all()
+    restored = quantized.dequantize()
+
+    moved = (restored.double() - original).abs()
+    half_a_step = quantized.scales.double().unsqueeze(1) / 2
+    assert (moved <= 1.0002 * half_a_step).all()
     assert (quantized.values.abs().amax(1) == 127).all()  # the whole range is used
-    assert torch.equal(quantize_rows(quantized.dequantize()).values, quantized.values)
+    assert torch.equal(quantize_rows(restored).values, quantized.values)
 
 
 def test_zero_and_tiny_rows() -> None:
     rows = torch.tensor([[0.0, 0.0], [1e-40, -1e-40], [1e-45, 0.0]])
     values = quantize_rows(rows).dequantize()
-    assert values[0].tolist() == [0, 0]
-    assert values[1, 0] > 0 > values[1, 1]
-    assert (values - rows).abs().max() < 1e-42
+    torch.testing.assert_close(values, rows, rtol=0, atol=1e-42)
+
+    zero_row, tiny_row, _ = values.tolist()
+    assert zero_row == [0, 0]
+    assert tiny_row[0] > 0
+    assert tiny_row[1] < 0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -337,11 +356,17 @@ def test_nan_stays_in_its_row(bad: float) -> None:
 
 @pytest.mark.parametrize("count", [0, 5, 9000])
 def test_truncated_rows_have_length_one(count: int) -> None:
-    rows = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+    (rows,) = random_tensors((count, 6), dtype=torch.float32)
     quantized = quantize_rows(rows)
     half = rows.bfloat16()
-    cases = [(rows, rows, rows), (half, half, half.float()), (quantized, quantized.values, quantized.dequantize())]
-    for queue, memory, plain in cases:
+    # What is truncated, its memory, and its numbers.
+    cases = [
+        (rows, rows, rows),
+        (half, half, half.float()),
+        (quantized, quantized.values, quantized.dequantize()),
+    ]
+    for queue, memory, numbers in cases:
         truncated = truncate_rows(queue, 4)
         assert truncated.values.data_ptr() == memory.data_ptr()
-        torch.testing.assert_close(truncated.dequantize(), torch.nn.functional.normalize(plain[:, :4], dim=1))
+        expected = torch.nn.functional.normalize(numbers[:, :4], dim=1)
+        torch.testing.assert_close(truncated.dequantize(), expected)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_helpers import Largest, value_and_gradients
+from loss_helpers import Largest, random_tensors, value_and_gradients
+from scipy.stats import chisquare
 from torch.nn.functional import normalize
 
 from hf_xlsr.losses import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
@@ -26,9 +27,7 @@ Bags = tuple[torch.Tensor, torch.Tensor]
 
 def vectors(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[torch.Tensor]:
     """Queries and embeddings."""
-    generator = torch.Generator().manual_seed(seed)
-    exact = torch.randn(BATCH + VOCABULARY, WIDTH, generator=generator, dtype=torch.float64)
-    return list(exact.to(dtype).split([BATCH, VOCABULARY]))
+    return random_tensors((BATCH, WIDTH), (VOCABULARY, WIDTH), seed=seed, dtype=dtype)
 
 
 def sentences(seed: int = 1) -> torch.Tensor:
@@ -50,9 +49,9 @@ def own_words(seed: int = 1) -> Bags:
 
 
 def draw(queries: torch.Tensor, embeddings: torch.Tensor, seed: int = 0, **options: Any) -> torch.Tensor:
+    defaults = {"bags": own_words(), "count": COUNT, "special_ids": SPECIAL, "chunk_size": 11}
     generator = torch.Generator().manual_seed(seed)
-    options = {"bags": own_words(), "count": COUNT, "special_ids": SPECIAL, "chunk_size": 11} | options
-    return draw_negative_words(queries, embeddings, generator=generator, **options)
+    return draw_negative_words(queries, embeddings, generator=generator, **(defaults | options))
 
 
 def pairs_of(bags: Bags) -> list[tuple[int, int]]:
@@ -79,11 +78,12 @@ def test_bags_equal_python_sets(data: st.DataObject) -> None:
     ids = torch.tensor(data.draw(numbers), dtype=torch.long).reshape(rows, length)
     mask = torch.tensor(data.draw(numbers), dtype=torch.long).reshape(rows, length) % 2
     special = data.draw(st.lists(st.integers(0, 9), max_size=4))
+    ids_before = ids.clone()
 
-    before = ids.clone()
     bags = bags_of_words(ids, mask, special)
     assert pairs_of(bags) == naive_bags(ids, mask, special)
-    assert torch.equal(ids, before)
+    assert torch.equal(ids, ids_before)
+
     of_other_types = bags_of_words(ids.int(), mask.bool(), torch.tensor(special, dtype=torch.long))
     assert pairs_of(of_other_types) == pairs_of(bags)
 
@@ -98,27 +98,29 @@ def exact_probabilities(
 
 def test_several_draws_are_without_replacement() -> None:
     """Sets of two, drawn one after the other, the second among what is left."""
-    draws = 40_000
-    temperature = 0.5
     queries, embeddings = vectors(seed=2)
     embeddings = embeddings[:6]
-    bags = (torch.arange(draws), torch.full((draws,), 4))
-    rows = queries[:1].expand(draws, -1).contiguous()
-    drawn = draw(rows, embeddings, bags=bags, special_ids=[0], count=2, temperature=temperature, chunk_size=2)
-    counts = Counter(tuple(sorted(row)) for row in drawn.tolist())
+    draws = 40_000
+    drawn = draw(
+        queries[:1].expand(draws, -1).contiguous(),
+        embeddings,
+        bags=(torch.arange(draws), torch.full((draws,), 4)),
+        special_ids=[0],
+        count=2,
+        temperature=0.5,
+        chunk_size=2,
+    )
+    counts = Counter(tuple(sorted(words)) for words in drawn.tolist())
 
-    single = exact_probabilities(queries[0], embeddings, [1, 2, 3, 5], temperature)
-    expected: dict[tuple[int, ...], float] = {}
+    single = exact_probabilities(queries[0], embeddings, [1, 2, 3, 5], temperature=0.5)
+    expected: Counter[tuple[int, ...]] = Counter()
     for first, second in permutations(single, 2):
-        key = tuple(sorted((first, second)))
-        expected[key] = expected.get(key, 0.0) + single[first] * single[second] / (1 - single[first])
-    assert sum(expected.values()) == pytest.approx(1)
+        probability = single[first] * single[second] / (1 - single[first])
+        expected[tuple(sorted((first, second)))] += draws * probability  # type: ignore[assignment]
 
-    assert set(counts) <= set(expected)
-    chi_square = 0.0
-    for key, share in expected.items():
-        chi_square += (counts[key] - draws * share) ** 2 / (draws * share)
-    assert chi_square < 20.5
+    assert set(counts) == set(expected)
+    observed = [counts[words] for words in expected]
+    assert chisquare(observed, list(expected.values())).statistic < 20.5
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,9 +137,10 @@ def test_draws_are_different_allowed_tokens(data: st.DataObject) -> None:
     for row, bag in enumerate(bags):
         pairs += [(row, token) for token in bag]
     rows, columns = torch.tensor(data.draw(st.permutations(pairs)), dtype=torch.long).reshape(-1, 2).T
+    queries, embeddings = random_tensors((len(bags), 3), (vocabulary, 3), dtype=torch.float32)
     drawn = draw(
-        torch.randn(len(bags), 3, generator=torch.Generator().manual_seed(1)),
-        torch.randn(vocabulary, 3, generator=torch.Generator().manual_seed(2)),
+        queries,
+        embeddings,
         seed=data.draw(st.integers(0, 1000)),
         bags=(rows, columns),
         special_ids=list(special),
@@ -155,10 +158,8 @@ def test_draws_are_different_allowed_tokens(data: st.DataObject) -> None:
 
 def test_share_of_hard_words() -> None:
     """A naive count; near the top share at temperature 1, where draws are nearly uniform, and far above it at 0.02."""
-    generator = torch.Generator().manual_seed(3)
-    queries = torch.randn(4, 32, generator=generator)
-    table = torch.randn(5000, 32, generator=generator)
-    ids = torch.randint(3, 5000, (4, 10), generator=generator)
+    queries, table = random_tensors((4, 32), (5000, 32), seed=3, dtype=torch.float32)
+    ids = torch.randint(3, 5000, (4, 10), generator=torch.Generator().manual_seed(3))
     bags = bags_of_words(ids, torch.ones_like(ids), SPECIAL)
     cosines = normalize(queries) @ normalize(table).T
     hard_words = cosines.topk(50).indices
@@ -168,9 +169,12 @@ def test_share_of_hard_words() -> None:
         drawn = draw(queries, table, bags=bags, count=200, temperature=temperature, chunk_size=1000)
         is_hard = (drawn.unsqueeze(2) == hard_words.unsqueeze(1)).any(2)
         expected = is_hard.float().mean().item()
-        shares.append(hard_word_share(queries, table, drawn, sample=5000).item())
-        assert shares[-1] == pytest.approx(expected, abs=1e-6)
-        assert hard_word_share(queries, table, drawn, sample=2500).item() == pytest.approx(expected, rel=0.35)
+        shares.append(expected)
+
+        share = hard_word_share(queries, table, drawn, sample=5000)
+        assert share.item() == pytest.approx(expected, abs=1e-6)
+        share_of_sample = hard_word_share(queries, table, drawn, sample=2500)
+        assert share_of_sample.item() == pytest.approx(expected, rel=0.35)
 
     nearly_uniform, cold = shares
     assert nearly_uniform < 0.03
@@ -188,18 +192,17 @@ def naive(
 ) -> torch.Tensor:
     """Equations 5 and 6, word by word."""
 
-    def weight(row: int, token: int) -> torch.Tensor:
-        query = queries[row]
-        word = embeddings[token]
-        return torch.exp(query @ word / (query.norm() * word.norm()) / temperature)
+    def weights(query: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        cosines = words @ query / (query.norm() * words.norm(dim=1))
+        return torch.exp(cosines / temperature)
 
     total = queries.new_zeros(())
     sizes = Counter(bags[0].tolist())
     for row, token in pairs_of(bags):
-        positive = weight(row, token)
-        negative_weights = [weight(row, int(negative)) for negative in negatives[row]]
-        share = positive / (positive + sum(negative_weights))
-        total = total - torch.log(share) / sizes[row]
+        positive = weights(queries[row], embeddings[[token]])
+        negative = weights(queries[row], embeddings[negatives[row]])
+        share = positive / (positive + negative.sum())
+        total = total - torch.log(share).sum() / sizes[row]
     return total / len(queries)
 
 
@@ -214,27 +217,24 @@ def test_equals_the_naive_twin(temperature: float, chunk_size: int) -> None:
     options = {"temperature": temperature, "chunk_size": chunk_size}
     results = value_and_gradients(word_contrast_loss, inputs, bags, negatives, **options)
     expected = value_and_gradients(naive, inputs, bags, negatives, **options)
-    assert all(tensor.norm() > 1e-3 for tensor in expected)
     torch.testing.assert_close(results, expected, rtol=1e-10, atol=1e-12)
+    for tensor in expected:
+        assert tensor.norm() > 1e-3
 
 
 def test_embeddings_of_all_negatives_are_never_held() -> None:
-    batch_size = 12
-    vocabulary = 3000
-    width = 16
-    count = 1000
-    queries = torch.randn(batch_size, width).requires_grad_()
-    embeddings = torch.randn(vocabulary, width).requires_grad_()
-    ids = torch.randint(3, vocabulary, (batch_size, 10))
+    queries = torch.randn(12, 16, requires_grad=True)
+    embeddings = torch.randn(3000, 16, requires_grad=True)
+    ids = torch.randint(3, 3000, (12, 10))
     bags = bags_of_words(ids, torch.ones_like(ids), [0, 1, 2])
-    negatives = draw_negative_words(queries, embeddings, bags, special_ids=[0, 1, 2], count=count)
+    negatives = draw_negative_words(queries, embeddings, bags, special_ids=[0, 1, 2], count=1000)
 
     with Largest() as largest:
         loss = word_contrast_loss(queries, embeddings, bags, negatives, chunk_size=50)
-    words = batch_size * count + len(bags[0])
-    assert largest.numel == words  # a cosine each, where their embeddings would be `width` times as much
+    words = negatives.numel() + len(bags[0])
+    assert largest.numel == words  # a cosine each, where their embeddings would be 16 times as much
 
     with Largest() as largest:
         loss.backward()
     assert largest.numel == embeddings.numel()  # the table's gradient
-    assert largest.numel < words * width / 3
+    assert largest.numel < 16 * words / 3

@@ -27,8 +27,8 @@ class NumberEncoder:
         self.calls: list[list[str]] = []
 
     def vector(self, text: str) -> np.ndarray:
-        number = int("".join(filter(str.isdigit, text)) or 0)
-        meaning = np.random.default_rng(number).normal(size=self.width)
+        digits = "".join(filter(str.isdigit, text))
+        meaning = np.random.default_rng(int(digits or 0)).normal(size=self.width)
         noise = np.random.default_rng(zlib.crc32(text.encode())).normal(size=self.width)
         return meaning + 0.5 + self.noise * noise
 
@@ -52,9 +52,10 @@ def half(sentences: list[str]) -> np.ndarray:
     return embed(NumberEncoder(), sentences).astype(np.float16)
 
 
-def assert_same_pairs(one: MinedBitext, other: MinedBitext) -> None:
-    for name in ("source", "target", "score"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+def assert_same_pairs(mined: MinedBitext, expected: MinedBitext) -> None:
+    np.testing.assert_array_equal(mined.source, expected.source)
+    np.testing.assert_array_equal(mined.target, expected.target)
+    np.testing.assert_array_equal(mined.score, expected.score)
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> Path:
@@ -89,17 +90,20 @@ def in_child(work: Callable[[], Any]) -> tuple[int, str]:
 ARRAYS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 
 
-def unit(seed: int, count: int, width: int, offset: float = 0.0) -> np.ndarray:
-    vectors = np.random.default_rng(seed).normal(size=(count, width)) + offset
+def normalized(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def unit(seed: int, count: int, width: int, offset: float = 0.0) -> np.ndarray:
+    return normalized(np.random.default_rng(seed).normal(size=(count, width)) + offset)
 
 
 def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """All inner products in float64, rounded to float32; ties by index."""
     exact = candidates.astype(np.float64, order="C")
     products = np.empty((len(queries), len(candidates)), np.float32)
-    for number, query in enumerate(queries.astype(np.float64)):
-        products[number] = (query * exact).sum(axis=1)
+    for row, query in zip(products, queries.astype(np.float64), strict=True):
+        row[:] = (query * exact).sum(axis=1)
 
     order = np.argsort(-products, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(products, order, axis=1), order
@@ -131,8 +135,8 @@ def mapped(path: Path, vectors: np.ndarray) -> np.memmap:
 
 def clustered(seed: int, count: int) -> np.ndarray:
     centres = unit(100, 30, 24)
-    vectors = centres[np.random.default_rng(seed).integers(0, 30, count)] + 0.8 * unit(seed, count, 24)
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    numbers = np.random.default_rng(seed).integers(0, 30, count)
+    return normalized(centres[numbers] + 0.8 * unit(seed, count, 24))
 
 
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

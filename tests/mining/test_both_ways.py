@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mining_fakes import assert_same, clustered, mapped, naive, two_searches, unit, use_small_blocks
+from mining_fakes import assert_same, clustered, mapped, two_searches, unit, use_small_blocks
 
 from hf_xlsr.mining import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search import cells as search_cells
@@ -33,17 +33,16 @@ def crowded(offset: float) -> tuple[np.ndarray, np.ndarray]:
 def rounding_one_way() -> tuple[np.ndarray, np.ndarray]:
     """All numbers of a vector have the same relative rounding error in bfloat16: the worst case."""
     rng = np.random.default_rng(8)
-    signs = rng.choice([-1.0, 1.0], size=(900, 64)).astype(np.float32)
-    signs[:300] = np.abs(signs[:300])
-    excess = rng.integers(0, 40, size=(900, 1)).astype(np.float32) / 4096
+    signs = rng.choice([-1.0, 1.0], size=(900, 64))
+    signs[:300] = 1
+    excess = rng.integers(0, 40, size=(900, 1)) / 4096
     vectors = (signs * (1 + excess) / 8).astype(np.float32)
     return vectors[:500], vectors[400:]
 
 
 def different_lengths() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(9)
-    lengths = rng.uniform(0.1, 30, size=(2, 400, 1)).astype(np.float32)
-    return unit(1, 400, 16) * lengths[0], unit(2, 400, 16) * lengths[1]
+    lengths = np.random.default_rng(9).uniform(0.1, 30, size=(400, 1)).astype(np.float32)
+    return unit(1, 400, 16) * lengths, unit(2, 400, 16) * lengths[::-1]
 
 
 def copies() -> tuple[np.ndarray, np.ndarray]:
@@ -74,24 +73,40 @@ SIDES = {
 def test_exact_equals_two_naive_searches(sides: str, blocks: str, precision: str, monkeypatch: pytest.MonkeyPatch):
     if blocks == "small":
         use_small_blocks(monkeypatch)
-    neighbours = neighbours_both_ways(*SIDES[sides], 5)
+    source, target = SIDES[sides]
+
+    neighbours = neighbours_both_ways(source, target, 5)
+
     assert neighbours.method == "exact"
     assert neighbours.recall == 1.0
-    assert_same(neighbours, two_searches(*SIDES[sides], 5))
+    assert_same(neighbours, two_searches(source, target, 5))
+
+
+def small_integers(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Vectors whose products are exact, and mostly tied."""
+    numbers = rng.integers(-1, 2, size=(count, 4))
+    numbers[:, 3] = rng.integers(1, 3, size=count)
+    return numbers
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.booleans())
-def test_ties_go_to_the_lowest_index(seed: int, count: int, other: int, k: int, fast: bool):
-    # Small integers: every product is exact, and most of them are tied.
+@given(
+    seed=st.integers(0, 10**6),
+    sources=st.integers(1, 40),
+    targets=st.integers(1, 40),
+    k=st.integers(1, 9),
+    fast=st.booleans(),
+)
+def test_ties_go_to_the_lowest_index(seed: int, sources: int, targets: int, k: int, fast: bool):
     rng = np.random.default_rng(seed)
-    source = np.c_[rng.integers(-1, 2, size=(count, 3)), rng.integers(1, 3, size=count)]
-    target = np.c_[rng.integers(-1, 2, size=(other, 3)), rng.integers(1, 3, size=other)]
+    source = small_integers(rng, sources)
+    target = small_integers(rng, targets)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: fast)
         neighbours = neighbours_both_ways(source, target, k)
 
-    assert_same(neighbours, [*naive(source, target, k), *naive(target, source, k)])
+    assert_same(neighbours, two_searches(source, target, k))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -99,42 +114,54 @@ def test_ties_go_to_the_lowest_index(seed: int, count: int, other: int, k: int, 
 def test_types_and_mapped_files(tmp_path: Path, dtype: type, method: str):
     source = unit(16, 300, 24).astype(dtype)
     target = unit(17, 400, 24).astype(dtype)
-    source.flags.writeable = target.flags.writeable = False
-
-    expected = two_searches(source, target, 4)
-    options: dict[str, Any] = {"method": method, "cells": 4, "probes": 4}
-    assert_same(neighbours_both_ways(source, target, 4, **options), expected)
+    source.flags.writeable = False
+    target.flags.writeable = False
     source_file = mapped(tmp_path / "source.npy", source)
     target_file = mapped(tmp_path / "target.npy", np.asfortranarray(target))
-    assert_same(neighbours_both_ways(source_file, target_file, 4, **options), expected)
+
+    options: dict[str, Any] = {"method": method, "cells": 4, "probes": 4}
+    from_arrays = neighbours_both_ways(source, target, 4, **options)
+    from_files = neighbours_both_ways(source_file, target_file, 4, **options)
+
+    expected = two_searches(source, target, 4)
+    assert_same(from_arrays, expected)
+    assert_same(from_files, expected)
 
 
 def true_neighbours(neighbours: BothWays, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Whether each true neighbour of both directions was found, bool."""
     k = neighbours.forward_indices.shape[1]
     _, forward, _, backward = two_searches(source, target, k)
-    hits = (neighbours.forward_indices[:, :, None] == forward[:, None]).any(1)
-    back_hits = (neighbours.backward_indices[:, :, None] == backward[:, None]).any(1)
-    return np.concatenate([hits.ravel(), back_hits.ravel()])
+    forward_hits = (neighbours.forward_indices[:, :, None] == forward[:, None]).any(1)
+    backward_hits = (neighbours.backward_indices[:, :, None] == backward[:, None]).any(1)
+    return np.concatenate([forward_hits, backward_hits])
 
 
 def test_recall_is_the_share_of_true_neighbours():
     source = clustered(26, 600)
     target = clustered(27, 800)
+
     recalls = []
     for probes in (1, 2, 6):
-        neighbours = neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes)
-        assert neighbours.recall == pytest.approx(true_neighbours(neighbours, source, target).mean())
-        recall_of_query = true_neighbours(neighbours, source, target).reshape(1400, 4).mean(1)
-        spread = np.std(recall_of_query)
-        assert neighbours.recall_margin == pytest.approx(1.96 * spread / np.sqrt(1400))
+        options: dict[str, Any] = {"method": "ivf", "cells": 16, "probes": probes}
+        neighbours = neighbours_both_ways(source, target, 4, **options)
         recalls.append(neighbours.recall)
 
+        recall_of_query = true_neighbours(neighbours, source, target).mean(1)
+        assert len(recall_of_query) == 1400
+        assert neighbours.recall == pytest.approx(recall_of_query.mean())
+        standard_error = recall_of_query.std() / np.sqrt(1400)
+        assert neighbours.recall_margin == pytest.approx(1.96 * standard_error)
+
         # Scores are exact.
+        scores = neighbours.forward_similarities
         products = np.einsum("nd,nkd->nk", source.astype(np.float64), target[neighbours.forward_indices])
-        np.testing.assert_allclose(neighbours.forward_similarities, products, rtol=1e-6)
-        assert (np.diff(neighbours.forward_similarities) <= 0).all()
-        assert_same(neighbours_both_ways(source, target, 4, method="ivf", cells=16, probes=probes), neighbours)
+        np.testing.assert_allclose(scores, products, rtol=1e-6)
+        assert (np.diff(scores) <= 0).all()
+
+        again = neighbours_both_ways(source, target, 4, **options)
+        assert_same(again, neighbours)
+
     assert 0.3 < recalls[0] < recalls[1] < recalls[2]
 
 
@@ -149,9 +176,10 @@ def test_groups_of_centroids_find_nearly_what_all_centroids_do(monkeypatch: pyte
     # All groups.
     monkeypatch.setattr(search_cells, "GROUPS_PROBED", 300)
     tile = tiles.Tile(512, tiles.Filter(), 300)
+    centroids = search_cells.Centroids(source[:300], tile)
     order = np.argsort(-target @ source[:300].T, axis=1)
     for count in (1, 8):
-        numbers = search_cells.Centroids(source[:300], tile).nearest(torch.from_numpy(target), count)
+        numbers = centroids.nearest(torch.from_numpy(target), count)
         np.testing.assert_array_equal(np.sort(numbers), np.sort(order[:, :count]))
 
     # Few of them.
@@ -161,23 +189,25 @@ def test_groups_of_centroids_find_nearly_what_all_centroids_do(monkeypatch: pyte
     assert from_all.recall - 0.05 < from_groups.recall < 1
 
     # As many groups as the probes need: all of them find everything.
-    assert_same(neighbours_both_ways(source, target, 4, probes=256, **options), two_searches(source, target, 4))
+    from_every_group = neighbours_both_ways(source, target, 4, probes=256, **options)
+    assert_same(from_every_group, two_searches(source, target, 4))
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.99])
 def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path):
     source = unit(3, 1500, 16)  # without clusters, where few cells find little
     target = unit(4, 1400, 16)
-    few = neighbours_both_ways(source, target, 4, method="ivf", cells=64, probes=2)
-    assert few.recall < 0.5
+    options: dict[str, Any] = {"method": "ivf", "cells": 64, "probes": 2}
+    from_two_probes = neighbours_both_ways(source, target, 4, **options)
+    assert from_two_probes.recall < 0.5
 
-    options: dict[str, Any] = {"method": "ivf", "cells": 64, "probes": 2, "recall": wanted}
-    neighbours = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
+    options |= {"recall": wanted, "folder": tmp_path}
+    neighbours = neighbours_both_ways(source, target, 4, **options)
     assert neighbours.recall >= wanted - 0.02
     assert 0 <= neighbours.recall_margin < 0.03
-    share = true_neighbours(neighbours, source, target).mean()
-    assert abs(share - neighbours.recall) <= 2 * neighbours.recall_margin + 1e-9
+    true_recall = true_neighbours(neighbours, source, target).mean()
+    assert abs(true_recall - neighbours.recall) <= 2 * neighbours.recall_margin + 1e-9
 
-    again = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
+    again = neighbours_both_ways(source, target, 4, **options)
     assert again.recall == neighbours.recall
     np.testing.assert_array_equal(again.forward_indices, neighbours.forward_indices)

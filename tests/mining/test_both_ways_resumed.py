@@ -43,8 +43,10 @@ def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     searches = []
     exact = block_search.BlockSearch.exact
     monkeypatch.setattr(block_search.BlockSearch, "exact", lambda self, results: searches.append(exact(self, results)))
+
     moved = mapped(tmp_path / "moved.npy", source)
-    assert_same(neighbours_both_ways(moved, target, 3, folder=tmp_path), neighbours)
+    of_moved = neighbours_both_ways(moved, target, 3, folder=tmp_path)
+    assert_same(of_moved, neighbours)
     assert not searches
 
     changed = source.copy()
@@ -223,5 +225,7 @@ def test_too_small_a_budget_names_what_suffices():
     vectors = unit(1, 3000, 64)
     with pytest.raises(XlsrError, match="memory") as caught:
         neighbours_both_ways(vectors, vectors, memory=1000)
-    needed = int(re.findall(r"(\d+)MB", str(caught.value))[0]) * 10**6
-    assert_same(neighbours_both_ways(vectors, vectors, memory=needed), neighbours_both_ways(vectors, vectors))
+
+    megabytes = re.findall(r"(\d+)MB", str(caught.value))[0]
+    within_budget = neighbours_both_ways(vectors, vectors, memory=int(megabytes) * 10**6)
+    assert_same(within_budget, neighbours_both_ways(vectors, vectors))

@@ -30,7 +30,9 @@ def test_shard_is_sorted_by_length_and_has_each_text_once(tmp_path: Path):
     sentences = ["three words long", "a", "bb", "a", "ccc", "bb", "a", "dddd"]
     encoder = NumberEncoder()
     source = side(tmp_path / "source", sentences, duplicates="keep")
+
     encode_shards([source], LazyEncoder(encoder), {"prompt": "q: "})
+
     assert encoder.calls == [["q: three words long", "q: dddd", "q: ccc", "q: bb", "q: a"]]
     expected = embed(NumberEncoder(), sentences, prompt="q: ").astype(np.float16)
     np.testing.assert_array_equal(source.file.open(), expected)
@@ -56,12 +58,16 @@ def test_model_of_the_hub_is_identified_by_its_files(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
     monkeypatch.setattr(module, "load_encoder", download)
+
     first = LazyEncoder("owner/name").identity()
-    assert first == LazyEncoder("owner/name").identity() == LazyEncoder(str(snapshot)).identity()
+    assert LazyEncoder("owner/name").identity() == first
+    assert LazyEncoder(str(snapshot)).identity() == first
     assert loads == ["owner/name"]
+
     (snapshot / "model.bin").write_text("b")
-    assert first != LazyEncoder("owner/name").identity()
-    assert LazyEncoder("owner/name").identity() != LazyEncoder("owner/name", dtype="bfloat16").identity()
+    changed = LazyEncoder("owner/name").identity()
+    assert changed != first
+    assert LazyEncoder("owner/name", dtype="bfloat16").identity() != changed
 
 
 def test_loaded_models_are_identified_by_more_than_a_probe_shows(tiny_export: str) -> None:
@@ -76,6 +82,7 @@ def test_loaded_models_are_identified_by_more_than_a_probe_shows(tiny_export: st
     prompted = loaded()
     prompted.prompts["query"] = "query: "
 
-    assert LazyEncoder(unchanged).identity() == LazyEncoder(loaded()).identity()
-    models = (unchanged, other_row, shorter, prompted)
-    assert len({LazyEncoder(model).identity() for model in models}) == len(models)
+    models = [unchanged, loaded(), other_row, shorter, prompted]
+    identities = [LazyEncoder(model).identity() for model in models]
+    assert identities[0] == identities[1]
+    assert len(set(identities)) == 4

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from margin_helpers import Triple, mine_by_hand
+from mining_fakes import normalized
 
 from hf_xlsr.mining import (
     MARGINS,
@@ -16,20 +18,15 @@ from hf_xlsr.mining import (
     neighbours_both_ways,
 )
 
-Triple = tuple[int, int, float]
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
 
 def bitext(seed: int, count: int, extra: int, noise: float, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Vectors with one true pair per number, in different orders, and `extra` unpaired targets."""
     rng = np.random.default_rng(seed)
     # All lie around one direction, as the vectors of real encoders do: mean cosines stay above zero.
     source = rng.normal(size=(count, width)) + 1.5
-    target = np.concatenate([source + noise * rng.normal(size=source.shape), rng.normal(size=(extra, width)) + 1.5])
-    return unit(source), unit(target)
+    translations = source + noise * rng.normal(size=source.shape)
+    unpaired = rng.normal(size=(extra, width)) + 1.5
+    return normalized(source), normalized(np.concatenate([translations, unpaired]))
 
 
 def triples(mined: MinedBitext) -> list[Triple]:
@@ -40,73 +37,22 @@ def pairs(mined: MinedBitext) -> list[tuple[int, int]]:
     return [triple[:2] for triple in triples(mined)]
 
 
-def one_by_one(proposed: list[Triple]) -> list[Triple]:
-    """Greedy matching."""
-    taken: list[Triple] = []
-    used_sources = set()
-    used_targets = set()
-    for i, j, score in proposed:
-        if i not in used_sources and j not in used_targets:
-            taken.append((i, j, score))
-            used_sources.add(i)
-            used_targets.add(j)
-    return taken
-
-
-def naive(
-    source: np.ndarray,
-    target: np.ndarray,
-    k: int,
-    margin: str,
-    retrieval: str = "max",
-    threshold: float | None = None,
-    one_to_one: bool = True,
-) -> list[Triple]:
-    """Sentence by sentence from the dense matrix, in float64."""
+def naive(source: np.ndarray, target: np.ndarray, k: int, margin: str, **options: Any) -> list[Triple]:
     cosines = source.astype(np.float64) @ target.astype(np.float64).T
-
-    def neighbours(row: np.ndarray) -> list[int]:
-        return sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
-
-    def mean(row: np.ndarray) -> float:
-        return float(np.mean(row[neighbours(row)]))
-
-    mean_x = [mean(row) for row in cosines]
-    mean_y = [mean(column) for column in cosines.T]
-
-    def score(i: int, j: int) -> float:
-        average = (mean_x[i] + mean_y[j]) / 2
-        cosine = cosines[i, j]
-        return {"ratio": cosine / average, "distance": cosine - average, "absolute": cosine}[margin]
-
-    forward = set()
-    for i, row in enumerate(cosines):
-        pairs_of_row = [(i, j) for j in neighbours(row)]
-        forward.add(max(pairs_of_row, key=lambda pair: score(*pair)))
-    backward = set()
-    for j, column in enumerate(cosines.T):
-        pairs_of_column = [(i, j) for i in neighbours(column)]
-        backward.add(max(pairs_of_column, key=lambda pair: score(*pair)))
-    proposals = {
-        "forward": forward,
-        "backward": backward,
-        "intersection": forward & backward,
-        "max": forward | backward,
-    }
-
-    scored = [(i, j, score(i, j)) for i, j in proposals[retrieval]]
-    scored.sort(key=lambda triple: (-triple[2], *triple[:2]))
-    if threshold is not None:
-        scored = [triple for triple in scored if triple[2] >= threshold]
-    return one_by_one(scored) if one_to_one else scored
+    return mine_by_hand(cosines, k, margin, **options)
 
 
-def assert_same(got: MinedBitext, expected: list[Triple]) -> None:
+def assert_same(mined: MinedBitext, expected: list[Triple]) -> None:
     """Equal pairs and scores; the order of scores that differ by rounding alone is left open."""
-    assert sorted(pairs(got)) == sorted(triple[:2] for triple in expected)
-    np.testing.assert_allclose(got.score, [triple[2] for triple in expected], rtol=1e-5, atol=1e-6)
-    assert (np.diff(got.score) <= 0).all()
-    assert (got.source.dtype, got.target.dtype, got.score.dtype) == (np.int64, np.int64, np.float64)
+    expected_pairs = [triple[:2] for triple in expected]
+    expected_scores = [triple[2] for triple in expected]
+    assert sorted(pairs(mined)) == sorted(expected_pairs)
+    np.testing.assert_allclose(mined.score, expected_scores, rtol=1e-5, atol=1e-6)
+    assert (np.diff(mined.score) <= 0).all()
+
+    assert mined.source.dtype == np.int64
+    assert mined.target.dtype == np.int64
+    assert mined.score.dtype == np.float64
 
 
 @settings(max_examples=100, deadline=None)
@@ -125,13 +71,21 @@ def test_equals_the_naive_twin(
 ):
     # Few dimensions: neighbourhoods differ in density, so that means and margins decide the pairs.
     source, target = bitext(seed, count, extra, noise=0.7, width=4 + seed % 9)
-    threshold = None
+    threshold = -np.inf
     if quantile is not None:
         # Between two scores, where rounding decides nothing.
-        scores = np.array([triple[2] for triple in naive(source, target, k, margin)])
+        scores = [triple[2] for triple in naive(source, target, k, margin)]
         threshold = float(np.quantile(scores, quantile)) + 1e-5
-    options = {"margin": margin, "retrieval": retrieval, "threshold": threshold, "one_to_one": one_to_one}
-    assert_same(mine_vectors(source, target, k=k, **options), naive(source, target, k, **options))
+
+    options = {
+        "margin": margin,
+        "retrieval": retrieval,
+        "threshold": threshold,
+        "one_to_one": one_to_one,
+    }
+    mined = mine_vectors(source, target, k=k, **options)
+
+    assert_same(mined, naive(source, target, k, **options))
 
 
 @pytest.mark.parametrize("retrieval", RETRIEVALS)
@@ -154,5 +108,9 @@ def test_threshold_and_max_pairs_keep_the_best(retrieval: str, one_to_one: bool)
 def test_equal_scores_are_ordered_by_source_then_target():
     source = np.eye(2, dtype=np.float32)
     target = source[[1, 0, 0]]
-    assert pairs(mine_vectors(source, target, k=1, one_to_one=False)) == [(0, 1), (0, 2), (1, 0)]
-    assert pairs(mine_vectors(source, target, k=1)) == [(0, 1), (1, 0)]
+
+    all_pairs = mine_vectors(source, target, k=1, one_to_one=False)
+    matched = mine_vectors(source, target, k=1)
+
+    assert pairs(all_pairs) == [(0, 1), (0, 2), (1, 0)]
+    assert pairs(matched) == [(0, 1), (1, 0)]

@@ -3,64 +3,45 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli_helpers import failing as run_failing
 from conftest import make_pairs
 from mining_fakes import NumberEncoder, half, numbered, write_lines
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.mining import mine_vectors, stages
 
 Capture = pytest.CaptureFixture[str]
+Run = Callable[[str], dict[str, Any]]
+Failing = Callable[[str], str]
 LABELS_HEADER = "label\tscore\tsource\ttarget"
+SOURCE = numbered("en", 40)
+TARGET = numbered("fr", 40, start=5, seed=1)
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Name of a model that is a `NumberEncoder`."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    monkeypatch.setattr(stages, "load_encoder", lambda *arguments: NumberEncoder())
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with two texts and MODEL, a `NumberEncoder`."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("en.txt"), SOURCE)
+    write_lines(Path("fr.txt"), TARGET)
+    Path("MODEL").mkdir()
+    Path("MODEL/config.json").write_text("{}")
+    load_encoder = stages.load_encoder
+
+    def load(model: str, *options: Any) -> Any:
+        return NumberEncoder() if model == "MODEL" else load_encoder(model, *options)
+
+    monkeypatch.setattr(stages, "load_encoder", load)
     monkeypatch.setattr(stages, "SMALLEST_SHARD", 16)
-    return str(tmp_path / "model")
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    source = write_lines(tmp_path / "en.txt", numbered("en", 40))
-    target = write_lines(tmp_path / "fr.txt", numbered("fr", 40, start=5, seed=1))
-    return [str(source), str(target)]
-
-
-def lines_of(path: str | Path) -> list[str]:
-    return Path(path).read_text("utf-8").splitlines()
-
-
-def json_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in lines_of(path)]
-
-
-def is_right(row: dict[str, Any]) -> bool:
-    """Whether both sentences of a pair have the same number."""
-    return row["source"].split()[1] == row["target"].split()[1]
-
-
-def run(words: Sequence[str], capsys: Capture) -> dict[str, Any]:
-    assert cli.main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def failing(words: Sequence[str], capsys: Capture) -> str:
-    assert cli.main(words) == 1
-    written = capsys.readouterr().err
-    assert "Traceback" not in written
-    return written.strip().splitlines()[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -71,103 +52,153 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_real_encoder_end_to_end(tiny_export: str, tmp_path: Path, capsys: Capture):
-    pairs = make_pairs(60)
-    source = [pair["source"] for pair in pairs]
-    target = [pair["target"] for pair in pairs[::-1]]
-    files = [str(write_lines(tmp_path / "en.txt", source)), str(write_lines(tmp_path / "fr.txt", target))]
-    output = tmp_path / "pairs.jsonl"
-    report = run(["mine", *files, "--model", tiny_export, "--output", str(output), "--duplicates", "keep"], capsys)
+@pytest.fixture
+def run(capsys: Capture) -> Run:
+    """Runs a command; returns its report."""
 
-    model = SentenceTransformer(tiny_export)
-    # Vectors of other batches differ in the last digits.
-    expected = mine_vectors(
-        model.encode(source, normalize_embeddings=True), model.encode(target, normalize_embeddings=True)
-    )
-    rows = json_rows(output)
+    def run(words: str) -> dict[str, Any]:
+        assert cli.main([*words.split(), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def failing(capsys: Capture) -> Failing:
+    """Runs a command that fails; returns its error."""
+    return lambda words: run_failing(capsys, *words.split())
+
+
+@pytest.fixture
+def mined(run: Run) -> Callable[[str], str]:
+    """Mines files; returns the written table."""
+
+    def mined(words: str) -> str:
+        run(f"mine {words} --languages en,fr --output mined.tsv")
+        return Path("mined.tsv").read_text("utf-8")
+
+    return mined
+
+
+def json_rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text("utf-8").splitlines()]
+
+
+def is_right(row: dict[str, Any]) -> bool:
+    """Whether both sentences of a pair have the same number."""
+    return row["source"].split()[1] == row["target"].split()[1]
+
+
+def assert_page_has_estimate(report: dict[str, Any]) -> None:
+    page = Path(report["page"]).read_text("utf-8")
+    assert report["estimate"]["basis"] in page
+
+
+def test_real_encoder_end_to_end(tiny_export: str, run: Run):
+    source, target = both_sides(make_pairs(60))
+    target.reverse()
+    write_lines(Path("en.txt"), source)
+    write_lines(Path("fr.txt"), target)
+
+    report = run(f"mine en.txt fr.txt --model {tiny_export} --output pairs.jsonl --duplicates keep")
+
+    encoder = SentenceTransformer(tiny_export)
+    source_vectors = encoder.encode(source, normalize_embeddings=True)
+    target_vectors = encoder.encode(target, normalize_embeddings=True)
+    expected = mine_vectors(source_vectors, target_vectors)
+    rows = json_rows("pairs.jsonl")
     scores = [row["score"] for row in rows]
-    assert report["pairs"] == len(rows) == len(expected)
-    np.testing.assert_allclose(scores, expected.score, atol=2e-3)
+    assert report["pairs"] == len(expected)
+    np.testing.assert_allclose(scores, expected.score, atol=2e-3)  # other batches differ in the last digits
     for row in rows:
         assert row["source"] == source[row["source_line"] - 1]
         assert row["target"] == target[row["target_line"] - 1]
 
-    scored = tmp_path / "scored.tsv"
-    pools = ["--source-pool", files[0], "--target-pool", files[1]]
-    score = ["score", str(output), *pools, "--model", tiny_export, "--output", str(scored)]
-    assert run(score, capsys)["pairs"] == len(rows)
-    np.testing.assert_allclose([float(row["score"]) for row in read_rows(scored)], scores, atol=2e-3)
+    pools = "--source-pool en.txt --target-pool fr.txt"
+    report = run(f"score pairs.jsonl {pools} --model {tiny_export} --output scored.tsv")
+    assert report["pairs"] == len(rows)
+    scores_of_pairs = [float(row["score"]) for row in read_rows("scored.tsv")]
+    np.testing.assert_allclose(scores_of_pairs, scores, atol=2e-3)
 
 
-@pytest.mark.parametrize("choice", ["known", "gold", "labels"])
-def test_threshold_is_chosen(choice: str, fake: str, files: list[str], tmp_path: Path, capsys: Capture):
-    output = tmp_path / "pairs.jsonl"
-    basis = tmp_path / "basis.tsv"
-    words = ["mine", *files, "--model", fake, "--output", str(output)]
-    if choice == "labels":  # which the page saves with spaces instead of tabs
-        Path(files[0]).write_text(Path(files[0]).read_text().replace(" ", "\t"))
-    everything = run(words, capsys)["pairs"]
+def known_pairs(mined_rows: list[dict[str, Any]]) -> list[str]:
+    return [f"en {number} word\tfr {number} word" for number in range(100, 300)]
 
-    lines = []
-    if choice == "known":
-        lines = [f"en {number} word\tfr {number} word" for number in range(100, 300)]
-    for row in json_rows(output):
-        if choice == "labels":
-            label = "accept" if is_right(row) else "reject"
-            lines.append("\t".join([label, "1", row["source"].replace("\t", " "), row["target"]]))
-        elif choice == "gold" and is_right(row):
-            lines.append(f"{row['source']}\t{row['target']}")
-    if choice == "labels":
-        lines.insert(0, LABELS_HEADER)
-    write_lines(basis, lines)
 
-    report = run([*words, f"--{choice}", str(basis), "--precision", "0.9"], capsys)
+def gold_pairs(mined_rows: list[dict[str, Any]]) -> list[str]:
+    return [f"{row['source']}\t{row['target']}" for row in mined_rows if is_right(row)]
+
+
+def labelled_pairs(mined_rows: list[dict[str, Any]]) -> list[str]:
+    lines = [LABELS_HEADER]
+    for row in mined_rows:
+        label = "accept" if is_right(row) else "reject"
+        source = row["source"].replace("\t", " ")  # as the page saves it
+        lines.append(f"{label}\t1\t{source}\t{row['target']}")
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("option", "basis_lines"),
+    [("--known", known_pairs), ("--gold", gold_pairs), ("--labels", labelled_pairs)],
+)
+def test_threshold_is_chosen(option: str, basis_lines: Callable[..., list[str]], run: Run, failing: Failing):
+    words = "mine en.txt fr.txt --model MODEL --output pairs.jsonl"
+    if option == "--labels":
+        write_lines(Path("en.txt"), [sentence.replace(" ", "\t") for sentence in SOURCE])
+    everything = run(words)["pairs"]
+    lines = basis_lines(json_rows("pairs.jsonl"))
+    write_lines(Path("basis.tsv"), lines)
+
+    report = run(f"{words} {option} basis.tsv --precision 0.9")
+
     estimate = report["estimate"]
     assert report["pairs"] <= everything
     assert report["threshold"] == estimate["threshold"]
     assert estimate["precision"] >= 0.9
     assert estimate["low"] <= estimate["high"]
-    assert min(row["score"] for row in json_rows(output)) >= report["threshold"]
-    assert estimate["basis"] in Path(report["page"]).read_text("utf-8")
+    assert min(row["score"] for row in json_rows("pairs.jsonl")) >= report["threshold"]
+    assert_page_has_estimate(report)
 
-    if choice == "labels":  # of another mining, which would leave the pairs that both found
-        other_labels = [f"reject\t1\ten {number}\tfr {number}" for number in range(len(lines))]
-        write_lines(basis, lines + other_labels)
-        assert "labels" in failing([*words, "--labels", str(basis), "--precision", "0.9"], capsys)
+    if option == "--labels":  # of another mining, which would leave the pairs that both found
+        other_labels = [f"reject\t1\ten {number}\tfr {number}" for number in range(len(lines) - 1)]
+        write_lines(Path("basis.tsv"), lines + other_labels)
+        assert "labels" in failing(f"{words} --labels basis.tsv --precision 0.9")
 
 
-def test_labels_choose_the_threshold_of_given_pairs(fake: str, tmp_path: Path, capsys: Capture):
+def test_labels_choose_the_threshold_of_given_pairs(run: Run, failing: Failing):
     pairs = []
-    labels = []
+    labels = [LABELS_HEADER]
     for number in range(60):
         label = "accept" if number % 3 else "reject"
         translation = number if number % 3 else number + 200
-        pairs.append(f"en {number} word\tfr {translation} word")
-        labels.append(f"{label}\t1\t{pairs[-1]}")
-    pairs_file = write_lines(tmp_path / "pairs.tsv", pairs)
-    labels_file = write_lines(tmp_path / "labels.tsv", [LABELS_HEADER, *labels[:40]])
-    output = tmp_path / "scored.tsv"
-    words = ["score", str(pairs_file), "--model", fake, "--output", str(output)]
-    assert run(words, capsys)["pairs"] == 60
+        pair = f"en {number} word\tfr {translation} word"
+        pairs.append(pair)
+        labels.append(f"{label}\t1\t{pair}")
+    write_lines(Path("pairs.tsv"), pairs)
+    write_lines(Path("labels.tsv"), labels[:41])
+    words = "score pairs.tsv --model MODEL --output scored.tsv"
+    assert run(words)["pairs"] == 60
 
-    report = run([*words, "--labels", str(labels_file), "--precision", "0.9"], capsys)
-    rows = list(read_rows(output))
+    report = run(f"{words} --labels labels.tsv --precision 0.9")
+    rows = list(read_rows("scored.tsv"))
     assert report["threshold"] == report["estimate"]["threshold"]
     assert report["pairs"] == len(rows)
     assert 30 <= len(rows) < 60
     assert sum(map(is_right, rows)) >= 0.9 * len(rows)
-    assert report["estimate"]["basis"] in Path(report["page"]).read_text("utf-8")
+    assert_page_has_estimate(report)
 
-    assert run([*words, "--threshold", str(report["threshold"])], capsys)["pairs"] == len(rows)
-    assert "--labels" in failing([*words, "--precision", "0.9"], capsys)
+    assert run(f"{words} --threshold {report['threshold']}")["pairs"] == len(rows)
+    assert "--labels" in failing(f"{words} --precision 0.9")
 
 
-def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
+def test_report_escapes_texts(run: Run):
     attack = "</script><script>alert(1)</script> <img src=x onerror=alert(2)> \u2028"
-    files = [write_lines(tmp_path / f"{name}.txt", [f"{name} 1 {attack}", f"{name} 2"]) for name in ("en", "ar")]
-    output = str(tmp_path / "pairs.tsv")
-    languages = ["--languages", "en,ar"]
-    report = run(["mine", *map(str, files), "--model", fake, *languages, "--output", output], capsys)
+    write_lines(Path("en.txt"), [f"en 1 {attack}", "en 2"])
+    write_lines(Path("ar.txt"), [f"ar 1 {attack}", "ar 2"])
+
+    report = run("mine en.txt ar.txt --model MODEL --languages en,ar --output pairs.tsv")
+
     page = Path(report["page"]).read_text("utf-8")
     assert page.count("<script") == 2
     assert "<img" not in page
@@ -176,152 +207,153 @@ def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
     assert attack in json.loads(data)["pairs"][0]["source"]
 
 
-def test_options(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
-    output = tmp_path / "pairs.tmx"
-    words = ["mine", *files, "--model", fake, "--output", str(output), "--languages", "en, fr", "--k", "3", "--many"]
-    words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "64GB"]
-    words += ["--work", f"{output}.work"]
-    report = run(words, capsys)
+def test_options(run: Run):
+    report = run(
+        "mine en.txt fr.txt --model MODEL --output pairs.tmx --languages en,fr --k 3 --many --margin distance "
+        "--retrieval forward --max-pairs 9 --memory 64GB --work work"
+    )
 
-    source, target = map(lines_of, files)
-    options: dict[str, Any] = {"margin": "distance", "retrieval": "forward", "one_to_one": False, "max_pairs": 9}
-    expected = mine_vectors(half(source), half(target), k=3, **options)
-    rows = list(read_rows(output, languages=("en", "fr")))
-    assert [row["source"] for row in rows] == [source[line] for line in expected.source]
-    assert [row["target"] for row in rows] == [target[line] for line in expected.target]
+    expected = mine_vectors(
+        half(SOURCE),
+        half(TARGET),
+        k=3,
+        margin="distance",
+        retrieval="forward",
+        one_to_one=False,
+        max_pairs=9,
+    )
+    rows = list(read_rows("pairs.tmx", languages=("en", "fr")))
+    assert [row["source"] for row in rows] == [SOURCE[line] for line in expected.source]
+    assert [row["target"] for row in rows] == [TARGET[line] for line in expected.target]
     assert report["scores"] == [expected.score[-1], expected.score[0]]
-    assert Path(f"{output}.work").is_dir()
+    assert Path("work").is_dir()
 
 
-def mined(files: Sequence[str | Path], words: Sequence[str], tmp_path: Path, capsys: Capture) -> str:
-    output = tmp_path / "mined.tsv"
-    run(["mine", *map(str, files), *words, "--output", str(output)], capsys)
-    return output.read_text("utf-8")
+def test_vectors_give_the_pairs_of_their_lines(mined: Callable[[str], str]):
+    from_lines = mined("en.txt fr.txt --model MODEL")
+    assert from_lines.count("\n") > 20
+
+    np.save("en.npy", half(SOURCE))
+    np.save("fr.npy", half(TARGET))
+    assert mined("en.txt fr.txt --source-vectors en.npy --target-vectors fr.npy") == from_lines
 
 
-def test_other_inputs_give_the_pairs_of_their_lines(fake: str, files: list[str], tmp_path: Path, capsys: Capture):
-    model = ["--model", fake, "--languages", "en,fr"]
-    expected = mined(files, model, tmp_path, capsys)
-    assert expected.count("\n") > 20
+def test_tables_give_the_pairs_of_their_lines(mined: Callable[[str], str]):
+    for language, sentences in (("en", SOURCE), ("fr", TARGET)):
+        rows = [json.dumps({"id": number, language: text}) for number, text in enumerate(sentences)]
+        write_lines(Path(f"{language}.jsonl"), rows)
 
-    vectors = []
-    tables = []
-    for language, file in zip(("en", "fr"), files, strict=True):
-        lines = lines_of(file)
-        vectors.append(str(tmp_path / f"{language}.npy"))
-        np.save(vectors[-1], half(lines))
-        rows = [json.dumps({"id": number, language: text}) for number, text in enumerate(lines)]
-        tables.append(write_lines(tmp_path / f"{language}.jsonl", rows))
-    from_vectors = ["--source-vectors", vectors[0], "--target-vectors", vectors[1]]
-    assert mined(files, from_vectors, tmp_path, capsys) == expected
-    assert mined(tables, [*model, "--columns", "text={lang}"], tmp_path, capsys) == expected
+    from_tables = mined("en.jsonl fr.jsonl --model MODEL --columns text={lang}")
+    assert from_tables == mined("en.txt fr.txt --model MODEL")
 
 
-def test_rows_of_tables(fake: str, files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_rows_of_tables(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "200")
-    rows = [f"{number}\t{text}" for number, text in enumerate(lines_of(files[0]))]
-    table = write_lines(tmp_path / "en.tsv", ["id\ttext", "41\t", *rows, "42\tone\ttwo"])
-    output = tmp_path / "pairs.jsonl"
-    assert cli.main(["mine", str(table), files[1], "--model", fake, "--output", str(output)]) == 0
+    rows = [f"{number}\t{text}" for number, text in enumerate(SOURCE)]
+    write_lines(Path("en.tsv"), ["id\ttext", "41\t", *rows, "42\tone\ttwo"])
+
+    assert cli.main("mine en.tsv fr.txt --model MODEL --output pairs.jsonl".split()) == 0
+
     assert "2 bad lines" in capsys.readouterr().out
-    for pair in json_rows(output):
+    for pair in json_rows("pairs.jsonl"):
         assert "source_line" not in pair
         assert pair["target_line"]
 
 
-@pytest.mark.parametrize("cleaning", [[], ["--cleaning", "normalize"]])
-def test_gold_texts_have_the_form_of_the_sides(cleaning: list[str], fake: str, tmp_path: Path, capsys: Capture):
+@pytest.mark.parametrize("cleaning", ["", "--cleaning normalize"])
+def test_gold_texts_have_the_form_of_the_sides(cleaning: str, run: Run):
     rows = [json.dumps({"en": f"en\u00a0{n} \ufb01ne", "fr": f"fr\u00a0{n}  bon"}) for n in range(40)]
-    table = str(write_lines(tmp_path / "wide.jsonl", rows))
-    words = f"mine {table} {table} --model {fake} --languages en,fr --columns text={{lang}} --gold {table}".split()
-    assert run([*words, *cleaning, "--output", str(tmp_path / "p.tsv")], capsys)["estimate"]["precision"] > 0.9
+    write_lines(Path("wide.jsonl"), rows)
+
+    options = f"--model MODEL --languages en,fr --columns text={{lang}} --gold wide.jsonl {cleaning}"
+    report = run(f"mine wide.jsonl wide.jsonl {options} --output pairs.tsv")
+
+    assert report["estimate"]["precision"] > 0.9
 
 
-def test_documents_are_split(fake: str, tmp_path: Path, capsys: Capture):
-    files = []
-    documents = []
-    for word in ("Chapter", "Section"):
+def test_documents_are_split(mined: Callable[[str], str]):
+    for name, word in (("en", "Chapter"), ("fr", "Section")):
         sentences = [f"{word} {number} is here." for number in range(20)]
-        files.append(write_lines(tmp_path / f"{word}.txt", sentences))
-        documents.append(write_lines(tmp_path / f"{word}-document.txt", [" ".join(sentences)]))
-    model = ["--model", fake, "--languages", "en,fr"]
-    expected = mined(files, model, tmp_path, capsys)
-    assert mined(documents, [*model, "--split-sentences"], tmp_path, capsys) == expected
+        write_lines(Path(f"{name}.txt"), sentences)
+        write_lines(Path(f"{name}-document.txt"), [" ".join(sentences)])
+
+    from_documents = mined("en-document.txt fr-document.txt --model MODEL --split-sentences")
+    assert from_documents == mined("en.txt fr.txt --model MODEL")
 
 
-def test_cleaning_of_texts_and_pairs(fake: str, tmp_path: Path, capsys: Capture):
+def test_cleaning_of_texts_and_pairs(run: Run):
     long = "one two three four five six seven eight nine ten " * 4
-    source = write_lines(tmp_path / "text.en", [*numbered("en", 40), "дом дерево река"])
-    target = write_lines(tmp_path / "text.fr", [*numbered("fr", 40), f"{long} 41"])
-    words = ["mine", str(source), str(target), "--model", fake, "--output", str(tmp_path / "pairs.jsonl")]
-    report = run([*words, "--languages", "en,fr", "--cleaning", "normalize,language,ratio"], capsys)
+    write_lines(Path("text.en"), [*numbered("en", 40), "дом дерево река"])
+    write_lines(Path("text.fr"), [*numbered("fr", 40), f"{long} 41"])
 
-    pairs = list(read_rows(tmp_path / "pairs.jsonl"))
-    assert report["cleaning"]["source"]["cleaning"]["language"] == {"in": 41, "out": 40, "changed": 0}
-    assert report["cleaning"]["pairs"]["ratio"]["out"] == len(pairs) == report["pairs"]
+    options = "--model MODEL --languages en,fr --cleaning normalize,language,ratio"
+    report = run(f"mine text.en text.fr {options} --output pairs.jsonl")
+
+    pairs = json_rows("pairs.jsonl")
+    cleaning = report["cleaning"]
+    assert cleaning["source"]["cleaning"]["language"] == {"in": 41, "out": 40, "changed": 0}
+    assert cleaning["pairs"]["ratio"]["out"] == len(pairs)
+    assert report["pairs"] == len(pairs)
     for pair in pairs:
         assert "дом" not in pair["source"]
         assert long not in pair["target"]
 
 
-def test_interrupted_and_resumed(
-    fake: str, files: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-):
-    output = tmp_path / "pairs.tsv"
-    words = ["mine", *files, "--model", fake, "--output", str(output)]
+class Interrupted(NumberEncoder):
+    """Presses Ctrl-C at its third call."""
 
-    class Interrupted(NumberEncoder):
-        def encode(self, texts: Any, **options: Any) -> np.ndarray:
-            if len(self.calls) == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-            return super().encode(texts, **options)
+    def encode(self, texts: Any, **options: Any) -> np.ndarray:
+        if len(self.calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().encode(texts, **options)
 
+
+def test_interrupted_and_resumed(capsys: Capture, run: Run, monkeypatch: pytest.MonkeyPatch):
+    output = Path("pairs.tsv")
+    words = "mine en.txt fr.txt --model MODEL --output pairs.tsv"
+
+    monkeypatch.setattr(stages, "load_encoder", lambda *arguments: Interrupted())
     for _ in range(2):  # in the third shard, and again in the fifth
-        monkeypatch.setattr(stages, "load_encoder", lambda *arguments: Interrupted())
-        assert cli.main(words) == 130
-        assert f"{output}.work" in capsys.readouterr().err
+        assert cli.main(words.split()) == 130
+        assert "pairs.tsv.work" in capsys.readouterr().err
         assert not output.exists()
 
     encoder = NumberEncoder()
     monkeypatch.setattr(stages, "load_encoder", lambda *arguments: encoder)
-    run(words, capsys)
+    run(words)
     assert output.exists()
     assert len(encoder.calls) == 2
-    assert not Path(f"{output}.work").exists()
+    assert not Path("pairs.tsv.work").exists()
 
 
-def test_score_of_a_file_in_any_format(fake: str, tmp_path: Path, capsys: Capture):
-    table = tmp_path / "pairs.csv"
-    table.write_text('de,en\n"fr 1","en 1"\n"fr 7","en 2"\n"",lost\n"fr 1","en 1"\n')
-    output = tmp_path / "scored.jsonl"
-    words = ["score", str(table), "--columns", "source=en,target=de", "--model", fake, "--output", str(output)]
-    report = run([*words, "--k", "1"], capsys)
+def test_score_of_a_file_in_any_format(run: Run):
+    Path("pairs.csv").write_text('de,en\n"fr 1","en 1"\n"fr 7","en 2"\n"",lost\n"fr 1","en 1"\n')
+
+    report = run("score pairs.csv --columns source=en,target=de --model MODEL --output scored.jsonl --k 1")
     assert report["bad_lines"] == "1 bad line was skipped (1 empty target)."
     assert report["pairs"] == 3
 
-    rows = json_rows(output)
-    assert [(row["source"], row["target"]) for row in rows] == [("en 1", "fr 1"), ("en 2", "fr 7"), ("en 1", "fr 1")]
-    assert list(rows[0]) == ["score", "cosine", "source", "target"]
-    assert rows[0] == rows[2]
-    assert rows[0]["score"] == pytest.approx(1)
-    assert rows[1]["cosine"] < 0.9
+    first, second, third = json_rows("scored.jsonl")
+    assert list(first) == ["score", "cosine", "source", "target"]
+    assert (first["source"], first["target"]) == ("en 1", "fr 1")
+    assert first["score"] == pytest.approx(1)
+    assert (second["source"], second["target"]) == ("en 2", "fr 7")
+    assert second["cosine"] < 0.9
+    assert third == first
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (["--output", "p.txt"], "tsv, jsonl, parquet, tmx"),
-        (["--output", "p.tsv"], "--model"),
-        (["--output", "p.tsv", "--source-vectors", "a.npy"], "--target-vectors"),
-        (["--output", "p.tsv", "--source-vectors", "row.npy", "--target-vectors", "row.npy"], "`source`"),
-        (["--output", "p.tsv", "--source-vectors", "en.txt", "--target-vectors", "row.npy"], "en.txt"),
-        (["--output", "en.txt/p.tsv", "--model", "."], "en.txt"),
+        ("--output p.txt", "tsv, jsonl, parquet, tmx"),
+        ("--output p.tsv", "--model"),
+        ("--output p.tsv --source-vectors a.npy", "--target-vectors"),
+        ("--output p.tsv --source-vectors row.npy --target-vectors row.npy", "`source`"),
+        ("--output p.tsv --source-vectors en.txt --target-vectors row.npy", "en.txt"),
+        ("--output en.txt/p.tsv --model .", "en.txt"),
     ],
 )
-def test_invalid_options_of_mine(
-    words: list[str], key: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-):
-    monkeypatch.chdir(tmp_path)
+def test_invalid_options_of_mine(words: str, key: str, failing: Failing):
     np.save("row.npy", np.ones(40))
-    assert key in failing(["mine", *files, *words], capsys)
+    assert key in failing(f"mine en.txt fr.txt {words}")
     assert not Path("p.tsv.work").exists()

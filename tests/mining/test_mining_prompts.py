@@ -36,30 +36,41 @@ class Prompted(NumberEncoder):
         return super().encode(texts)
 
 
-CASES: list[tuple[dict[str, str], str | None, Any, dict[str, set[str]]]] = [
-    ({"en": "E: ", "fr": "F: "}, None, None, {"en": {"E: "}, "fr": {"F: "}}),
-    ({"x": "X: "}, "x", None, {"en": {"X: "}, "fr": {"X: "}}),
-    ({"x": "X: "}, "x", "", {"en": {""}, "fr": {""}}),
-    ({"x": "X: "}, "x", {"fr": "F: "}, {"en": {"X: "}, "fr": {"F: "}}),
-    ({"query": "Q: ", "document": "D: "}, None, None, {"en": {""}, "fr": {""}}),
-    ({}, None, {"source": "S: ", "target": "T: "}, {"en": {"S: "}, "fr": {"T: "}}),
-    ({}, None, "P: ", {"en": {"P: "}, "fr": {"P: "}}),
-]
+@pytest.fixture(
+    params=[
+        # Prompts of the encoder, its default, the option, prompts of English and of French.
+        ({"en": "E: ", "fr": "F: "}, None, None, "E: ", "F: "),
+        ({"x": "X: "}, "x", None, "X: ", "X: "),
+        ({"x": "X: "}, "x", "", "", ""),
+        ({"x": "X: "}, "x", {"fr": "F: "}, "X: ", "F: "),
+        ({"query": "Q: ", "document": "D: "}, None, None, "", ""),
+        ({}, None, {"source": "S: ", "target": "T: "}, "S: ", "T: "),
+        ({}, None, "P: ", "P: ", "P: "),
+    ]
+)
+def case(request: pytest.FixtureRequest) -> tuple[Prompted, Any, dict[str, set[str]]]:
+    """An encoder, the option `prompt`, and the prompts of each language that follow."""
+    prompts, default, option, english, french = request.param
+    return Prompted(prompts, default), option, {"en": {english}, "fr": {french}}
 
 
-@pytest.mark.parametrize(("own", "default", "given", "expected"), CASES)
-def test_prompts_of_mined_texts(own: dict[str, str], default: str | None, given: Any, expected: Any):
-    encoder = Prompted(own, default)
-    mine_bitext(SOURCE, TARGET, encoder=encoder, languages=LANGUAGES, prompt=given)
+def test_prompts_of_mined_texts(case: tuple[Prompted, Any, dict[str, set[str]]]):
+    encoder, prompt, expected = case
+    mine_bitext(SOURCE, TARGET, encoder=encoder, languages=LANGUAGES, prompt=prompt)
     assert encoder.used == expected
 
 
-@pytest.mark.parametrize(("own", "default", "given", "expected"), CASES)
-def test_prompts_of_scored_pairs_and_their_pools(own: Any, default: str | None, given: Any, expected: Any):
-    encoder = Prompted(own, default)
-    pools: dict[str, Any] = {"source_pool": SOURCE[5:], "target_pool": TARGET[5:]}
-    options: dict[str, Any] = {"languages": LANGUAGES, "prompt": given}
-    score_bitext(SOURCE[:5], TARGET[:5], encoder=encoder, **pools, **options)
+def test_prompts_of_scored_pairs_and_their_pools(case: tuple[Prompted, Any, dict[str, set[str]]]):
+    encoder, prompt, expected = case
+    score_bitext(
+        SOURCE[:5],
+        TARGET[:5],
+        source_pool=SOURCE[5:],
+        target_pool=TARGET[5:],
+        encoder=encoder,
+        languages=LANGUAGES,
+        prompt=prompt,
+    )
     assert encoder.used == expected
 
 
@@ -71,7 +82,7 @@ def reused(folder: Path, encoder: Any, prompt: Any = None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "kept"),
+    ("prompt", "reused_sides"),
     [
         (None, VECTORS),
         ("X: ", VECTORS),
@@ -83,22 +94,24 @@ def reused(folder: Path, encoder: Any, prompt: Any = None) -> list[str]:
         ("F: ", []),
     ],
 )
-def test_only_a_changed_prompt_is_encoded_again(prompt: Any, kept: list[str], tmp_path: Path):
+def test_only_a_changed_prompt_is_encoded_again(prompt: Any, reused_sides: list[str], tmp_path: Path):
     reused(tmp_path, Prompted({"x": "X: "}, "x"))
-    assert reused(tmp_path, Prompted({"x": "X: "}, "x"), prompt) == kept
+    assert reused(tmp_path, Prompted({"x": "X: "}, "x"), prompt) == reused_sides
 
 
 @pytest.fixture
 def folder(tiny_export: str, tmp_path: Path) -> str:
+    folder = str(tmp_path / "model")
     model = SentenceTransformer(tiny_export, device="cpu", prompts={"x": "red "}, default_prompt_name="x")
-    model.save(str(tmp_path / "model"), create_model_card=False)
-    return str(tmp_path / "model")
+    model.save(folder, create_model_card=False)
+    return folder
 
 
-@pytest.mark.parametrize(("prompt", "kept"), [("red ", VECTORS), ({"fr": ""}, VECTORS[:1]), ("", [])])
-def test_prompts_of_a_model_given_by_name(prompt: Any, kept: list[str], folder: str, tmp_path: Path):
-    assert reused(tmp_path / "work", folder) == []
-    assert reused(tmp_path / "work", folder, prompt) == kept
+@pytest.mark.parametrize(("prompt", "reused_sides"), [("red ", VECTORS), ({"fr": ""}, VECTORS[:1]), ("", [])])
+def test_prompts_of_a_model_given_by_name(prompt: Any, reused_sides: list[str], folder: str, tmp_path: Path):
+    work = tmp_path / "work"
+    assert reused(work, folder) == []
+    assert reused(work, folder, prompt) == reused_sides
 
 
 def test_prompts_are_read_without_the_model(folder: str, monkeypatch: pytest.MonkeyPatch):
@@ -107,9 +120,12 @@ def test_prompts_are_read_without_the_model(folder: str, monkeypatch: pytest.Mon
 
 
 def test_shared_vectors_of_two_prompts(folder: str, tmp_path: Path):
-    files = write_lines(tmp_path / "en.txt", SOURCE), write_lines(tmp_path / "fr.txt", TARGET)
-    options: dict[str, Any] = {"encoder": folder, "languages": LANGUAGES, "device": "cpu"}
+    source = write_lines(tmp_path / "en.txt", SOURCE)
+    target = write_lines(tmp_path / "fr.txt", TARGET)
+    vectors = str(tmp_path / "vectors")
+
     for prompt in (None, "", "red "):
-        shared = mine_bitext(*files, **options, prompt=prompt, vectors=str(tmp_path / "vectors"))
-        alone = mine_bitext(*files, **options, prompt=prompt)
-        np.testing.assert_array_equal(shared.score, alone.score)
+        options: dict[str, Any] = {"encoder": folder, "languages": LANGUAGES, "device": "cpu", "prompt": prompt}
+        from_shared = mine_bitext(source, target, **options, vectors=vectors)
+        from_texts = mine_bitext(source, target, **options)
+        np.testing.assert_array_equal(from_shared.score, from_texts.score)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ def row(score: float, source: str, target: str, line: int = 1) -> dict[str, Any]
     return {"score": score, "source": source, "target": target, "source_line": line, "target_line": line + 1}
 
 
+def write(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    return write_pairs(path, rows, languages=("en", "fr"))
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     return list(read_rows(path, languages=("en", "fr")))
 
@@ -41,14 +45,16 @@ def read(path: Path) -> list[dict[str, Any]]:
 def test_read_back(texts: list[str], format: str, tmp_path: Path):
     rows = [row(1.5 - number / 100, text, text[::-1]) for number, text in enumerate(texts)]
     file = tmp_path / "sub" / f"pairs.{format}"
-    assert write_pairs(file, iter(rows), languages=("en", "fr")) == len(rows)
+    assert write(file, iter(rows)) == len(rows)
 
     read_back = read(file)
-    assert [pair["source"] for pair in read_back] == texts
-    assert [pair["target"] for pair in read_back] == [text[::-1] for text in texts]
-    if format != "tmx":
-        assert [float(pair["score"]) for pair in read_back] == pytest.approx([pair["score"] for pair in rows])
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert len(read_back) == len(rows)
+    for pair, expected in zip(read_back, rows, strict=True):
+        assert pair["source"] == expected["source"]
+        assert pair["target"] == expected["target"]
+        if format != "tmx":
+            assert float(pair["score"]) == pytest.approx(expected["score"])
+    assert list(file.parent.iterdir()) == [file]
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,7 +64,7 @@ def test_any_text(pair: tuple[str, str]):
     with tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
             file = Path(folder) / f"pairs.{format}"
-            write_pairs(file, rows, languages=("en", "fr"))
+            write(file, rows)
             read_back = [(pair["source"], pair["target"]) for pair in read(file)]
 
             assert read_back[-1] == ("after", "après")
@@ -70,20 +76,25 @@ def test_any_text(pair: tuple[str, str]):
 
 def test_columns(tmp_path: Path):
     rows = [row(1.0625, "good day", "bonjour", 3)]
-    write_pairs(tmp_path / "a.tsv", rows)
-    assert (tmp_path / "a.tsv").read_text() == "score\tsource\ttarget\n1.062500\tgood day\tbonjour\n"
+    table = tmp_path / "a.tsv"
+    parquet = tmp_path / "a.parquet"
 
-    write_pairs(tmp_path / "a.parquet", rows)
-    assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
+    write_pairs(table, rows)
+    assert table.read_text() == "score\tsource\ttarget\n1.062500\tgood day\tbonjour\n"
 
-    scored = [{"score": 1.5, "cosine": 0.25, "source": "good day", "target": "bonjour"}]
-    write_pairs(tmp_path / "b.parquet", scored, columns=SCORE_COLUMNS)
-    assert pq.read_table(tmp_path / "b.parquet").to_pylist() == scored
+    write_pairs(parquet, rows)
+    assert pq.read_table(parquet).to_pylist() == rows
+
+    scored_rows = [{"score": 1.5, "cosine": 0.25, "source": "good day", "target": "bonjour"}]
+    write_pairs(parquet, scored_rows, columns=SCORE_COLUMNS)
+    assert pq.read_table(parquet).to_pylist() == scored_rows
 
 
 def test_tmx_has_languages_and_scores(tmp_path: Path):
-    write_pairs(tmp_path / "a.tmx", [row(1.0625, "a\rb & <c>", "d\x0be")], languages=("en", "pt-BR"))
-    root = ElementTree.parse(tmp_path / "a.tmx").getroot()
+    file = tmp_path / "a.tmx"
+    write_pairs(file, [row(1.0625, "a\rb & <c>", "d\x0be")], languages=("en", "pt-BR"))
+
+    root = ElementTree.parse(file).getroot()
     assert root.tag == "tmx"
     assert root.get("version") == "1.4"
 
@@ -94,27 +105,32 @@ def test_tmx_has_languages_and_scores(tmp_path: Path):
     assert header.get("srclang") == "en"
 
     (unit,) = root.findall("body/tu")
-    assert [(prop.get("type"), prop.text) for prop in unit.findall("prop")] == [("score", "1.062500")]
+    (score,) = unit.findall("prop")
+    assert score.get("type") == "score"
+    assert score.text == "1.062500"
     language = "{http://www.w3.org/XML/1998/namespace}lang"
     variants = [(tuv.get(language), tuv.findtext("seg")) for tuv in unit.findall("tuv")]
     assert variants == [("en", "a\rb & <c>"), ("pt-BR", "d e")]
 
 
 def test_labels_of_texts_with_other_line_breaks(tmp_path: Path):
-    (tmp_path / "labels.tsv").write_text("label\tscore\tsource\ttarget\naccept\t1.0\ta\u2028b\tc\x85\x0bd\n", "utf-8")
-    assert read_labels(tmp_path / "labels.tsv") == {("a\u2028b", "c\x85\x0bd"): True}
+    file = tmp_path / "labels.tsv"
+    file.write_text("label\tscore\tsource\ttarget\naccept\t1.0\ta\u2028b\tc\x85\x0bd\n", "utf-8")
+    assert read_labels(file) == {("a\u2028b", "c\x85\x0bd"): True}
 
 
 @pytest.mark.parametrize("format", ["tsv", "parquet"])
 def test_failure_leaves_the_old_file(format: str, tmp_path: Path):
     file = tmp_path / f"pairs.{format}"
-    write_pairs(file, [row(1.0, "old", "vieux")], languages=("en", "fr"))
+    write(file, [row(1.0, "old", "vieux")])
 
     def fails() -> Iterator[dict[str, Any]]:
         yield row(1.0, "new", "neuf")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_pairs(file, fails(), languages=("en", "fr"))
-    assert [pair["source"] for pair in read(file)] == ["old"]
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+        write(file, fails())
+
+    (pair,) = read(file)
+    assert pair["source"] == "old"
+    assert list(tmp_path.iterdir()) == [file]

@@ -33,10 +33,11 @@ def naive(lines: list[bytes], duplicates: str) -> list[tuple[int, str]]:
             usable.append((number, text))
     if duplicates == "keep":
         return usable
-    number_of: dict[str, int] = {}
+
+    merged: dict[str, tuple[int, str]] = {}
     for number, text in usable:
-        number_of.setdefault(text, number)
-    return [(number, text) for text, number in number_of.items()]
+        merged.setdefault(text, (number, text))
+    return list(merged.values())
 
 
 def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, dict[str, Any]]:
@@ -49,34 +50,43 @@ def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, d
     lines=st.lists(LINE, max_size=25),
     duplicates=st.sampled_from(["merge", "keep"]),
     block=st.sampled_from([1, 3, 100]),
-    parts=st.sampled_from([1, 2, 5]),
+    classes=st.sampled_from([1, 2, 5]),
 )
-def test_equals_a_naive_reading(lines: list[bytes], duplicates: str, block: int, parts: int):
+def test_equals_a_naive_reading(lines: list[bytes], duplicates: str, block: int, classes: int):
     expected = naive(lines, duplicates)
+    # A file that begins like UTF-16 is an error.
+    if not expected or lines[0].startswith((b"\xff\xfe", "\ufeff".encode())):
+        return
+
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        folder = Path(name)
         patch.setattr(module, "ROWS_AT_ONCE", block)
-        patch.setattr(module, "BYTES_PER_HASH", parts << 24)  # residue classes for each line
-        (folder / "file.txt").write_bytes(b"".join(line + b"\n" for line in lines))
-        # A file that begins like UTF-16 is an error.
-        if not expected or lines[0].startswith((b"\xff\xfe", "\ufeff".encode())):
-            return
-        store, counts = store_of(folder / "file.txt", folder, duplicates=duplicates, memory=2 << 20)
+        patch.setattr(module, "BYTES_PER_HASH", classes << 24)  # residue classes for each line
+        folder = Path(name)
+        file = folder / "file.txt"
+        file.write_bytes(b"\n".join(lines) + b"\n")
+
+        store, counts = store_of(file, folder, duplicates=duplicates, memory=2 << 20)
         rows = np.arange(len(store))
-        assert list(zip(store.lines(rows).tolist(), store.texts(rows), strict=True)) == expected
-        skipped = sum(counts["skipped"].values())
-        assert counts["lines"] == len(lines) == skipped + counts["duplicates"] + counts["sentences"]
-        assert skipped == len(lines) - len(naive(lines, "keep"))
+        sentences = list(zip(store.lines(rows).tolist(), store.texts(rows), strict=True))
+
+    assert sentences == expected
+    skipped = sum(counts["skipped"].values())
+    assert skipped == len(lines) - len(naive(lines, "keep"))
+    assert counts["lines"] == len(lines)
+    assert skipped + counts["duplicates"] + counts["sentences"] == len(lines)
 
 
 def test_skipped_lines(tmp_path: Path):
     file = tmp_path / "file.txt"
     file.write_bytes(b"one\n\nsecond \xff\n \t\n" + b"x" * (1 << 20) + b"y\nlast")
+
     store, counts = store_of(file, tmp_path)
+
     assert store.texts(np.array([1, 0])) == ["last", "one"]
     assert store.lines(np.array([0, 1])).tolist() == [0, 5]
     assert counts["skipped"] == {"blank": 2, "invalid UTF-8": 1, "over-long line": 1}
-    entries = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
+    report = (tmp_path / "skipped.jsonl").read_text()
+    entries = [json.loads(line) for line in report.splitlines()]
     assert [entry["line"] for entry in entries] == [2, 3, 4, 5]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 import pytest
 from mining_fakes import NumberEncoder
+from scipy.special import expit
 from scipy.stats import beta
 
 from hf_xlsr.mining.options import MiningOptions
@@ -29,12 +31,13 @@ GOLD = translations(0, TRUE)
 
 def world(seed: int) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Two texts of which 600 sentences of 2,000 have a translation, and known pairs of other numbers."""
-    source = [text for text, _ in translations(0, TRUE + NOISE)]
-    target = [text for _, text in GOLD + translations(10_000, NOISE)]
+    numbers = np.arange(TRUE + NOISE)
+    target_numbers = np.where(numbers < TRUE, numbers, numbers + 10_000)
     rng = np.random.default_rng(seed)
-    rng.shuffle(source)
-    rng.shuffle(target)
-    return source, target, translations(20_000 + 1000 * seed, KNOWN)
+    source = [f"en {number}" for number in rng.permutation(numbers)]
+    target = [f"fr {number}" for number in rng.permutation(target_numbers)]
+    known = translations(20_000 + 1000 * seed, KNOWN)
+    return source, target, known
 
 
 def mined(folder: Path, seed: int) -> MiningRun:
@@ -44,7 +47,11 @@ def mined(folder: Path, seed: int) -> MiningRun:
 
 
 def f1(values: dict[str, float]) -> float:
-    return 2 * values["precision"] * values["recall"] / (values["precision"] + values["recall"])
+    return harmonic_mean([values["precision"], values["recall"]])
+
+
+def contains(low: np.ndarray, truth: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return (low <= truth) & (truth <= high)
 
 
 @pytest.mark.slow
@@ -60,29 +67,33 @@ def test_hidden_pairs_tell_precision_recall_and_the_best_threshold(tmp_path: Pat
         np.testing.assert_allclose(curve.pairs, truth.pairs)  # hidden sentences are in no pair
 
         is_likely = truth.precision > 0.5
-        assert np.abs(curve.precision - truth.precision)[is_likely].mean() < 0.06
-        above_low = curve.low - 0.02 < truth.precision
-        below_high = truth.precision < curve.high + 0.02
-        is_covered.append((above_low & below_high)[is_likely])
+        precision_error = np.abs(curve.precision - truth.precision)
+        assert precision_error[is_likely].mean() < 0.06
+        is_covered.extend(contains(curve.low - 0.02, truth.precision, curve.high + 0.02)[is_likely])
 
-        assert np.abs(curve.recall - truth.recall).mean() < 0.05
-        above_low = curve.recall_low - 0.02 < truth.recall
-        below_high = truth.recall < curve.recall_high + 0.02
-        assert (above_low & below_high).mean() > 0.8
+        recall_error = np.abs(curve.recall - truth.recall)
+        assert recall_error.mean() < 0.05
+        assert contains(curve.recall_low - 0.02, truth.recall, curve.recall_high + 0.02).mean() > 0.8
 
-        assert f1(truth.at(curve.choose())) > truth.f1.max() - 0.02
-        assert abs(truth.at(curve.choose(precision=0.9))["precision"] - 0.9) < 0.06
-    assert np.concatenate(is_covered).mean() > 0.85
+        at_best_f1 = truth.at(curve.choose())
+        assert f1(at_best_f1) > truth.f1.max() - 0.02
+        at_precision = truth.at(curve.choose(precision=0.9))
+        assert abs(at_precision["precision"] - 0.9) < 0.06
+
+    assert np.mean(is_covered) > 0.85
 
 
 def test_sample_of_known_pairs() -> None:
     pairs = [(f"a  {number}", f"b {number}") for number in range(300)]
     unusable = [("a 7", "other"), ("", "b"), ("c", "b 9")]
+
     hidden = HiddenPairs.sample(pairs + unusable, count=200, seed=3)
-    assert hidden.complete == 100
+
     sources = [int(text[2:]) for text in hidden.source]
     targets = [int(text[2:]) for text in hidden.target]
-    assert len(sources) == len(targets) == 150
+    assert len(sources) == 150
+    assert len(targets) == 150
+    assert hidden.complete == 100
     assert sources[:100] == targets[:100]
     assert not set(sources[100:]) & set(targets[100:])
 
@@ -93,38 +104,54 @@ def test_sample_of_known_pairs() -> None:
 def test_gold_by_hand() -> None:
     scores = np.array([2.0, 1.9, 1.8, 1.7, 1.6] * 8)
     right = np.array([True, True, True, False, False] * 8)
+
     curve = gold_curve(right, right, 30, scores)
+
     np.testing.assert_allclose(curve.threshold, [1.6, 1.7, 1.8, 1.9, 2.0])
     np.testing.assert_allclose(curve.precision, [24 / 40, 24 / 32, 1, 1, 1])
     np.testing.assert_allclose(curve.recall, [0.8, 0.8, 0.8, 16 / 30, 8 / 30])
-    assert curve.at(curve.choose())["threshold"] == 1.8
-    assert curve.at(curve.choose(0.7))["threshold"] == 1.7
     assert (curve.low < curve.precision).all()
     assert (curve.high >= curve.precision - 1e-12).all()
+    best = curve.at(curve.choose())
+    assert best["threshold"] == 1.8
+    at_precision = curve.at(curve.choose(0.7))
+    assert at_precision["threshold"] == 1.7
 
     is_first = right & (np.arange(40) < 20)  # each gold pair is mined twice
     repeated = gold_curve(right, is_first, 30, scores)
     np.testing.assert_allclose(repeated.precision, curve.precision)
     np.testing.assert_allclose(repeated.recall, curve.recall / 2)
-    # Wilson's interval of 95 %, by its formula.
-    np.testing.assert_allclose([curve.low[0], curve.high[0]], [0.44604, 0.73652], atol=1e-4)  # 24 of 40
-    np.testing.assert_allclose([curve.recall_low[0], curve.recall_high[0]], [0.62691, 0.90496], atol=1e-4)  # 24 of 30
+
+
+def test_intervals_are_those_of_wilson() -> None:
+    """By the formula, at 95 %: 24 of 40 mined pairs are right, 24 of 30 gold pairs are mined."""
+    right = np.array([True] * 24 + [False] * 16)
+    curve = gold_curve(right, right, 30, np.ones(40))
+
+    assert curve.low[0] == pytest.approx(0.44604, abs=1e-4)
+    assert curve.high[0] == pytest.approx(0.73652, abs=1e-4)
+    assert curve.recall_low[0] == pytest.approx(0.62691, abs=1e-4)
+    assert curve.recall_high[0] == pytest.approx(0.90496, abs=1e-4)
 
 
 def test_labels_tell_the_precision() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(1.1, 0.1, 5000)
-    true = rng.random(5000) < 1 / (1 + np.exp(-(scores - 1.1) / 0.03))
-    rows = [{"score": score, "source": f"{number}\tone", "target": "two"} for number, score in enumerate(scores)]
-    labelled = rng.choice(5000, 300, replace=False)
-    labels = {(f"{number} one", "two"): bool(true[number]) for number in labelled}  # as the page saves them
+    chance = expit((scores - 1.1) / 0.03)
+    right = rng.random(5000) < chance
+    rows = []
+    for number, score in enumerate(scores):
+        rows.append({"score": score, "source": f"{number}\tone", "target": "two"})
+    labels = {}
+    for number in rng.choice(5000, 300, replace=False):
+        labels[f"{number} one", "two"] = bool(right[number])  # as the page saves them
 
     curve = label_curve(labels, rows)
-    truth = gold_curve(true, true, int(true.sum()), scores)
+
+    truth = gold_curve(right, right, int(right.sum()), scores)
     assert curve.recall is None
     assert np.abs(curve.precision - truth.precision).max() < 0.06
-    is_covered = (curve.low <= truth.precision) & (truth.precision <= curve.high)
-    assert is_covered.mean() > 0.8
+    assert contains(curve.low, truth.precision, curve.high).mean() > 0.8
 
     with pytest.raises(XlsrError, match="precision"):
         curve.choose()
@@ -135,35 +162,48 @@ def test_labels_tell_the_precision() -> None:
 
 def test_interval_of_labels_of_one_kind_is_that_of_the_posterior() -> None:
     """All 40 labels are accepted: the precision has the posterior of Jeffreys' prior, Beta(40.5, 0.5)."""
-    rows = [{"score": 1 + n / 100, "source": f"a {n}", "target": f"b {n}"} for n in range(40)]
-    curve = label_curve({(row["source"], row["target"]): True for row in rows}, rows)
-    np.testing.assert_allclose(curve.low, beta(40.5, 0.5).ppf(0.025), atol=0.015)
-    np.testing.assert_allclose(curve.high, beta(40.5, 0.5).ppf(0.975), atol=0.001)
+    rows = []
+    labels = {}
+    for number in range(40):
+        source = f"a {number}"
+        target = f"b {number}"
+        rows.append({"score": 1 + number / 100, "source": source, "target": target})
+        labels[source, target] = True
+
+    curve = label_curve(labels, rows)
+
+    posterior = beta(40.5, 0.5)
+    np.testing.assert_allclose(curve.low, posterior.ppf(0.025), atol=0.015)
+    np.testing.assert_allclose(curve.high, posterior.ppf(0.975), atol=0.001)
 
 
 @pytest.mark.slow
 def test_interval_of_hidden_pairs_covers_the_truth() -> None:
     """Most intervals contain the precision of what was mined; half of them would at a level of 50 %."""
-    covered = []
+    lines = np.arange(1000)
+    hidden_lines = np.arange(1000, 1200)
+    texts = [f"text {n}" for n in range(150)]
+    hidden = HiddenPairs(texts, texts, 100)
+    numbers = set(range(150))
+    # A sentence without translation is mined with a line of the other text.
+    source = np.r_[lines, hidden_lines[:150], lines[300:350]]
+    target = np.r_[lines, hidden_lines[:100], lines[350:400], hidden_lines[100:150]]
+
+    covering_intervals = 0
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        true, false = rng.normal(1.2, 0.1, 300), rng.normal(1.0, 0.1, 700)
-        hits, alone = rng.normal(1.2, 0.1, 100), rng.normal(1.0, 0.1, 100)
+        true = rng.normal(1.2, 0.1, 300)
+        false = rng.normal(1.0, 0.1, 700)
+        hits = rng.normal(1.2, 0.1, 100)
+        without_translation = rng.normal(1.0, 0.1, 100)
+        scores = np.r_[true, false]
+        mined = MinedBitext(source, target, np.r_[scores, hits, without_translation])
 
-        lines = np.arange(1000)
-        hidden_lines = 1000 + np.arange(200)
-        # A sentence without translation is mined with a line of the other text.
-        source = np.r_[lines, hidden_lines[:150], lines[300:350]]
-        target = np.r_[lines, hidden_lines[:100], lines[350:400], hidden_lines[100:150]]
-        mined = MinedBitext(source, target, np.r_[true, false, hits, alone])
+        curve = hidden_curve(hidden, mined, (1000, 1000), (1000, 1000), (numbers, numbers), scores)
 
-        texts = [f"text {n}" for n in range(150)]
-        numbers = set(range(150))
-        kept = np.r_[true, false]
-        curve = hidden_curve(
-            HiddenPairs(texts, texts, 100), mined, (1000, 1000), (1000, 1000), (numbers, numbers), kept
-        )
         point = int(np.searchsorted(curve.threshold, 1.1))
-        truth = (true >= curve.threshold[point]).sum() / (kept >= curve.threshold[point]).sum()
-        covered.append(curve.low[point] <= truth <= curve.high[point])
-    assert sum(covered) >= 8
+        threshold = curve.threshold[point]
+        truth = (true >= threshold).sum() / (scores >= threshold).sum()
+        covering_intervals += curve.low[point] <= truth <= curve.high[point]
+
+    assert covering_intervals >= 8

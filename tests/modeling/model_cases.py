@@ -83,15 +83,30 @@ def masked(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pair_batch(vocabulary: int, source: str = "en", target: str = "fr") -> dict[str, Any]:
-    batch: dict[str, Any] = {"source_lang": source, "target_lang": target, "examples": torch.arange(4)}
-    for seed, side in enumerate(("source", "target")):
-        batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = sentences(4, 7, vocabulary, seed)
-        batch[f"{side}_texts"] = torch.arange(4) + 10 * seed
+    return {
+        "source_lang": source,
+        "target_lang": target,
+        **side_of("source", sentences(4, 7, vocabulary, 0)),
+        **side_of("target", sentences(4, 7, vocabulary, 1)),
+        "source_texts": torch.arange(4),
+        "target_texts": torch.arange(10, 14),
+        "examples": torch.arange(4),
+        "nli": {**nli_batch(vocabulary), "lang": source},
+    }
 
-    nli: dict[str, Any] = {"labels": torch.tensor([0, 1, 2]), "lang": source}
-    nli["premise_input_ids"], nli["premise_attention_mask"] = sentences(3, 6, vocabulary, 2)
-    nli["hypothesis_input_ids"], nli["hypothesis_attention_mask"] = sentences(3, 6, vocabulary, 3)
-    return {**batch, "nli": nli}
+
+def side_of(name: str, side: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inputs of one side of a batch."""
+    ids, mask = side
+    return {f"{name}_input_ids": ids, f"{name}_attention_mask": mask}
+
+
+def nli_batch(vocabulary: int) -> dict[str, torch.Tensor]:
+    return {
+        **side_of("premise", sentences(3, 6, vocabulary, 2)),
+        **side_of("hypothesis", sentences(3, 6, vocabulary, 3)),
+        "labels": torch.tensor([0, 1, 2]),
+    }
 
 
 def hictl_batch(vocabulary: int) -> dict[str, Any]:
@@ -135,7 +150,6 @@ def cmlm_batch(vocabulary: int) -> dict[str, Any]:
     second, second_mask = sentences(4, 7, vocabulary, 1)
     hidden, labels = masked(second)
     pairs, pairs_mask = sentences(6, 6, vocabulary, 2)
-    nli = pair_batch(vocabulary)["nli"]
     return {
         "first_input_ids": first,
         "first_attention_mask": first_mask,
@@ -143,7 +157,7 @@ def cmlm_batch(vocabulary: int) -> dict[str, Any]:
         "second_attention_mask": second_mask,
         "labels": labels,
         "retrieval": {"input_ids": pairs, "attention_mask": pairs_mask},
-        "nli": {name: value for name, value in nli.items() if name != "lang"},
+        "nli": nli_batch(vocabulary),
     }
 
 
@@ -156,14 +170,19 @@ def lightweight_batch(vocabulary: int = VOCABULARY, task: str = "ugt") -> dict[s
         return {**batch, "input_ids": hidden, "mlm_labels": labels}
     if task == "xtr":
         return batch
+
     one_side = torch.tensor([True, False, False, True, False, True, True, False])
-    masked_ids = labels[:, 1].masked_fill(~one_side, -100)
-    return {**batch, "input_ids": torch.where(one_side[:, None], hidden, ids), "masked_ids": masked_ids}
+    batch["input_ids"] = torch.where(one_side[:, None], hidden, ids)
+    batch["masked_ids"] = labels[:, 1].masked_fill(~one_side, -100)
+    return batch
 
 
 def distillation_batch(vocabulary: int) -> dict[str, Any]:
-    teacher = torch.randn(4, 12, generator=torch.Generator().manual_seed(5))
-    return {**lightweight_batch(vocabulary), "identities": torch.tensor([[1, 2, 1, 4]] * 2), "teacher_embeds": teacher}
+    return {
+        **lightweight_batch(vocabulary),
+        "identities": torch.tensor([[1, 2, 1, 4]] * 2),
+        "teacher_embeds": torch.randn(4, 12, generator=torch.Generator().manual_seed(5)),
+    }
 
 
 DUAL = {
@@ -279,11 +298,38 @@ def dual(encoders: dict[str, dict[str, Any]] | None = None, **options: Any) -> D
 
 def dual_batch(count: int = 4, seed: int = 0, languages: tuple[str, str] = ("en", "fr")) -> dict[str, Any]:
     """Pairs with their texts, numbered from 100 * seed."""
-    batch: dict[str, Any] = {"source_lang": languages[0], "target_lang": languages[1]}
-    for side, first in (("source", 1000), ("target", 2000)):
-        batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = sentences(count, 6, VOCABULARY, first + seed)
-        batch[f"{side}_texts"] = first + 100 * seed + torch.arange(count)
-    return {**batch, "examples": 100 * seed + torch.arange(count)}
+    source_lang, target_lang = languages
+    numbers = 100 * seed + torch.arange(count)
+    return {
+        "source_lang": source_lang,
+        "target_lang": target_lang,
+        **side_of("source", sentences(count, 6, VOCABULARY, 1000 + seed)),
+        **side_of("target", sentences(count, 6, VOCABULARY, 2000 + seed)),
+        "source_texts": 1000 + numbers,
+        "target_texts": 2000 + numbers,
+        "examples": numbers,
+    }
+
+
+def gradients_of(model: Any) -> dict[str, torch.Tensor]:
+    """A copy of the gradient of each parameter that has one."""
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            gradients[name] = parameter.grad.clone()
+    return gradients
+
+
+def assert_same_gradients(model: Any, loss: torch.Tensor, expected: torch.Tensor, **tolerances: float) -> None:
+    """Two losses have the same gradient for every parameter, each of which has one."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    gradients = torch.autograd.grad(loss, parameters)
+    expected_gradients = torch.autograd.grad(expected, parameters)
+    torch.testing.assert_close(
+        dict(zip(names, gradients, strict=True)),
+        dict(zip(names, expected_gradients, strict=True)),
+        **tolerances,
+    )
 
 
 def enqueue_keys(model: DualMomentumModel, batch: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import CASES, VOCABULARY, Case, build, lightweight_batch
+from model_cases import CASES, VOCABULARY, Case, build, gradients_of, lightweight_batch
 
 from hf_xlsr.modeling import encoding
 
@@ -29,11 +29,7 @@ def step(case: Case, *, dtype: torch.dtype = torch.float32, **options: Any) -> d
         outputs = model(**case.batch(VOCABULARY), **options)
     outputs.loss.backward()
 
-    results = {f"loss/{name}": value for name, value in outputs.losses.items()} | {"loss": outputs.loss}
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            results[name] = parameter.grad
-    return results
+    return {"loss": outputs.loss, **outputs.losses, **gradients_of(model)}
 
 
 @pytest.mark.parametrize("name", CACHED)

@@ -28,20 +28,19 @@ def build(encoder: dict[str, Any] = BERT, **options: Any) -> HictlForSequenceCla
     return HictlForSequenceClassification(HictlConfig(text_config=dict(encoder), **options))
 
 
-def equal(first: torch.nn.Module, second: torch.nn.Module) -> bool:
-    expected = second.state_dict()
-    return first.state_dict().keys() == expected.keys() and all(
-        torch.equal(value, expected[name]) for name, value in first.state_dict().items()
-    )
+def assert_equal(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    """The same weights, bit for bit."""
+    torch.testing.assert_close(dict(first.state_dict()), dict(second.state_dict()), rtol=0, atol=0)
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> tuple[Path, Any]:
     """An encoder as the Hub has them."""
+    folder = tmp_path / "plain"
     torch.manual_seed(3)
     encoder = encoder_from_config(AutoConfig.for_model(**BERT))
-    encoder.save_pretrained(tmp_path / "plain")
-    return tmp_path / "plain", encoder
+    encoder.save_pretrained(folder)
+    return folder, encoder
 
 
 def test_logits() -> None:
@@ -64,23 +63,26 @@ def test_logits() -> None:
 def test_regression() -> None:
     model = build(num_labels=1).double().eval()
     gold = torch.tensor([5.0, 0.0, 2.5], dtype=torch.float32)
+
     output = model(IDS, MASK, labels=gold)
     assert output.logits.shape == (3, 1)
     expected = (output.logits[:, 0] - gold.double()).square().mean()
     assert output.loss.item() == pytest.approx(expected.item(), rel=1e-12)
     assert output.losses == {"regression": output.loss}
+
     # Gold numbers in a column are the same numbers: they must not broadcast against the outputs.
-    assert torch.equal(model(IDS, MASK, labels=gold.unsqueeze(1)).loss, output.loss)
+    with_column = model(IDS, MASK, labels=gold.unsqueeze(1))
+    assert torch.equal(with_column.loss, output.loss)
 
 
 # Where the encoder comes from.
 
 
-def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
+def test_from_a_plain_encoder(plain: tuple[Path, Any]) -> None:
     folder, encoder = plain
     torch.manual_seed(1)
     model = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
-    assert equal(model.encoder, encoder)
+    assert_equal(model.encoder, encoder)
     assert model.config.num_labels == 3
     assert model.config.problem_type == "single_label_classification"
 
@@ -89,37 +91,45 @@ def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
     assert model.classifier.weight.std().item() == pytest.approx(0.02, rel=0.5)
     assert not model.classifier.bias.any()
 
-    lm = BertForMaskedLM(AutoConfig.for_model(**BERT))
-    lm.save_pretrained(tmp_path / "lm")
-    loaded = HictlForSequenceClassification.from_encoder(tmp_path / "lm", num_labels=1)
-    assert equal(loaded.encoder, lm.bert)
-    assert loaded.config.problem_type == "regression"
+
+def test_from_a_masked_language_model(tmp_path: Path) -> None:
+    language_model = BertForMaskedLM(AutoConfig.for_model(**BERT))
+    language_model.save_pretrained(tmp_path)
+    model = HictlForSequenceClassification.from_encoder(tmp_path, num_labels=1)
+    assert_equal(model.encoder, language_model.bert)
+    assert model.config.problem_type == "regression"
 
 
 def test_from_exports_and_runs(plain: tuple[Path, Any], tokenizer: Any, tmp_path: Path) -> None:
-    folder, encoder = plain
-    exported = tmp_path / "run" / "model"
+    _, encoder = plain
+    run = tmp_path / "run"
+    exported = run / "model"
     to_sentence_transformer(encoder, tokenizer).save(str(exported))
-    assert equal(start_encoder(exported).encoder, encoder)
+    assert_equal(start_encoder(exported).encoder, encoder)
 
-    (tmp_path / "run" / "training").mkdir()
-    (tmp_path / "run" / "training" / "recipe.json").write_text("{}", "utf-8")
-    assert equal(start_encoder(tmp_path / "run").encoder, encoder)
+    (run / "training").mkdir()
+    (run / "training" / "recipe.json").write_text("{}", "utf-8")
+    assert_equal(start_encoder(run).encoder, encoder)
 
     exported.rename(tmp_path / "elsewhere")
     with pytest.raises(XlsrError, match="run"):
-        start_encoder(tmp_path / "run")
+        start_encoder(run)
 
 
-def test_folders_without_an_encoder(tmp_path: Path) -> None:
+def test_from_another_model_of_this_package(tmp_path: Path) -> None:
+    model = lightweight()
+    model.save_pretrained(tmp_path)
+    assert_equal(start_encoder(tmp_path).encoder, model.encoder)
+
+
+def test_missing_folder() -> None:
     with pytest.raises(XlsrError, match="model.start 'nowhere'"):
         start_encoder("nowhere", place="model.start")
 
-    lightweight().save_pretrained(tmp_path / "lightweight")
-    assert equal(start_encoder(tmp_path / "lightweight").encoder, lightweight().encoder)  # models of ours have one too
 
+def test_missing_weights(tmp_path: Path) -> None:
     torn = build()
     state = {name: value for name, value in torn.state_dict().items() if "layer.1" not in name}
-    torn.save_pretrained(tmp_path / "torn", state_dict=state)
+    torn.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(XlsrError, match=r"encoder.encoder.layer.1"):
-        start_encoder(tmp_path / "torn")
+        start_encoder(tmp_path)

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from model_cases import assert_same_gradients
 from sentence_transformers import SentenceTransformer
 from translation_helpers import (
     ENCODERS,
@@ -23,12 +23,6 @@ from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClass
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 
 
-def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
-    model.zero_grad()
-    model(**batch, **options).loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-
-
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_logits(model_type: str) -> None:
     model = small_model(model_type)
@@ -39,9 +33,12 @@ def test_logits(model_type: str) -> None:
 
     states = model.encoder(**batch).last_hidden_state
     table = model.get_input_embeddings().weight
-    hidden = model.decoder(
-        inputs_embeds=table[targets], encoder_hidden_states=states, encoder_attention_mask=batch["attention_mask"]
-    ).last_hidden_state
+    decoder_output = model.decoder(
+        inputs_embeds=table[targets],
+        encoder_hidden_states=states,
+        encoder_attention_mask=batch["attention_mask"],
+    )
+    hidden = decoder_output.last_hidden_state
 
     for row in range(3):
         cosine = F.cosine_similarity(states[row, 0], table)
@@ -56,33 +53,36 @@ def test_loss_equals_cross_entropy(word_similarity: bool, smoothing: float) -> N
     model = small_model(word_similarity=word_similarity, logits_chunk_size=3).double()
     batch = small_batch()
     loss = model(**batch, label_smoothing=smoothing).loss
-    own_gradients = gradients(model, batch, label_smoothing=smoothing)
 
     labels = batch.pop("labels")
-    targets = torch.cat([torch.full((3, 1), START), labels[:, :-1]], 1).clamp(min=0)
-    model.zero_grad()
+    starts = torch.full((3, 1), START)
+    targets = torch.cat([starts, labels[:, :-1]], 1).clamp(min=0)
     logits = model(**batch, decoder_input_ids=targets).logits
     expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
-    expected.backward()
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(own_gradients[name], parameter.grad, rtol=1e-8, atol=1e-12, msg=name)
+    assert_same_gradients(model, loss, expected, rtol=1e-8, atol=1e-12)
 
 
 def test_decoder_of_another_size() -> None:
     model = small_model(decoder_layers=3)
     assert model.config.get_text_config().num_hidden_layers == 2
     decoder = model.config.get_text_config(decoder=True)
-    assert decoder.num_hidden_layers == len(model.decoder.encoder.layer) == 3
+    assert decoder.num_hidden_layers == 3
+    assert len(model.decoder.encoder.layer) == 3
     assert decoder.num_attention_heads == model.decoder.config.num_attention_heads
-    assert HictlConfig(text_config=small_encoder()).get_text_config(decoder=True).num_hidden_layers == 2
 
+    default = HictlConfig(text_config=small_encoder())
+    assert default.get_text_config(decoder=True).num_hidden_layers == 2
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_cache_of_a_decoder_of_another_size(kind: str) -> None:
+    model = small_model(decoder_layers=3)
     batch = small_batch()
     del batch["labels"]
-    plain = model.generate(**batch, num_beams=3, max_new_tokens=5, use_cache=False)
-    for kind in ("dynamic", "static"):
-        cached = model.generate(**batch, num_beams=3, max_new_tokens=5, cache_implementation=kind)
-        assert torch.equal(cached, plain), kind
+    uncached = model.generate(**batch, num_beams=3, max_new_tokens=5, use_cache=False)
+    cached = model.generate(**batch, num_beams=3, max_new_tokens=5, cache_implementation=kind)
+    assert torch.equal(cached, uncached)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_from_encoder(folder: str) -> None:
     model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.2)
-    stored = HictlForSequenceClassification.from_encoder(folder).encoder.state_dict()
-    for name, value in model.encoder.state_dict().items():
-        assert torch.equal(value, stored[name]), name
+    classifier = HictlForSequenceClassification.from_encoder(folder)
+    assert_same_weights(model.encoder, classifier.encoder)
 
     tokenizer = translation_tokenizer()
     for config in (model.config.get_text_config(), model.generation_config):
@@ -109,13 +108,17 @@ def test_from_encoder(folder: str) -> None:
         assert attention_of(config) == "sdpa"
 
 
+def assert_same_weights(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    torch.testing.assert_close(dict(first.state_dict()), dict(second.state_dict()), rtol=0, atol=0)
+
+
 def test_from_an_object(folder: str, tmp_path: Path) -> None:
-    SentenceTransformer(folder, device="cpu").save(str(tmp_path / "given"))
-    of_object = HictlForConditionalGeneration.from_encoder(SentenceTransformer(str(tmp_path / "given"), device="cpu"))
-    of_path = HictlForConditionalGeneration.from_encoder(str(tmp_path / "given"))
-    expected = of_path.encoder.state_dict()
-    for name, value in of_object.encoder.state_dict().items():
-        assert torch.equal(value, expected[name]), name
+    path = str(tmp_path / "given")
+    SentenceTransformer(folder, device="cpu").save(path)
+    of_object = HictlForConditionalGeneration.from_encoder(SentenceTransformer(path, device="cpu"))
+    of_path = HictlForConditionalGeneration.from_encoder(path)
+
+    assert_same_weights(of_object.encoder, of_path.encoder)
     assert of_object.generation_config.eos_token_id == of_path.generation_config.eos_token_id
 
 
@@ -130,9 +133,12 @@ def test_smaller_vocabulary(folder: str) -> None:
     assert torch.equal(table.weight, whole_table.weight[tokens])
     assert table.padding_idx == whole_table.padding_idx
     config = model.config.get_text_config()
-    assert config.vocab_size == len(tokens) == len(model.output_bias.bias) == len(small)
+    assert config.vocab_size == len(small)
+    assert len(model.output_bias.bias) == len(small)
     assert config.eos_token_id == small.eos_token_id
 
-    states = model.eval().encode(torch.tensor([[4, 5, 2]])).last_hidden_state
-    original_ids = torch.tensor([[tokens[4], tokens[5], tokens[2]]])
-    torch.testing.assert_close(states, whole.eval().encode(original_ids).last_hidden_state)
+    ids = torch.tensor([[4, 5, 2]])
+    original_ids = torch.tensor(tokens)[ids]
+    states = model.eval().encode(ids).last_hidden_state
+    expected = whole.eval().encode(original_ids).last_hidden_state
+    torch.testing.assert_close(states, expected)

@@ -53,15 +53,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: lightweight(generative_weight=0, alignment_weight=0, similarity_weight=0)(**lightweight_batch()),
         "weight",
     ),
-    **{
-        f"{task} without {label}": (
-            lambda task=task, label=label: lightweight(generative_task=task)(
-                **without(lightweight_batch(task=task), label)
-            ),
-            label,
-        )
-        for task, label in (("ugt", "masked_ids"), ("mlm", "mlm_labels"))
-    },
+    "ugt without labels": (
+        lambda: lightweight(generative_task="ugt")(**without(lightweight_batch(task="ugt"), "masked_ids")),
+        "masked_ids",
+    ),
+    "mlm without labels": (
+        lambda: lightweight(generative_task="mlm")(**without(lightweight_batch(task="mlm"), "mlm_labels")),
+        "mlm_labels",
+    ),
     "unknown language": (lambda: dual()(**dual_batch(languages=("en", "de"))), "de"),
     "masks without texts": (
         lambda: dual(mask_duplicates=True)(**without(dual_batch(), "target_texts")),

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from model_cases import BERT, VOCABULARY, Case, build, in_training, pair_batch, sentences
+from model_cases import BERT, VOCABULARY, Case, build, gradients_of, in_training, pair_batch, sentences
 from safetensors.torch import load_file, save_file
 from two_processes import run_on_two_processes
 
@@ -64,7 +64,8 @@ def batch(name: str, pairs: range, negatives: range, dims: list[int] | None = No
         return {**inputs, **hard, **options}
 
     ids, mask = sentences(2 * PAIRS, 7, VOCABULARY, 0)
-    rows = [*pairs, *(row + PAIRS for row in pairs)]
+    target_rows = range(pairs.start + PAIRS, pairs.stop + PAIRS)
+    rows = [*pairs, *target_rows]
     inputs = {"input_ids": ids[rows], "attention_mask": mask[rows], **hard}
     if name.startswith("cmlm"):
         return {"retrieval": inputs, **options}
@@ -78,9 +79,9 @@ def truncated(rows: torch.Tensor, dim: int) -> torch.Tensor:
 
 def encoded(model: Any, inputs: dict[str, Any], side: str, language: str, *, keys: bool = True) -> torch.Tensor:
     """Embeddings of one side of the batch; keys have no gradient."""
-    rows = model.encode_sentences(
-        inputs[f"{side}_input_ids"], inputs[f"{side}_attention_mask"], language=language, keys=keys
-    )
+    ids = inputs[f"{side}_input_ids"]
+    mask = inputs[f"{side}_attention_mask"]
+    rows = model.encode_sentences(ids, mask, language=language, keys=keys)
     return rows.detach() if keys else rows
 
 
@@ -90,6 +91,7 @@ def info_nce(
     """Equation 2 in one direction, query by query."""
     side, other_side = sides
     language, other_language = languages
+
     queries = encoded(model, inputs, side, language, keys=False)
     keys = encoded(model, inputs, other_side, other_language)
     negatives = encoded(model, inputs, "negative", "fr")
@@ -108,16 +110,12 @@ def info_nce(
         short_bank = truncated(bank.double(), dim)
         short_negatives = truncated(negatives, dim)
         for row, text in enumerate(texts):
-            candidates = [short_keys[[row]]]
-            if model.config.mask_duplicates:
-                candidates.append(short_bank[bank_texts != text])
-            else:
-                candidates.append(short_bank)
+            is_negative = bank_texts != text if model.config.mask_duplicates else slice(None)
+            candidates = [short_keys[[row]], short_bank[is_negative]]
             if model.config.in_batch_negatives:
                 candidates += [short_keys[:row], short_keys[row + 1 :]]
             if side == "source":
-                is_negative = text != TEXTS
-                candidates.append(short_negatives[is_negative])
+                candidates.append(short_negatives[text != TEXTS])
 
             logits = torch.cat(candidates) @ short_queries[row] / model.config.temperature
             total = total - F.log_softmax(logits, 0)[0]
@@ -135,9 +133,15 @@ def expected_losses(name: str, model: Any, inputs: dict[str, Any], dims: list[in
     negatives = model.encode_sentences(rows["negative_input_ids"], rows["negative_attention_mask"])
 
     key, loss = CONTRASTS[name]
-    losses = {key: sum(loss(source[:, :dim], target[:, :dim], negatives[:, :dim]) for dim in dims) / len(dims)}
+    losses = {key: source.new_zeros(())}
     if name == "lightweight":
-        losses["similarity"] = sum(similarity_loss(source[:, :dim], target[:, :dim]) for dim in dims) / len(dims)
+        losses["similarity"] = source.new_zeros(())
+    for dim in dims:
+        short_source = source[:, :dim]
+        short_target = target[:, :dim]
+        losses[key] = losses[key] + loss(short_source, short_target, negatives[:, :dim]) / len(dims)
+        if name == "lightweight":
+            losses["similarity"] = losses["similarity"] + similarity_loss(short_source, short_target) / len(dims)
     return losses
 
 
@@ -160,8 +164,16 @@ def test_negatives_and_truncation(name: str, dims: list[int] | None) -> None:
     assert abs(without.loss - output.loss) > 1e-6
 
 
-def gradients(model: Any) -> dict[str, torch.Tensor]:
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+def step(name: str, pairs: range, negatives: range) -> dict[str, torch.Tensor]:
+    """The loss, and the gradient of each parameter."""
+    model = make(name)
+    loss = model(**batch(name, pairs, negatives, DIMS)).loss
+    loss.backward()
+    return {"loss": loss.detach(), **gradients_of(model)}
+
+
+def loss_without_negatives(name: str, pairs: range) -> torch.Tensor:
+    return make(name)(**batch(name, pairs, range(0))).loss.detach()
 
 
 def compute(folder: Path) -> None:
@@ -173,15 +185,11 @@ def compute(folder: Path) -> None:
     results: dict[str, torch.Tensor] = {}
     for name in MODELS:
         for split in (0, 1, 3):
-            model = make(name)
             negatives = range(split) if rank == 0 else range(split, 3)
-            loss = model(**batch(name, pairs, negatives, DIMS)).loss
-            loss.backward()
-            results[f"{name}/{split}/loss"] = loss.detach()
-            for key, gradient in gradients(model).items():
-                results[f"{name}/{split}/{key}"] = gradient
+            for key, value in step(name, pairs, negatives).items():
+                results[f"{name}/{split}/{key}"] = value
 
-        results[f"{name}/none"] = make(name)(**batch(name, pairs, range(0))).loss.detach()
+        results[f"{name}/none"] = loss_without_negatives(name, pairs)
     save_file(results, folder / f"{rank}.safetensors")
 
 
@@ -193,12 +201,8 @@ def test_two_processes_share_their_negatives(tmp_path: Path) -> None:
     means = {key: (value + second[key]) / 2 for key, value in first.items()}  # as DDP averages
 
     for name in MODELS:
-        model = make(name)
-        loss = model(**batch(name, range(PAIRS), range(3), DIMS)).loss
-        loss.backward()
-        expected = {**gradients(model), "loss": loss.detach()}
+        expected = step(name, range(PAIRS), range(3))
         for split in (0, 1, 3):
-            found_by_split = {key: means[f"{name}/{split}/{key}"] for key in expected}
-            torch.testing.assert_close(found_by_split, expected, rtol=1e-6, atol=1e-8)
-        alone = make(name)(**batch(name, range(PAIRS), range(0))).loss.detach()
-        torch.testing.assert_close(means[f"{name}/none"], alone)
+            means_of_split = {key: means[f"{name}/{split}/{key}"] for key in expected}
+            torch.testing.assert_close(means_of_split, expected, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(means[f"{name}/none"], loss_without_negatives(name, range(PAIRS)))

@@ -23,8 +23,12 @@ def test_pretrained_head_is_loaded(kind: str, model_class: Any, tmp_path: Path) 
             if name.endswith("bias"):
                 parameter.normal_()
     stock.save_pretrained(tmp_path)
+
     model = model_class.from_encoder(str(tmp_path)).eval()
+
     ids = torch.tensor([[1, 7, 8, 9, 2]])
     hidden = model.encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    logits = model.lm_head(hidden) @ model.get_input_embeddings().weight.T + model.lm_head.bias
-    torch.testing.assert_close(logits, stock(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+    table = model.get_input_embeddings().weight
+    logits = model.lm_head(hidden) @ table.T + model.lm_head.bias
+    expected = stock(input_ids=ids).logits
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)

@@ -1,11 +1,10 @@
 """Damaged files for everything that reads what others wrote: one clear error, or a result, and an end.
 
-`PYTHONPATH=tests python tests/package/fuzz.py TARGET SECONDS` changes valid files at random for that long.
+`PYTHONPATH=tests python tests/package/fuzz.py READER SECONDS` changes valid files at random for that long.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sys
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import torch
-from conftest import make_pairs, tiny_encoder
+from conftest import make_pairs, texts_of, tiny_encoder
 from transformers import AutoConfig
 
 from hf_xlsr.data.formats.quarantine import Quarantine
@@ -29,25 +27,25 @@ from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.cache import VectorStore
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.mining import MiningOptions, mine_bitext
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.markdown import front_matter
 
-ROWS = make_pairs(12)
+SOURCES, TARGETS = both_sides(make_pairs(12))
+PAIRS = list(zip(SOURCES, TARGETS, strict=True))
+UNITS = [
+    f'<tu><tuv xml:lang="en"><seg>{source} &amp;</seg></tuv><tuv xml:lang="fr"><seg>{target}</seg></tuv></tu>\n'
+    for source, target in PAIRS
+]
 TMX = (
     '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header srclang="en"/><body>\n'
-    + "".join(
-        f'<tu><tuv xml:lang="en"><seg>{row["source"]} &amp;</seg></tuv>'
-        f'<tuv xml:lang="fr"><seg>{row["target"]}</seg></tuv></tu>\n'
-        for row in ROWS
-    )
-    + "</body></tmx>\n"
+    f"{''.join(UNITS)}</body></tmx>\n"
 )
-PO = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n' + "".join(
-    f'#: a.c:{n}\nmsgid "{row["source"]}"\nmsgstr "{row["target"]}"\n\n' for n, row in enumerate(ROWS)
-)
+ENTRIES = [f'#: a.c\nmsgid "{source}"\nmsgstr "{target}"\n\n' for source, target in PAIRS]
+PO = f'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n{"".join(ENTRIES)}'
 CARD = "---\nlicense: mit\ntags: [a, b]\nlanguage:\n- en\n- fr\nmodel-index: {results: [1, 2.5, null]}\n---\n# Card\n"
 # What damage is made of, besides random bytes.
 WORDS = [
@@ -79,8 +77,12 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def reading(name: str, content: bytes) -> Callable[[Path], tuple[Path, Callable[[], Any]]]:
-    def set_up(folder: Path) -> tuple[Path, Callable[[], Any]]:
+Target = tuple[Path, Callable[[], Any]]
+"""A valid file, and what reads it."""
+
+
+def reading(name: str, content: bytes) -> Callable[[Path], Target]:
+    def set_up(folder: Path) -> Target:
         path = folder / name
         path.write_bytes(content)
         return path, lambda: list(read_rows(path, languages=["en", "fr"], quarantine=Quarantine()))
@@ -89,75 +91,76 @@ def reading(name: str, content: bytes) -> Callable[[Path], tuple[Path, Callable[
 
 
 def table(kind: str) -> bytes:
-    rows = [{side: row[side] for side in ("source", "target")} for row in ROWS]
+    frame = pd.DataFrame({"source": SOURCES, "target": TARGETS})
     if kind == "parquet":
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows), sink)
-        return sink.getvalue().to_pybytes()
+        return frame.to_parquet(index=False)
     if kind == "jsonl":
-        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-    mark = "," if kind == "csv" else "\t"
-    return "".join(f"{mark.join(row)}\n" for row in [("source", "target"), *(row.values() for row in rows)]).encode()
+        return frame.to_json(orient="records", lines=True, force_ascii=False).encode()
+    return frame.to_csv(sep="," if kind == "csv" else "\t", index=False).encode()
 
 
-def recipes(folder: Path) -> tuple[Path, Callable[[], Any]]:
+def recipes(folder: Path) -> Target:
     path = folder / "recipe.yaml"
     path.write_bytes((resources.files("hf_xlsr.recipes") / "lightweight_en_fr_small.yaml").read_bytes())
     return path, lambda: load_runs(str(path))
 
 
-def cards(folder: Path) -> tuple[Path, Callable[[], Any]]:
+def cards(folder: Path) -> Target:
     path = folder / "README.md"
     path.write_text(CARD, "utf-8")
     return path, lambda: front_matter(path.read_text("utf-8", errors="replace"))
 
 
-def weights(folder: Path) -> tuple[Path, Callable[[], Any]]:
-    texts = [row[side] for row in make_pairs(100) for side in ("source", "target")]
-    tokenizer = train_tokenizer(texts, vocab_size=60, algorithm="bpe", max_length=16)
+def weights(folder: Path) -> Target:
+    tokenizer = train_tokenizer(texts_of(make_pairs(100)), vocab_size=60, algorithm="bpe", max_length=16)
     torch.manual_seed(0)
     encoder = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
-    save_export(to_sentence_transformer(encoder, tokenizer, max_length=16), folder / "model")
-    return folder / "model" / "model.safetensors", lambda: load_encoder(str(folder / "model"), "cpu").encode(["one"])
+    model = folder / "model"
+    save_export(to_sentence_transformer(encoder, tokenizer, max_length=16), model)
+    return model / "model.safetensors", lambda: load_encoder(str(model), "cpu").encode(["one"])
 
 
 class Letters:
     def encode(self, texts: list[str], **_: Any) -> np.ndarray:
-        return np.array([[text.count(letter) + 0.1 for letter in "aeiourstn"] for text in texts])
+        rows = [[text.count(letter) for letter in "aeiourstn"] for text in texts]
+        return np.array(rows) + 0.1
 
 
-def work_folder(file: str) -> Callable[[Path], tuple[Path, Callable[[], Any]]]:
-    def set_up(folder: Path) -> tuple[Path, Callable[[], Any]]:
-        sides = [[row[side] for row in ROWS] for side in ("source", "target")]
-        options = MiningOptions(device="cpu")
-        whole, place = folder / "whole", folder / "work"
+def work_folder(file: str) -> Callable[[Path], Target]:
+    def set_up(folder: Path) -> Target:
+        whole = folder / "whole"
+        damaged_folder = folder / "work"
 
         def mine(work: Path) -> list[Any]:
-            return mine_bitext(*sides, options, encoder=Letters(), folder=work).score.tolist()
+            options = MiningOptions(device="cpu")
+            return mine_bitext(SOURCES, TARGETS, options, encoder=Letters(), folder=work).score.tolist()
 
         expected = mine(whole)
-        shutil.copytree(whole, place)
+        shutil.copytree(whole, damaged_folder)
 
         def run() -> None:
             try:
-                assert mine(place) == expected
+                assert mine(damaged_folder) == expected
             finally:  # the other files as they were
-                shutil.rmtree(place)
-                shutil.copytree(whole, place)
+                shutil.rmtree(damaged_folder)
+                shutil.copytree(whole, damaged_folder)
 
-        return place / file, run
+        return damaged_folder / file, run
 
     return set_up
 
 
-def vectors(folder: Path) -> tuple[Path, Callable[[], Any]]:
+def vectors(folder: Path) -> Target:
     VectorStore(folder, {"model": "a"}).add(["one", "two"], np.eye(2, dtype=np.float32))
-    (path,) = (file for file in folder.rglob("*.keys.npy"))
+    (path,) = folder.rglob("*.keys.npy")
     return path, lambda: VectorStore(folder, {"model": "a"}).find(["one", "three"])
 
 
-TARGETS: dict[str, Callable[[Path], tuple[Path, Callable[[], Any]]]] = {
-    **{kind: reading(f"pairs.{kind}", table(kind)) for kind in ("tsv", "csv", "jsonl", "parquet")},
+READERS: dict[str, Callable[[Path], Target]] = {
+    "tsv": reading("pairs.tsv", table("tsv")),
+    "csv": reading("pairs.csv", table("csv")),
+    "jsonl": reading("pairs.jsonl", table("jsonl")),
+    "parquet": reading("pairs.parquet", table("parquet")),
     "tmx": reading("pairs.tmx", TMX.encode()),
     "po": reading("fr.po", PO.encode()),
     "recipes": recipes,
@@ -169,12 +172,15 @@ TARGETS: dict[str, Callable[[Path], tuple[Path, Callable[[], Any]]]] = {
 }
 
 
-def fuzz(target: str, seconds: float, seed: int = 0) -> tuple[int, int]:
-    """Runs a target on damaged files for some CPU time; returns the number of runs, and of those with an `XlsrError`."""
-    draw, runs, errors = random.Random(seed), 0, 0
+def fuzz(reader: str, seconds: float, seed: int = 0) -> tuple[int, int]:
+    """Runs a reader on damaged files for some CPU time; returns the number of runs, and of those with an `XlsrError`."""
+    draw = random.Random(seed)
+    runs = 0
+    errors = 0
     with tempfile.TemporaryDirectory() as scratch:
-        path, run = TARGETS[target](Path(scratch))
-        content, start = path.read_bytes(), time.process_time()
+        path, run = READERS[reader](Path(scratch))
+        content = path.read_bytes()
+        start = time.process_time()
         while time.process_time() - start < seconds:
             broken = damaged(content, draw)
             path.write_bytes(broken)
@@ -184,13 +190,14 @@ def fuzz(target: str, seconds: float, seed: int = 0) -> tuple[int, int]:
             except XlsrError:
                 errors += 1
             except BaseException:
-                kept = Path(tempfile.gettempdir()) / f"fuzz-{target}-{seed}-{runs}"
-                kept.write_bytes(broken)
-                print(f"{target}: run {runs} failed; the file is {kept}", file=sys.stderr)
+                copy = Path(tempfile.gettempdir()) / f"fuzz-{reader}-{seed}-{runs}"
+                copy.write_bytes(broken)
+                print(f"{reader}: run {runs} failed; the file is {copy}", file=sys.stderr)
                 raise
     return runs, errors
 
 
 if __name__ == "__main__":
-    for name in TARGETS if sys.argv[1] == "all" else [sys.argv[1]]:
-        print(name, *fuzz(name, float(sys.argv[2]), int(time.time())), flush=True)
+    _, name, seconds = sys.argv
+    for reader in READERS if name == "all" else [name]:
+        print(reader, *fuzz(reader, float(seconds), int(time.time())), flush=True)

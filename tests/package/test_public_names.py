@@ -11,8 +11,9 @@ import hf_xlsr
 
 
 def test_every_public_name_resolves() -> None:
-    assert all(getattr(hf_xlsr, name) is not None for name in hf_xlsr.__all__)
-    assert set(hf_xlsr.__all__) <= set(dir(hf_xlsr)) | {"__version__"}
+    for name in hf_xlsr.__all__:
+        assert getattr(hf_xlsr, name) is not None
+    assert set(hf_xlsr.__all__) <= {*dir(hf_xlsr), "__version__"}
 
 
 @pytest.mark.slow

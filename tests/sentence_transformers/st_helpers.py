@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_pairs, tiny_encoder
+from conftest import make_pairs, texts_of, tiny_encoder
 from datasets import Dataset
 from sentence_transformers import (
     SentenceTransformer,
@@ -23,6 +23,7 @@ from transformers import AutoConfig, DataCollatorWithFlattening
 
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, dual_momentum
 
 QUEUE = 64
@@ -33,16 +34,16 @@ def encoder_folder(folder: Path, seed: int = 0) -> str:
     if folder.is_dir():
         return str(folder)
 
-    partial = folder.with_name(f"{folder.name}-{os.getpid()}")
-    texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
-    tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
-    tokenizer.save_pretrained(str(partial))
+    unfinished = folder.with_name(f"{folder.name}-{os.getpid()}")
+    tokenizer = train_tokenizer(texts_of(make_pairs(200)), vocab_size=80, algorithm="bpe", max_length=32)
+    tokenizer.save_pretrained(str(unfinished))
+
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = AutoConfig.for_model(**tiny_encoder(len(tokenizer)), **dropout)
     torch.manual_seed(seed)
-    encoder_from_config(config).save_pretrained(partial)
+    encoder_from_config(config).save_pretrained(unfinished)
     with contextlib.suppress(OSError):  # the other process was first
-        partial.rename(folder)
+        unfinished.rename(folder)
     return str(folder)
 
 
@@ -103,17 +104,25 @@ def static_model(folder: Path) -> SentenceTransformer:
 
 def rows(count: int = 64, seed: int = 1, *names: str) -> Dataset:
     """Pairs, and with more column names hard negatives."""
-    pairs = make_pairs(count, seed)
-    negatives = [pair["target"] for pair in make_pairs(count, seed + 1)]
-    columns = {"en": [pair["source"] for pair in pairs], "fr": [pair["target"] for pair in pairs]}
-    return Dataset.from_dict(columns | dict.fromkeys(names, negatives))
+    english, french = both_sides(make_pairs(count, seed))
+    _, negatives = both_sides(make_pairs(count, seed + 1))
+    return Dataset.from_dict({"en": english, "fr": french} | dict.fromkeys(names, negatives))
 
 
 def arguments(folder: Path, **options: Any) -> SentenceTransformerTrainingArguments:
-    defaults: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "seed": 3}
-    defaults |= {"save_strategy": "no", "logging_steps": 1, "report_to": "none"}
-    defaults |= {"disable_tqdm": True, "use_cpu": True}
-    return SentenceTransformerTrainingArguments(output_dir=str(folder), **{**defaults, **options})
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "seed": 3,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return SentenceTransformerTrainingArguments(**(defaults | options))
 
 
 def trainer_of(
@@ -127,11 +136,15 @@ def trainer_of(
     **options: Any,
 ) -> SentenceTransformerTrainer:
     """A trainer of a loss, with our callback."""
-    made = {"evaluator": evaluator, "eval_dataset": eval_dataset}
     callbacks = [DualMomentumCallback(loss), *options.pop("callbacks", [])]
-    data = rows() if data is None else data
     return SentenceTransformerTrainer(
-        model, arguments(folder, **options), train_dataset=data, loss=loss, callbacks=callbacks, **made
+        model,
+        arguments(folder, **options),
+        train_dataset=rows() if data is None else data,
+        eval_dataset=eval_dataset,
+        evaluator=evaluator,
+        loss=loss,
+        callbacks=callbacks,
     )
 
 
@@ -146,6 +159,20 @@ def features_of(model: Any, data: Dataset, tasks: Any = None) -> list[dict[str, 
         task = {} if tasks is None else {"task": tasks[name]}
         columns.append({**model.preprocess(list(data[name]), **task), **task})
     return columns
+
+
+def gradients_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of the gradient of each parameter that has one."""
+    gradients = {}
+    for name, weight in module.named_parameters():
+        if weight.grad is not None:
+            gradients[name] = weight.grad.clone()
+    return gradients
+
+
+def logged(trainer: SentenceTransformerTrainer, metric: str) -> list[float]:
+    """The values of a metric in the log of a training."""
+    return [entry[metric] for entry in trainer.state.log_history if metric in entry]
 
 
 @contextlib.contextmanager

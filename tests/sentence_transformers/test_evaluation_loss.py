@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from st_helpers import features_of, queue_loss, rows, shared_model, trainer_of
+from st_helpers import features_of, logged, queue_loss, rows, shared_model, trainer_of
 from torch.nn.functional import cross_entropy
 
 from hf_xlsr.sentence_transformers import LanguageBiasEvaluator, XsimEvaluator
@@ -21,7 +21,8 @@ def test_a_model_that_stands_still_keeps_its_loss(tmp_path: Path) -> None:
     loss = queue_loss(model)
     trainer = trainer_of(model, loss, tmp_path, eval_dataset=rows(24, 9), learning_rate=0.0, **WATCHED)
     trainer.train()
-    losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+
+    losses = logged(trainer, "eval_loss")
     assert loss.queues["source"].count == 32
     assert len(losses) == 4
     assert losses == [losses[0]] * 4
@@ -34,20 +35,21 @@ def test_the_loss_is_that_of_the_batch_alone(negatives: tuple[str, ...], tmp_pat
     model = shared_model(tmp_path)
     loss = queue_loss(model, momentum=0.999)
     trainer_of(model, loss, tmp_path, rows(64, 1, *negatives)).train()
-
     model.eval()
     data = rows(8, 9, *negatives)
+
     with torch.no_grad():
         measured = loss(features_of(model, data))
-        sides = [torch.from_numpy(model.encode(list(data[name]))).double() for name in data.column_names]
-    source, target, *further = sides
-    candidates = torch.cat([target, *further])
+
+    source, target, *hard_negatives = [model.encode(data[name], convert_to_tensor=True) for name in data.column_names]
+    candidates = torch.cat([target, *hard_negatives])
     temperature = loss.config.temperature
     gold = torch.arange(8)
-    expected = cross_entropy(source @ candidates.T / temperature, gold)
-    expected_back = cross_entropy(target @ source.T / temperature, gold)
-    assert float(measured["source_to_target"]) == pytest.approx(float(expected), rel=1e-5)
-    assert float(measured["target_to_source"]) == pytest.approx(float(expected_back), rel=1e-5)
+    expected = {
+        "source_to_target": cross_entropy(source @ candidates.T / temperature, gold),
+        "target_to_source": cross_entropy(target @ source.T / temperature, gold),
+    }
+    torch.testing.assert_close(measured, expected, rtol=1e-5, atol=0)
 
 
 EVALUATORS: dict[str, Any] = {
@@ -70,11 +72,20 @@ def test_an_error_chooses_the_best_checkpoint(tmp_path: Path) -> None:
     """Transformers takes the highest value of a metric whose name does not end in loss."""
     data = rows(24, 9)
     evaluator = XsimEvaluator(data["en"], data["fr"], "dev")
-    choice = {"load_best_model_at_end": True, "metric_for_best_model": evaluator.primary_metric}
-    saved = {"save_strategy": "steps", "save_steps": 1, **choice}
     model = shared_model(tmp_path)
-    trainer = trainer_of(model, queue_loss(model), tmp_path, evaluator=evaluator, **WATCHED, **saved)
+    trainer = trainer_of(
+        model,
+        queue_loss(model),
+        tmp_path,
+        evaluator=evaluator,
+        save_strategy="steps",
+        save_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=evaluator.primary_metric,
+        **WATCHED,
+    )
     trainer.train()
-    errors = [entry["eval_dev_error"] for entry in trainer.state.log_history if "eval_dev_error" in entry]
+
+    errors = logged(trainer, "eval_dev_error")
     assert len(set(errors)) > 1
     assert trainer.state.best_global_step == 1 + errors.index(min(errors))

@@ -21,48 +21,76 @@ from hf_xlsr.sentence_transformers import BuccEvaluator, LanguageBiasEvaluator, 
 def bitext(count: int, seed: int) -> BuccData:
     pairs = rows(count, seed).to_dict()
     ids = [str(number) for number in range(count)]
-    gold = frozenset((number, number) for number in ids[: count // 2])
-    return BuccData(ids, pairs["en"], ids, pairs["fr"], gold)
+    gold_ids = ids[: count // 2]
+    return BuccData(ids, pairs["en"], ids, pairs["fr"], frozenset(zip(gold_ids, gold_ids, strict=True)))
+
+
+TEXTS = rows(32).to_dict()
+SIDES = (TEXTS["en"], TEXTS["fr"])
+BITEXTS = (bitext(32, 1), bitext(32, 7))
+LANGUAGES = ("en", "fr")
+OPTIONS: dict[str, Any] = {"languages": LANGUAGES, "name": "x"}
+# The evaluator with a name, the metrics of the protocol, and the main metric.
+EVALUATORS: list[tuple[Any, Any, str]] = [
+    (
+        lambda name: TatoebaEvaluator(*SIDES, name, languages=LANGUAGES),
+        lambda model: tatoeba(model, *SIDES, **OPTIONS),
+        "accuracy",
+    ),
+    (
+        lambda name: XsimEvaluator(*SIDES, name, k=3, languages=LANGUAGES),
+        lambda model: xsim(model, *SIDES, k=3, **OPTIONS),
+        "error",
+    ),
+    (
+        lambda name: BuccEvaluator(*BITEXTS, name, languages=LANGUAGES),
+        lambda model: bucc(model, *BITEXTS, **OPTIONS),
+        "f1",
+    ),
+    (
+        lambda name: LanguageBiasEvaluator(TEXTS, name),
+        lambda model: language_bias(model, TEXTS, name="x"),
+        "bias",
+    ),
+]
 
 
 @pytest.mark.parametrize("name", ["", "dev", "our/dev"])
-@pytest.mark.parametrize("routed", [False, True], ids=["shared", "router"])
-def test_values_are_those_of_the_protocols(routed: bool, name: str, tmp_path: Path) -> None:
-    model = routed_model(tmp_path) if routed else shared_model(tmp_path)
-    texts = rows(32).to_dict()
-    sides = (texts["en"], texts["fr"])
-    bitexts = (bitext(32, 1), bitext(32, 7))
-    languages = ("en", "fr")
-    options: Any = {"languages": languages, "name": "x"}
-    evaluators = [
-        (TatoebaEvaluator(*sides, name, languages=languages), tatoeba(model, *sides, **options), "accuracy"),
-        (XsimEvaluator(*sides, name, k=3, languages=languages), xsim(model, *sides, k=3, **options), "error"),
-        (BuccEvaluator(*bitexts, name, languages=languages), bucc(model, *bitexts, **options), "f1"),
-        (LanguageBiasEvaluator(texts, name), language_bias(model, texts, name="x"), "bias"),
-    ]
-    for evaluator, expected_metrics, metric in evaluators:
-        key = f"{name}_{metric}" if name else metric
-        metrics = evaluator(model, str(tmp_path / "eval"), epoch=1, steps=5)
-        evaluator(model, str(tmp_path / "eval"), epoch=2, steps=9)
-        *_, expected = (value for key, value in expected_metrics.items() if key.endswith(f"/test/{metric}"))
-        assert metrics[key] == pytest.approx(expected)
-        assert abs(metrics[evaluator.primary_metric]) == pytest.approx(expected)
+@pytest.mark.parametrize("make_model", [shared_model, routed_model], ids=["shared", "router"])
+@pytest.mark.parametrize(("make_evaluator", "protocol", "metric"), EVALUATORS, ids=["tatoeba", "xsim", "bucc", "bias"])
+def test_values_are_those_of_the_protocols(
+    make_evaluator: Any, protocol: Any, metric: str, make_model: Any, name: str, tmp_path: Path
+) -> None:
+    model = make_model(tmp_path)
+    evaluator = make_evaluator(name)
 
-        with (tmp_path / "eval" / evaluator.csv_file).open() as file:
-            first, second = csv.DictReader(file)
-        assert (first["epoch"], first["steps"]) == ("1", "5")
-        assert (second["epoch"], second["steps"]) == ("2", "9")
-        assert float(first[metric]) == pytest.approx(expected)
+    metrics = evaluator(model, str(tmp_path), epoch=1, steps=5)
+    evaluator(model, str(tmp_path), epoch=2, steps=9)
+
+    *_, expected = [value for key, value in protocol(model).items() if key.endswith(f"/test/{metric}")]
+    key = f"{name}_{metric}" if name else metric
+    assert metrics[key] == pytest.approx(expected)
+    assert abs(metrics[evaluator.primary_metric]) == pytest.approx(expected)
+
+    with (tmp_path / evaluator.csv_file).open() as file:
+        first, second = csv.DictReader(file)
+    assert (first["epoch"], first["steps"]) == ("1", "5")
+    assert (second["epoch"], second["steps"]) == ("2", "9")
+    assert float(first[metric]) == pytest.approx(expected)
 
 
 def test_debias_gives_a_stock_model(tmp_path: Path) -> None:
     model = routed_model(tmp_path)
     texts = rows(40).to_dict()
     french = texts["fr"][:5]
+
     debiased = debias(model, texts, components=2)
-    expected = fit_debias(model, texts, components=2).apply(model.encode(french, task="fr"), "fr")
+
+    fitted = fit_debias(model, texts, components=2)
+    expected = fitted.apply(model.encode(french, task="fr"), "fr")
     np.testing.assert_allclose(debiased.encode(french, task="fr"), expected, atol=1e-5)
-    assert all(type(module).__module__.startswith("sentence_transformers.") for module in debiased)
+    for module in debiased:
+        assert type(module).__module__.startswith("sentence_transformers.")
 
 
 @pytest.mark.slow
@@ -82,6 +110,7 @@ def test_equal_sentences_are_translations_of_each_others_partners(tmp_path: Path
     texts = rows(20).to_dict()
     sources = texts["en"] + texts["en"][:5]
     targets = [text.upper() for text in sources]  # near their sources, so that the duplicates decide
+
     metrics = TatoebaEvaluator(sources, targets)(model)
     expected = TranslationEvaluator(sources, targets)(model)
     assert metrics["accuracy"] == pytest.approx(expected["mean_accuracy"])

@@ -15,32 +15,39 @@ MODELS = {"shared": shared_model, "router": routed_model, "static": static_model
 PROMPTS = ("red king: ", "roi: ")
 
 
-def fast_tokenizers(model: Any) -> list[Any]:
-    tokenizers = [getattr(module, "tokenizer", None) for module in model.modules()]
-    tokenizers = [getattr(tokenizer, "_tokenizer", tokenizer) for tokenizer in tokenizers]
-    return [tokenizer for tokenizer in tokenizers if hasattr(tokenizer, "truncation")]
+SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "max_seq_length", "device")
 
 
 def everything_of(model: Any) -> dict[str, Any]:
     """All that somebody who passes a model could find changed."""
-    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "max_seq_length", "device")
-    settings = {name: copy.deepcopy(getattr(model, name)) for name in names}
-    tokenizers = fast_tokenizers(model)
+    modules = []
+    tokenizers = []
+    for name, module in model.named_modules():
+        modules.append((name, type(module), id(module), module.training, str(getattr(module, "config", ""))))
+        tokenizer = getattr(module, "tokenizer", None)
+        tokenizer = getattr(tokenizer, "_tokenizer", tokenizer)
+        if hasattr(tokenizer, "truncation"):
+            tokenizers.append((tokenizer.padding, tokenizer.truncation))
     assert tokenizers
+
+    weights = []
+    for name, weight in model.named_parameters():
+        weights.append((name, id(weight), weight.dtype, weight.requires_grad, weight.grad is None))
+
     return {
-        "settings": settings,
+        "settings": {name: copy.deepcopy(getattr(model, name)) for name in SETTINGS},
         "attributes": sorted(vars(model)),
         "model card": id(model.model_card_data),
-        "modules": [(name, type(module), id(module)) for name, module in model.named_modules()],
-        "modes": [module.training for module in model.modules()],
-        "weights": [
-            (name, id(weight), weight.dtype, weight.requires_grad, weight.grad is None)
-            for name, weight in model.named_parameters()
-        ],
-        "configs": [str(module.config) for module in model.modules() if hasattr(module, "config")],
-        "tokenizers": [(tokenizer.padding, tokenizer.truncation) for tokenizer in tokenizers],
+        "modules": modules,
+        "tokenizers": tokenizers,
+        "weights": weights,
         "random": torch.get_rng_state().tolist(),
     }
+
+
+def assert_unchanged(model: Any, before: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    assert everything_of(model) == before
+    torch.testing.assert_close(dict(model.state_dict()), tensors, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -51,28 +58,25 @@ def test_given_model_stays_as_it_was(kind: str, dtype: torch.dtype, tmp_path: Pa
     model.default_prompt_name = "query"
     model.truncate_dim = 8
     model.train()
-    frozen = next(module for module in model.modules() if not list(module.children()) and list(module.parameters()))
-    frozen.eval()
-    frozen.requires_grad_(False)
-
+    layers = [module for module in model.modules() if not list(module.children()) and list(module.parameters())]
+    layers[0].eval()
+    layers[0].requires_grad_(False)
     before = everything_of(model)
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tensors = copy.deepcopy(dict(model.state_dict()))
+
     loss = queue_loss(model)
     assert loss.model is model
-    assert everything_of(model) == before
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, tensors[name]), name
+    assert_unchanged(model, before, tensors)
 
     storages = {weight.data_ptr() for weight in model.parameters()}
-    assert not storages & {weight.data_ptr() for weight in loss.momentum_model.parameters()}
+    for weight in loss.momentum_model.parameters():
+        assert weight.data_ptr() not in storages
 
     loss.momentum_model.train()
     loss.momentum_model.prompts["query"] = "blue "
     for weight in loss.momentum_model.parameters():
         weight.data.fill_(1.0)
-    assert everything_of(model) == before
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, tensors[name]), name
+    assert_unchanged(model, before, tensors)
 
 
 def first_step(loss: Any, model: Any, data: Dataset, folder: Path, **options: Any) -> list[dict[str, float]]:
@@ -88,25 +92,27 @@ def test_filled_texts_are_known_in_training_with_prompts(kind: str, tmp_path: Pa
     data = rows(16)
     targets_again = Dataset.from_dict({"en": rows(16, 9)["en"], "fr": data["fr"]})
     options: dict[str, Any] = {"prompts": dict(zip(("en", "fr"), PROMPTS, strict=True))}
-    tasks: dict[str, Any] = {}
+    tasks: tuple[str | None, str | None] = (None, None)
     if kind == "router":
         options["router_mapping"] = {"en": "en", "fr": "fr"}
-        tasks["tasks"] = ("en", "fr")
+        tasks = ("en", "fr")
 
-    def filled(**fill_options: Any) -> Any:
+    def filled() -> Any:
         loss = queue_loss(model, mask_stale_keys=True, mask_duplicates=True)
-        loss.fill_queues(data["en"], data["fr"], batch_size=5, **fill_options, **tasks)
+        loss.fill_queues(data["en"], data["fr"], batch_size=5, prompts=PROMPTS, tasks=tasks)
         return loss
 
-    loss = filled(prompts=PROMPTS)
-    texts = {side: queue.texts[:16].tolist() for side, queue in loss.queues.items()}
+    loss = filled()
     to_target, to_source = first_step(loss, model, data, tmp_path, **options)
-    assert to_target["queue/stale"] == to_source["queue/stale"] == 1.0
-    for side, queue in loss.queues.items():
-        assert sorted(queue.texts[16:32].tolist()) == sorted(texts[side])
+    assert to_target["queue/stale"] == 1
+    assert to_source["queue/stale"] == 1
+    for queue in loss.queues.values():
+        filled_texts, trained_texts = queue.texts[:32].split(16)
+        assert torch.equal(trained_texts.sort().values, filled_texts.sort().values)
 
-    to_target, to_source = first_step(filled(prompts=PROMPTS), model, targets_again, tmp_path, **options)
-    assert [to_target["queue/duplicates"], to_source["queue/duplicates"]] == [1.0, 0.0]
+    to_target, to_source = first_step(filled(), model, targets_again, tmp_path, **options)
+    assert to_target["queue/duplicates"] == 1
+    assert to_source["queue/duplicates"] == 0
 
 
 def test_filled_keys_with_prompts_are_those_of_training(tmp_path: Path) -> None:
@@ -121,12 +127,14 @@ def test_filled_keys_with_prompts_are_those_of_training(tmp_path: Path) -> None:
     filled = queue_loss(model, momentum=1.0)
     filled.momentum_model = trained.momentum_model
     filled.fill_queues(data["en"], data["fr"], prompts=(PROMPTS[0], None))
-    for side, queue in trained.queues.items():
-        other = filled.queues[side]
+
+    for side in ("source", "target"):
+        queue = trained.queues[side]
+        filled_queue = filled.queues[side]
         order = queue.texts[:16].argsort()
-        other_order = other.texts[:16].argsort()
-        assert torch.equal(queue.texts[order], other.texts[other_order])
-        torch.testing.assert_close(queue.values[order], other.values[other_order])
+        filled_order = filled_queue.texts[:16].argsort()
+        assert torch.equal(queue.texts[order], filled_queue.texts[filled_order])
+        torch.testing.assert_close(queue.values[order], filled_queue.values[filled_order])
 
 
 def test_neither_trainer_nor_filling_uses_the_default_prompt(tmp_path: Path) -> None:
@@ -136,7 +144,10 @@ def test_neither_trainer_nor_filling_uses_the_default_prompt(tmp_path: Path) -> 
     data = rows(16)
     loss = queue_loss(model)
     loss.fill_queues(data["en"], data["fr"])
-    assert [direction["queue/stale"] for direction in first_step(loss, model, data, tmp_path)] == [1, 1]
+
+    to_target, to_source = first_step(loss, model, data, tmp_path)
+    assert to_target["queue/stale"] == 1
+    assert to_source["queue/stale"] == 1
 
 
 @pytest.mark.parametrize("prompts", ["red king: ", {"en": "red king: ", "fr": "roi: "}], ids=["one", "by column"])
@@ -150,9 +161,9 @@ def test_queues_are_filled_as_training_reads_texts(kind: str, prompts: Any, tmp_
     loss.fill_queues(list(data["en"]), list(data["fr"]))
     unprompted = loss.queues["source"].texts.clone()
 
-    statistics = first_step(loss, model, data, tmp_path, prompts=prompts, **routes)
-    assert [values["queue/filled"] for values in statistics[:2]] == [0.5, 0.5]
-    assert [values["queue/stale"] for values in statistics[:2]] == [1.0, 1.0]
+    for statistics in first_step(loss, model, data, tmp_path, prompts=prompts, **routes):
+        assert statistics["queue/filled"] == 0.5
+        assert statistics["queue/stale"] == 1
     assert not torch.equal(loss.queues["source"].texts[:32], unprompted[:32])
 
 

@@ -34,17 +34,17 @@ def changed_names(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor
 
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
     """With queue negatives alone, accumulation is a larger batch, and steps with empty queues change nothing."""
-    states = []
-    for batch, accumulation in ((16, 1), (4, 4)):
+
+    def trained(batch: int, accumulation: int) -> dict[str, torch.Tensor]:
         model = shared_model(tmp_path)
         loss = queue_loss(model)
         options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, **SGD}
         trainer_of(model, loss, tmp_path, rows(80), max_steps=5, **options).train()
-        states.append(state_of(loss))
+        return state_of(loss)
 
-    whole, accumulated = states
-    for name, value in whole.items():
-        torch.testing.assert_close(accumulated[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    whole = trained(16, 1)
+    accumulated = trained(4, 4)
+    torch.testing.assert_close(accumulated, whole, rtol=1e-4, atol=1e-5)
     assert torch.equal(whole["queues.source.texts"], accumulated["queues.source.texts"])
     assert int(whole["queues.source.filled"]) == QUEUE
 
@@ -59,18 +59,20 @@ def test_evaluation_leaves_the_queues_alone(tmp_path: Path) -> None:
     trainer = trainer_of(model, loss, tmp_path, max_steps=2)
     trainer.train()
     before = state_of(loss)
+
     assert trainer.evaluate(rows(16, 5))["eval_loss"] > 0
     assert not changed_names(before, state_of(loss))
 
     loss.finish_step()  # moves the averages, and enqueues the keys that wait
-    queues = {name: value for name, value in state_of(loss).items() if name.startswith("queues.")}
-    assert len(queues) > 4 and all(torch.equal(value, before[name]) for name, value in queues.items())
+    for name in changed_names(before, state_of(loss)):
+        assert not name.startswith("queues.")
 
 
 def test_filled_queues_are_those_of_training(tmp_path: Path) -> None:
     """The same texts have the same keys and hashes, with a route per side and other padding."""
     data = rows(16)
     filled = queue_loss(routed_model(tmp_path))
+
     filled.fill_queues(data["en"], data["fr"], tasks=("en", "fr"), batch_size=5)
 
     trained = queue_loss(routed_model(tmp_path))
@@ -117,10 +119,13 @@ def test_adapters(tmp_path: Path) -> None:
     loss = queue_loss(model)
     before = state_of(loss)
     trainer_of(model, loss, tmp_path, save_strategy="steps", save_steps=2).train()
+
     averages = [name for name in changed_names(before, state_of(loss)) if name.startswith("momentum_model.")]
     assert averages
-    assert all("lora" in name for name in averages)
-    assert all("lora" in name for name in loss.training_state() if not name.startswith("queues."))
+    for name in averages:
+        assert "lora" in name
+    for name in loss.training_state():
+        assert "lora" in name or name.startswith("queues.")
 
 
 def two_datasets(model: Any) -> tuple[dict[str, Any], DatasetDict]:
@@ -157,7 +162,13 @@ def train_in_two(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("queue", "router", "structure")), "margin", "datasets"],
+    [
+        "margin",
+        "datasets",
+        pytest.param("queue", marks=pytest.mark.slow),
+        pytest.param("router", marks=pytest.mark.slow),
+        pytest.param("structure", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_train_like_one(kind: str, tmp_path: Path) -> None:
     run_on_two_processes(train_in_two, tmp_path, kind, folder=tmp_path)
@@ -166,7 +177,8 @@ def test_two_processes_train_like_one(kind: str, tmp_path: Path) -> None:
     for state, same_state in zip(first_process, second_process, strict=True):
         assert not changed_names(state, same_state)
     if kind == "datasets":  # processes have batches of different datasets
-        assert sum(int(state["queues.source.filled"]) for state in first_process) == 32
+        filled_rows = [int(state["queues.source.filled"]) for state in first_process]
+        assert sum(filled_rows) == 32
         return
 
     (state_of_two,) = first_process
@@ -211,25 +223,31 @@ def test_resume_after_sigkill_is_exact(tmp_path: Path) -> None:
     assert killed.exitcode == -signal.SIGKILL
     train_killed(folder, None)
 
-    for whole, resumed in zip(torch.load(whole_folder / "state.pt"), torch.load(folder / "state.pt"), strict=True):
+    whole_states = torch.load(whole_folder / "state.pt")
+    resumed_states = torch.load(folder / "state.pt")
+    for whole, resumed in zip(whole_states, resumed_states, strict=True):
         assert int(whole["queues.source.filled"]) > 0
         assert not changed_names(whole, resumed)
 
 
 def test_queues_of_another_run_are_refused(tmp_path: Path) -> None:
-    states = []
-    for name, seed in (("first", 1), ("second", 2)):
-        model = shared_model(tmp_path)
-        loss = queue_loss(model)
-        trainer_of(model, loss, tmp_path / name, seed=seed, max_steps=3, save_strategy="steps", save_steps=2).train()
-        states.append(state_of(loss))
+    model = shared_model(tmp_path)
+    loss = queue_loss(model)
+    saving = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
+    trainer_of(model, loss, tmp_path / "first", seed=1, **saving).train()
+    first_state = state_of(loss)
+
+    model = shared_model(tmp_path)
+    loss = queue_loss(model)
+    second_folder = tmp_path / "second"
+    trainer_of(model, loss, second_folder, seed=2, **saving).train()
 
     checkpoint = str(tmp_path / "first" / "checkpoint-2")
     with pytest.raises(XlsrError, match="resume_from_checkpoint"):
-        trainer_of(model, loss, tmp_path / "second", max_steps=3).train(resume_from_checkpoint=checkpoint)
-    trainer = trainer_of(model, loss, tmp_path / "second", seed=1, max_steps=3, resume_from_checkpoint=checkpoint)
+        trainer_of(model, loss, second_folder, max_steps=3).train(resume_from_checkpoint=checkpoint)
+    trainer = trainer_of(model, loss, second_folder, seed=1, max_steps=3, resume_from_checkpoint=checkpoint)
     trainer.train(resume_from_checkpoint=checkpoint)
-    assert not changed_names(states[0], state_of(loss))
+    assert not changed_names(first_state, state_of(loss))
 
 
 @pytest.mark.slow
@@ -240,8 +258,10 @@ def test_momentum_encoder_computes_as_the_model(tmp_path: Path) -> None:
     before = state_of(loss.momentum_model)
     autocast: list[bool] = []
     loss.momentum_model[0].register_forward_hook(lambda *_: autocast.append(torch.is_autocast_enabled("cpu")))
+
     options = {"bf16": True, "torch_compile": True, "torch_compile_backend": "eager"}
     trainer_of(model, loss, tmp_path, max_steps=2, **options).train()
+
     assert set(autocast) == {True}
     assert changed_names(before, state_of(loss.momentum_model))
 
@@ -275,13 +295,12 @@ def test_a_training_that_freezes_layers_resumes(thaws: bool, tmp_path: Path) -> 
     def trained(resumes: bool) -> dict[str, torch.Tensor]:
         model = shared_model(tmp_path)
         loss = queue_loss(model)
-        saved = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
+        saving = {"max_steps": 6, "save_strategy": "steps", "save_steps": 4}
         folder = tmp_path / "run"
-        trainer = trainer_of(model, loss, folder, callbacks=[SetsTrainable(model, thaws)], **saved)
+        trainer = trainer_of(model, loss, folder, callbacks=[SetsTrainable(model, thaws)], **saving)
         trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4") if resumes else None)
         return {**model.state_dict(), **loss.momentum_model.state_dict(prefix="momentum."), **loss.queues.state_dict()}
 
     whole = trained(resumes=False)
     resumed = trained(resumes=True)
-    for name, value in whole.items():
-        assert torch.equal(resumed[name], value), name
+    assert not changed_names(whole, resumed)

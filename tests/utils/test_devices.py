@@ -25,6 +25,7 @@ def test_bfloat16_where_it_is_fast(limit: str | None, supported: bool, expected:
         monkeypatch.delenv(name, raising=False)
     if limit:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+
     for check in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, check, lambda: supported, raising=False)
     assert choose_precision("auto", cpu=True) == expected

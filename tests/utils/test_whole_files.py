@@ -28,15 +28,18 @@ def test_failure_keeps_the_old_content(tmp_path: Path) -> None:
 
 
 def test_link_stays(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    target = tmp_path / "results" / "today.json"
+    folder = tmp_path / "results"
+    folder.mkdir()
+    target = folder / "today.json"
     target.write_text("old")
     link = tmp_path / "latest.json"
     link.symlink_to(target)
+
     save_results(link, METRICS, settings={})
+
     assert link.is_symlink()
     assert json.loads(target.read_text())["metrics"] == METRICS
-    assert os.listdir(tmp_path / "results") == ["today.json"]
+    assert os.listdir(folder) == ["today.json"]
 
 
 @pytest.fixture
@@ -44,14 +47,15 @@ def pipe(tmp_path: Path) -> Any:
     """A named pipe, and a function that waits for what was written to it."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    got: list[bytes] = []
-    reader = threading.Thread(target=lambda: got.append(path.read_bytes()), daemon=True)
+    contents: list[bytes] = []
+    reader = threading.Thread(target=lambda: contents.append(path.read_bytes()), daemon=True)
     reader.start()
 
     def content() -> bytes:
         reader.join(timeout=30)
-        assert is_stream(path) and os.listdir(tmp_path) == ["pipe"]
-        return got[0]
+        assert is_stream(path)
+        assert os.listdir(tmp_path) == ["pipe"]
+        return contents[0]
 
     return path, content
 
