@@ -27,7 +27,6 @@ def write_checkpoint(folder: Path, step: int, random_states: tuple[str, ...], st
     ("processes", "torn"),
     [
         (1, {"random_states": ONE, "state": STATE[:-1]}),
-        (1, {"random_states": ()}),
         (2, {"random_states": TWO[:1]}),
         (2, {"random_states": ONE}),
     ],
@@ -40,3 +39,12 @@ def test_an_incomplete_checkpoint_is_ignored(processes: int, torn: dict[str, Any
     (tmp_path / "checkpoint-best").mkdir()
 
     assert last_whole_checkpoint(tmp_path, processes) == tmp_path / "checkpoint-10"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_checkpoint_of_weights_alone_is_complete(processes: int, tmp_path: Path) -> None:
+    """The state of the trainer is written last, and no random state is written for it."""
+    write_checkpoint(tmp_path, 2, ONE if processes == 1 else TWO)
+    newest = write_checkpoint(tmp_path, 10, ())
+
+    assert last_whole_checkpoint(tmp_path, processes) == newest
