@@ -90,10 +90,13 @@ class TrainingSize:
         return self.checkpoint * self.count + self.results
 
     def __str__(self) -> str:
-        parts = [f"{self.count:,} checkpoint(s) of {decimal(self.checkpoint)}"]
+        parts = []
         if self.results:
             parts.append(f"results of {decimal(self.results)}")
-        return f"Up to {decimal(self.total)} on disk: {', '.join(parts)}"
+        if self.count:
+            parts.insert(0, f"{self.count:,} checkpoint(s) of {decimal(self.checkpoint)}")
+            parts[-1] += ". `save_total_limit`, `save_only_model` and `save_strategy` make it less"
+        return f"Up to {decimal(self.total)} on disk: {', '.join(parts)}."
 
 
 def weight_bytes(model: nn.Module) -> int:
@@ -192,7 +195,7 @@ class DiskSizeCallback(TrainerCallback):
         size = TrainingSize(checkpoint, checkpoints_at_once(args, state), self.results)
         if not size.total:
             return
-        self.say(f"{size}. `save_total_limit`, `save_only_model` and `save_strategy` make it less.")
+        self.say(str(size))
 
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
