@@ -158,6 +158,14 @@ def longest_text(encoders: Iterable[Any], *lengths: int | None) -> int | None:
     return min(filter(None, limits), default=None)
 
 
+def longest_text_of(path: str) -> int | None:
+    """Number of tokens that the encoder in a folder takes, by its configuration; None without a limit."""
+    config = load_auto(AutoConfig, path)
+    with torch.device("meta"):
+        encoder = encoder_from_config(config)
+    return max_positions(encoder)
+
+
 def usable_length(
     encoders: Iterable[Any],
     default: int,

@@ -11,9 +11,7 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder, load_sentence_transformer
 from hf_xlsr.encoders.heads import build_head, new_head
 from hf_xlsr.encoders.stock import usable_length
-from hf_xlsr.utils.files import read_json, write_json
-
-POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
+from hf_xlsr.export.old_names import add_old_names
 
 
 def to_sentence_transformer(
@@ -69,18 +67,8 @@ def to_sentence_transformer(
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
     """Writes a model of stock modules to a folder, and loads it: `SentenceTransformer(path)` needs no hf-xlsr.
 
-    Pooling and maximum length are also written under the names of older versions, which text-embeddings-inference reads.
+    It has the names of older versions too, see `add_old_names`.
     """
     model.save(str(path), create_model_card=False)
-
-    for file in Path(path).rglob("*Pooling/config.json"):
-        config = read_json(file)
-        for mode, key in POOLING_KEYS.items():
-            config[key] = config["pooling_mode"] == mode
-        write_json(file, config)
-
-    for file in Path(path).rglob("sentence_bert_config.json"):
-        tokenizer_config = read_json(file.with_name("tokenizer_config.json"))
-        write_json(file, {**read_json(file), "max_seq_length": tokenizer_config["model_max_length"]})
-
+    add_old_names(Path(path))
     return load_sentence_transformer(str(path), "cpu")
