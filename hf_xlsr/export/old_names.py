@@ -92,13 +92,22 @@ def _old_module(module_type: str) -> str:
 
 
 def _transformer(content: Content, folder: Path) -> Content:
-    """The settings of a `Transformer`. Without new keys if they are those of every encoder of text."""
-    settings = _without(content, _TEXT_ONLY)
+    """The settings of a `Transformer`, without new keys if they have the values of every encoder of text."""
+    settings = {"do_lower_case": False, **_without(content, _TEXT_ONLY)}
+    length = _max_length(settings.get("max_seq_length"), folder)
+    if length is not None and length <= LONGEST:
+        settings["max_seq_length"] = length
+    return settings
+
+
+def _max_length(stated: int | None, folder: Path) -> int | None:
+    """Number of tokens that texts are truncated to: at most the positions of the encoder, which others do not check."""
     tokenizer_file = folder / "tokenizer_config.json"
-    if "max_seq_length" not in settings and tokenizer_file.is_file():
-        length = read_json(tokenizer_file).get("model_max_length") or LONGEST
-        settings["max_seq_length"] = length if length < LONGEST else longest_text_of(str(folder))
-    return {"do_lower_case": False, **settings}
+    tokenizer = read_json(tokenizer_file) if tokenizer_file.is_file() else {}
+    length = stated or tokenizer.get("model_max_length")
+    if "auto_map" in read_json(folder / "config.json"):  # code of the folder is never run
+        return length
+    return longest_text_of(str(folder), length)
 
 
 def _module(content: Content, _: Path) -> Content:
