@@ -276,6 +276,7 @@ class CardOptions:
 def card(options: CardOptions) -> None:
     """Write the card of a run or a model."""
     from hf_xlsr.encoders.reading import find_model
+    from hf_xlsr.export.model_card import CardMetadata
     from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text
@@ -296,6 +297,7 @@ def card(options: CardOptions) -> None:
 
     metadata = {"license": options.license, "base_model": options.base_model, "datasets": options.datasets}
     stated = {key: value for key, value in metadata.items() if value}
+    CardMetadata(**stated)  # raises for a licence or an id that the Hub would refuse
     write_card = card_of_run if is_run else card_of_model
     text = write_card(options.model, stated)
     for file in files:

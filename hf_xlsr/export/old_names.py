@@ -38,7 +38,7 @@ _ROTARY_BASES = ("rope_theta", "rope_local_base_freq")
 _ROTARY_BASES_OF = {"modernbert": ("global_rope_theta", "local_rope_theta")}
 
 SERVED_POOLINGS = ("cls", "mean", "lasttoken")
-SERVED_MODULES = ("Pooling", "Dense", "Normalize")
+SERVED_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
 def add_old_names(folder: Path) -> None:
@@ -64,16 +64,18 @@ def rewritten_files(folder: Path) -> dict[str, Any]:
     return contents
 
 
-def not_served(head: HeadConfig, routes: Sequence[str] = ()) -> list[str]:
-    """What text-embeddings-inference does not compute of a head, in words: it refuses the model, or ignores the part."""
+def not_served(modules: HeadConfig, routes: Sequence[str] = ()) -> list[str]:
+    """What text-embeddings-inference does not compute of some modules, in words: it refuses the model, or ignores them."""
     parts = ["a route per language"] if routes else []
-    for module in head:
+    for module in modules:
         modes = as_list(module.get("pooling_mode"))
         if len(modes) > 1 or not set(modes) <= set(SERVED_POOLINGS):
             parts.append(f"{'+'.join(modes)} pooling")
         if module["kind"] not in SERVED_MODULES:
             parts.append(str(module["kind"]))
-    if leaves_out_prompt(head):
+        if "message" in module.get("modality_config", ()):
+            parts.append("its chat template")
+    if leaves_out_prompt(modules):
         parts.append("a pooling without the prompt")
     return parts
 

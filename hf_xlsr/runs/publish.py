@@ -11,7 +11,7 @@ from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.export.card import card_for, code, one_line, part_card
 from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
-from hf_xlsr.export.model_card import PLOTS
+from hf_xlsr.export.model_card import PLOTS, hub_languages
 from hf_xlsr.export.old_names import rewritten_files
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.runs.card import card_of_model, licence_of
@@ -115,9 +115,8 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
             files |= folder_files(weights, f"training/{weights.name}", LEFT_OUT)
 
     name = one_line(recipe.name)
-    languages = list(map(one_line, recipe.languages))
     card = part_card(
-        ModelCardData(language=languages, license=licence_of(recipe), tags=[TRAINING_TAG]),
+        ModelCardData(language=hub_languages(recipe.languages), license=licence_of(recipe), tags=[TRAINING_TAG]),
         title=f"{name}: training state",
         paragraphs=[
             f"Checkpoints to resume a run of the recipe {code(name)} of hf-xlsr, with optimiser, queues and momentum "
