@@ -65,7 +65,7 @@ def rewritten_files(folder: Path) -> dict[str, Any]:
 
 
 def not_served(modules: HeadConfig, routes: Sequence[str] = ()) -> list[str]:
-    """What text-embeddings-inference does not compute of some modules, in words: it refuses the model, or ignores them."""
+    """What text-embeddings-inference does not compute of some modules, in words: it refuses or ignores them."""
     parts = ["a route per language"] if routes else []
     for module in modules:
         modes = as_list(module.get("pooling_mode"))
