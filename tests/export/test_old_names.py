@@ -8,25 +8,38 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import make_pairs
-from hub_helpers import Hub
+from hub_helpers import Hub, train, write_recipe
 from old_server import NotServedError, OldServer, read
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
+from transformers import ModernBertConfig
 
 from hf_xlsr.cli import main
 from hf_xlsr.export import save_export
 from hf_xlsr.export.old_names import POOLING_FLAGS
 from hf_xlsr.modeling.lightweight import LightweightDualTransformer
+from hf_xlsr.runs.card import card_of_model
 from hf_xlsr.runs.publish import push_run
 from hf_xlsr.trainers import LightweightTrainer
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path += [str(TESTS / "encoders"), str(TESTS / "trainers")]
-from given_encoders import GIVEN, SENTENCES, bert, build, named  # noqa: E402
+from given_encoders import (  # noqa: E402
+    GIVEN,
+    MODERN_SIZE,
+    SENTENCES,
+    bert,
+    build,
+    gemma,
+    named,
+    of_config,
+    qwen,
+)
 from seven_trainers import arguments_of  # noqa: E402
 
 OLD_PYTHON = os.environ.get("HF_XLSR_OLD_PYTHON", "")
@@ -130,12 +143,34 @@ def test_old_server_gives_the_embeddings(name: str, way: str, hub: Hub, tmp_path
     torch.testing.assert_close(shown, vectors, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_old_server_reads_runs(hub: Hub, tmp_path: Path) -> None:
+    run = train(write_recipe(tmp_path), tmp_path / "run")
+    push_run(run, "me/run")
+    main(["export", str(run), "--output", str(tmp_path / "out")])
+
+    folders = [run / "model", tmp_path / "out", hub.pull("me/run", tmp_path / "pulled")]
+
+    for folder in folders:
+        torch.testing.assert_close(served(folder, ""), expected(folder, ""), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", named(REFUSED))
 def test_old_server_refuses_what_it_cannot_compute(name: str, tmp_path: Path) -> None:
     save_export(build(name, tmp_path / "given"), tmp_path / "out")
 
     with pytest.raises(NotServedError):
         OldServer(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", named(GIVEN))
+def test_card_says_what_is_not_served(name: str, tmp_path: Path) -> None:
+    save_export(build(name, tmp_path / "given"), tmp_path / "out")
+
+    card = card_of_model(str(tmp_path / "out"))
+
+    is_served = name in SERVED and name != "routed"
+    assert ("text-embeddings-inference" not in card) == is_served
 
 
 @pytest.mark.parametrize("name", named(GIVEN))
@@ -165,13 +200,60 @@ def test_positions_bound_the_length(tmp_path: Path) -> None:
     assert read(tmp_path / "out" / "sentence_bert_config.json")["max_seq_length"] == 41
 
 
+def rotated(config: Any, **rope: Any) -> Callable[[Path], SentenceTransformer]:
+    """Builds an encoder whose rotary positions are not those by default."""
+
+    def make(folder: Path) -> SentenceTransformer:
+        config.rope_parameters = rope
+        config.standardize_rope_params()
+        return of_config(config, "mean")(folder)
+
+    return make
+
+
+def base(theta: float) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+ROTATED: dict[str, tuple[Callable[[Path], SentenceTransformer], dict[str, Any]]] = {
+    "flat": (rotated(qwen(), **base(50.0)), {"rope_theta": 50.0}),
+    "scaled": (
+        rotated(qwen(), rope_type="linear", rope_theta=50.0, factor=2.0),
+        {"rope_theta": 50.0, "rope_scaling": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}},
+    ),
+    "gemma": (
+        rotated(gemma(), full_attention=base(50.0), sliding_attention=base(7.0)),
+        {"rope_theta": 50.0, "rope_local_base_freq": 7.0},
+    ),
+    "modernbert": (
+        rotated(ModernBertConfig(**MODERN_SIZE), full_attention=base(50.0), sliding_attention=base(7.0)),
+        {"global_rope_theta": 50.0, "local_rope_theta": 7.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROTATED)
+def test_rotary_positions_have_their_old_names(name: str, tmp_path: Path) -> None:
+    make, old_values = ROTATED[name]
+    model = make(tmp_path / "given")
+
+    loaded = save_export(model, tmp_path / "out")
+
+    config = read(tmp_path / "out" / "config.json")
+    assert {key: config[key] for key in old_values} == old_values
+    assert loaded[0].config.rope_parameters == model[0].config.rope_parameters
+    assert (loaded.encode(TEXTS) == model.encode(TEXTS)).all()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not OLD_PYTHON, reason="needs HF_XLSR_OLD_PYTHON")
 def test_older_versions_give_the_embeddings(tmp_path: Path) -> None:
-    names = [name for name in GIVEN if name not in NEWER]
     cases = {}
-    for name in names:
-        model = build(name, tmp_path / name / "given")
+    builders = {name: make for name, make in GIVEN.items() if name not in NEWER}
+    builders |= {f"rotated_{name}": make for name, (make, _) in ROTATED.items()}
+    for name, make in builders.items():
+        (tmp_path / name).mkdir()
+        model = make(tmp_path / name / "given")
         save_export(model, tmp_path / name / "out")
         cases[str(tmp_path / name / "out")] = model.encode(TEXTS).tolist()
     (tmp_path / "cases.json").write_text(json.dumps([TEXTS, cases]), "utf-8")
