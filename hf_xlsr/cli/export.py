@@ -295,9 +295,10 @@ def card(options: CardOptions) -> None:
     for file in files:
         check_writable(file, "--output" if options.output else "the card")
 
+    # Raises for a licence or an id that the Hub would refuse.
+    CardMetadata(options.license, base_model=options.base_model, datasets=options.datasets)
     metadata = {"license": options.license, "base_model": options.base_model, "datasets": options.datasets}
     stated = {key: value for key, value in metadata.items() if value}
-    CardMetadata(**stated)  # raises for a licence or an id that the Hub would refuse
     write_card = card_of_run if is_run else card_of_model
     text = write_card(options.model, stated)
     for file in files:

@@ -107,7 +107,8 @@ def _max_length(stated: int | None, folder: Path) -> int | None:
     tokenizer_file = folder / "tokenizer_config.json"
     tokenizer = read_json(tokenizer_file) if tokenizer_file.is_file() else {}
     length = stated or tokenizer.get("model_max_length")
-    if "auto_map" in read_json(folder / "config.json"):  # code of the folder is never run
+    config_file = folder / "config.json"
+    if not config_file.is_file() or "auto_map" in read_json(config_file):  # adapters, or code that is never run
         return length
     return longest_text_of(str(folder), length)
 
@@ -132,9 +133,9 @@ def _pooling(content: Content) -> Content:
 
 def _rotary_bases(content: Content) -> Content:
     """The base of rotary positions, and how they are scaled; older versions would take their defaults instead."""
-    parameters = content["rope_parameters"] or {}
-    full_attention = parameters.get("full_attention", parameters)
-    attentions = (full_attention, parameters.get("sliding_attention") or {})
+    parameters: Content = content["rope_parameters"] or {}
+    full_attention: Content = parameters.get("full_attention", parameters)
+    attentions: tuple[Content, Content] = (full_attention, parameters.get("sliding_attention") or {})
     names = _ROTARY_BASES_OF.get(content["model_type"], _ROTARY_BASES)
 
     bases = {}

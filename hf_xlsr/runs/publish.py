@@ -91,6 +91,8 @@ def _files(folder: Path, scratch: Path) -> dict[str, Path]:
     """The files of a model with the names of older versions in them, without its card; changed ones are in `scratch`."""
     files = folder_files(folder, without=(CARD, *LEFT_OUT))
     for name, content in rewritten_files(folder).items():
+        if name not in files:  # hidden
+            continue
         files[name] = scratch / "rewritten" / name
         files[name].parent.mkdir(parents=True, exist_ok=True)
         write_json(files[name], content)

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
 PACKAGE = "sentence_transformers.models."
 SERVED_FLAGS = ("pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_lasttoken")
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Any] = {
     "torch.nn.modules.activation.Tanh": torch.tanh,
     "torch.nn.modules.linear.Identity": torch.nn.Identity(),
 }
@@ -77,7 +77,7 @@ class Linear:
         self.weights = load_file(folder / "model.safetensors")
         self.activation = ACTIVATIONS[read(folder / "config.json")["activation_function"]]
 
-    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+    def __call__(self, vectors: torch.Tensor) -> Any:
         linear = torch.nn.functional.linear(vectors, self.weights["linear.weight"], self.weights.get("linear.bias"))
         return self.activation(linear)
 
