@@ -53,48 +53,60 @@ SERVED = [name for name in GIVEN if name not in REFUSED + IGNORED]
 NEWER = ["routed", "bert_two_modes", "chat", "prompt_left_out", "bert_mean"]
 
 
+def command(*words: Any) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+def saved(model: SentenceTransformer, folder: Path) -> Path:
+    """What sentence-transformers itself saves."""
+    model.save(str(folder / "saved"))
+    return folder / "saved"
+
+
+def texts_in(folder: Path) -> Path:
+    file = folder / "texts.txt"
+    file.write_text("\n".join(TEXTS * 20), "utf-8")
+    return file
+
+
 def exported(model: SentenceTransformer, folder: Path, hub: Hub) -> Path:
     save_export(model, folder / "out")
     return folder / "out"
 
 
 def copied(model: SentenceTransformer, folder: Path, hub: Hub) -> Path:
-    model.save(str(folder / "saved"))
-    assert main(["export", str(folder / "saved"), "--output", str(folder / "out")]) == 0
+    command("export", saved(model, folder), "--output", folder / "out")
     return folder / "out"
 
 
 def pushed(model: SentenceTransformer, folder: Path, hub: Hub) -> Path:
-    model.save(str(folder / "saved"))
-    push_run(folder / "saved", "me/encoder")
+    push_run(saved(model, folder), "me/encoder")
     return hub.pull("me/encoder", folder / "out")
 
 
 def debiased(model: SentenceTransformer, folder: Path, hub: Hub) -> Path:
-    model.save(str(folder / "saved"))
-    texts = folder / "texts.txt"
-    texts.write_text("\n".join(TEXTS), "utf-8")
-    place = str(folder / "fitted")
-    fit = ["debias", "fit", str(folder / "saved"), "--texts", f"en={texts}", f"fr={texts}", "--output", place]
-    assert main(fit) == 0
-    apply = ["debias", "apply", place, "--model", str(folder / "saved"), "--output", str(folder / "out")]
-    assert main(apply) == 0
+    source = saved(model, folder)
+    texts = texts_in(folder)
+
+    command("debias", "fit", source, "--texts", f"en={texts}", f"fr={texts}", "--output", folder / "fitted")
+    command("debias", "apply", folder / "fitted", "--model", source, "--output", folder / "out")
     return folder / "out"
 
 
 def pruned(model: SentenceTransformer, folder: Path, hub: Hub) -> Path:
-    model.save(str(folder / "saved"))
-    texts = folder / "texts.txt"
-    texts.write_text("\n".join(TEXTS * 20), "utf-8")
-    words = ["prune", str(folder / "saved"), "--texts", f"en={texts}", "--output", str(folder / "out")]
-    assert main(words) == 0
+    texts = texts_in(folder)
+
+    command("prune", saved(model, folder), "--texts", f"en={texts}", "--output", folder / "out")
     return folder / "out"
 
 
 def trained(model: SentenceTransformer, folder: Path, hub: Hub) -> Path:
-    given = LightweightDualTransformer.from_encoder(model, generative_weight=0.0)
-    arguments = arguments_of("Lightweight", folder / "run")
-    trainer = LightweightTrainer(model=given, args=arguments, train_dataset=make_pairs(16))
+    trainer = LightweightTrainer(
+        model=LightweightDualTransformer.from_encoder(model, generative_weight=0.0),
+        args=arguments_of("Lightweight", folder / "run"),
+        train_dataset=make_pairs(16),
+    )
+
     trainer.save_sentence_transformer(folder / "out")
     return folder / "out"
 
@@ -106,6 +118,12 @@ WAYS: dict[str, Callable[[SentenceTransformer, Path, Hub], Path]] = {
     "debias": debiased,
     "prune": pruned,
     "trainer": trained,
+}
+
+IMPOSSIBLE = {
+    ("routed", "prune"): "it takes one encoder",
+    ("routed", "trainer"): "it takes one encoder",
+    ("bert_mean", "debias"): "it takes no truncate_dim",
 }
 
 
@@ -130,10 +148,8 @@ def served(folder: Path, task: str) -> torch.Tensor:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", named(SERVED))
 def test_old_server_gives_the_embeddings(name: str, way: str, hub: Hub, tmp_path: Path) -> None:
-    if name == "routed" and way in ("prune", "trainer"):
-        pytest.skip("it takes one encoder")
-    if name == "bert_mean" and way == "debias":
-        pytest.skip("it takes no truncate_dim")
+    if (name, way) in IMPOSSIBLE:
+        pytest.skip(IMPOSSIBLE[name, way])
     folder = WAYS[way](build(name, tmp_path / "given"), tmp_path, hub)
 
     by_name = served(folder, "fr")
@@ -147,7 +163,7 @@ def test_old_server_gives_the_embeddings(name: str, way: str, hub: Hub, tmp_path
 def test_old_server_reads_runs(hub: Hub, tmp_path: Path) -> None:
     run = train(write_recipe(tmp_path), tmp_path / "run")
     push_run(run, "me/run")
-    main(["export", str(run), "--output", str(tmp_path / "out")])
+    command("export", run, "--output", tmp_path / "out")
 
     folders = [run / "model", tmp_path / "out", hub.pull("me/run", tmp_path / "pulled")]
 
@@ -258,9 +274,13 @@ def test_older_versions_give_the_embeddings(tmp_path: Path) -> None:
         cases[str(tmp_path / name / "out")] = model.encode(TEXTS).tolist()
     (tmp_path / "cases.json").write_text(json.dumps([TEXTS, cases]), "utf-8")
 
-    environment = {**os.environ, "PYTHONPATH": ""}
-    command = [OLD_PYTHON, str(OLD_SCRIPT), str(tmp_path / "cases.json")]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    run = subprocess.run(
+        [OLD_PYTHON, str(OLD_SCRIPT), str(tmp_path / "cases.json")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ""},
+        check=False,
+    )
 
     assert run.returncode == 0, run.stderr[-2000:]
     assert max(json.loads(run.stdout.splitlines()[-1]).values()) < 1e-5
