@@ -181,13 +181,13 @@ def apply(options: ApplyOptions) -> None:
     """Remove the language bias from a model."""
     from hf_xlsr.encoders.debias import Debias
     from hf_xlsr.encoders.loading import load_encoder
-    from hf_xlsr.export import debias_sentence_transformer
+    from hf_xlsr.export import debias_sentence_transformer, save_export
 
     removal = Debias.load(options.fitted)
     folder = new_folder(options.output)
     encoder = load_encoder(options.model, "cpu")
     debiased = debias_sentence_transformer(encoder, removal, normalize=options.normalize)
-    debiased.save(str(folder), create_model_card=False)
+    save_export(debiased, folder)
     print_facts({"output": options.output, **removal.facts()})
 
 

@@ -47,6 +47,7 @@ def export(options: ExportOptions) -> None:
 
     from hf_xlsr.encoders.reading import find_model
     from hf_xlsr.export.hub import folder_files
+    from hf_xlsr.export.old_names import add_old_names
     from hf_xlsr.export.sentence_transformer import save_export
 
     transformers_logging.disable_progress_bar()
@@ -63,6 +64,7 @@ def export(options: ExportOptions) -> None:
     try:
         if model is None:
             _copy_files(folder_files(Path(source.path)), partial)
+            add_old_names(partial)
         else:
             save_export(model, partial)
             if not options.route:
@@ -81,7 +83,7 @@ def export(options: ExportOptions) -> None:
 
 
 def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":
-    """The encoder with its settings; None for an export, whose files are copied as they are."""
+    """The encoder with its settings; None for an export, whose files are copied."""
     from hf_xlsr.encoders.assembly import single_route
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.encoders.reading import read_saved
@@ -274,6 +276,7 @@ class CardOptions:
 def card(options: CardOptions) -> None:
     """Write the card of a run or a model."""
     from hf_xlsr.encoders.reading import find_model
+    from hf_xlsr.export.model_card import CardMetadata
     from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text
@@ -292,6 +295,8 @@ def card(options: CardOptions) -> None:
     for file in files:
         check_writable(file, "--output" if options.output else "the card")
 
+    # Raises for a licence or an id that the Hub would refuse.
+    CardMetadata(options.license, base_model=options.base_model, datasets=options.datasets)
     metadata = {"license": options.license, "base_model": options.base_model, "datasets": options.datasets}
     stated = {key: value for key, value in metadata.items() if value}
     write_card = card_of_run if is_run else card_of_model

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -268,11 +268,17 @@ def trim_vocabulary(
     _renumber(spec["post_processor"], new_ids)
     spec["padding"] = None
     spec["truncation"] = None
-    small = copy.deepcopy(tokenizer)
-    small._tokenizer = Tokenizer.from_str(json.dumps(spec))  # noqa: SLF001  # as `train_new_from_iterator` does
-    small.vocab_file = None  # of the whole vocabulary; it would be saved, too
-    forget_loading(small)
-    return small, rows
+    return _of_same_class(Tokenizer.from_str(json.dumps(spec)), tokenizer), rows
+
+
+def _of_same_class(backend: Tokenizer, original: Any) -> Any:
+    """A tokenizer like the one that its backend was made from, of its class if that loads the backend as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        original.save_pretrained(folder)
+        backend.save(str(Path(folder) / "tokenizer.json"))
+        tokenizer = type(original).from_pretrained(folder)
+    specs = [json.loads(spec) for spec in (tokenizer.backend_tokenizer.to_str(), backend.to_str())]
+    return tokenizer if specs[0] == specs[1] else _fast_tokenizer(backend, original)
 
 
 def _fast_tokenizer(backend: Tokenizer, original: Any, **changes: Any) -> PreTrainedTokenizerFast:

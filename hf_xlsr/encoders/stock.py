@@ -160,6 +160,14 @@ def longest_text(encoders: Iterable[Any], *lengths: int | None) -> int | None:
     return min(filter(None, limits), default=None)
 
 
+def longest_text_of(path: str, *lengths: int | None) -> int | None:
+    """`longest_text` of some lengths and of the encoder in a folder, of which only the configuration is read."""
+    config = load_auto(AutoConfig, path)
+    with torch.device("meta"):
+        encoder = encoder_from_config(config)
+    return longest_text([encoder], *lengths)
+
+
 def usable_length(
     encoders: Iterable[Any],
     default: int,

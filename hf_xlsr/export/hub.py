@@ -43,6 +43,15 @@ def is_hub_id(name: str) -> bool:
     return bool(_ID.fullmatch(name))
 
 
+def check_hub_ids(name: str, ids: Sequence[str]) -> None:
+    """Raises an error, which names an argument, for a value without the form of an id on the Hub."""
+    for hub_id in ids:
+        try:
+            validate_repo_id(hub_id)
+        except HFValidationError:
+            raise XlsrError(f"`{name}` must have ids of the Hub, such as owner/name, got '{hub_id}'.") from None
+
+
 def check_repo(name: str) -> None:
     """Raises an error for an invalid repository id."""
     if not is_hub_id(name):

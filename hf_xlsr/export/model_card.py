@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
 from hf_xlsr.evaluation.before_after import Change, change_columns, change_rows
@@ -19,13 +20,27 @@ from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.export.base_models import UNKNOWN, licence_of_weights
 from hf_xlsr.export.card import EXAMPLES, PLACE, code, one_line, prose, public_path, python_text, settings_block
-from hf_xlsr.export.hub import TAG
+from hf_xlsr.export.hub import TAG, check_hub_ids
+from hf_xlsr.export.old_names import not_served
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown import markdown_table
 
 POOLINGS = ("mean", "max", "cls")
 PLOTS = {"loss.png": "Loss over training", "tsne.png": "Test pairs in two dimensions, by t-SNE"}
 INTERVAL = "95 % interval"
 FRAMEWORKS = ("transformers", "sentence-transformers", "torch")
+# As https://huggingface.co/docs/hub/repositories-licenses spells them: the Hub refuses a card with another.
+LICENCES = frozenset(
+    "afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0 "
+    "bigscience-openrail-m bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 "
+    "cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 "
+    "cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 "
+    "cdla-permissive-2.0 cdla-sharing-1.0 creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0 "
+    "etalab-2.0 eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0 grok2-community "
+    "h-research intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 "
+    "lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 open-mdw openrail openrail++ osl-3.0 other pddl postgresql "
+    "unknown unlicense wtfpl zlib".split()
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,9 @@ class CardMetadata:
         license_link: Its address, if `license` is `other`.
         base_model: Hub ids; by default those of the models that training started from.
         datasets: Hub ids; by default those that the training data name.
+
+    Raises:
+        XlsrError: The Hub has no such licence, or an id has another form. It would refuse the card after the training.
     """
 
     license: str | None = None
@@ -68,6 +86,16 @@ class CardMetadata:
     license_link: str | None = None
     base_model: Sequence[str] | str | None = None
     datasets: Sequence[str] | str | None = None
+
+    def __post_init__(self) -> None:
+        licence = (self.license or UNKNOWN).strip().lower()
+        if licence not in LICENCES:
+            raise XlsrError(
+                f"`license` must be a licence that the Hub knows, got '{licence}'; {did_you_mean(licence, LICENCES)} For "
+                "another one write `other`, with license_name and license_link."
+            )
+        check_hub_ids("base_model", as_list(self.base_model))
+        check_hub_ids("datasets", as_list(self.datasets))
 
     def licence(self, starts: Iterable[str]) -> str:
         """The stated licence, else that of all models that training started from, or `unknown`."""
@@ -200,6 +228,7 @@ def card_text(facts: CardFacts) -> str:
         routes=list(map(prose, routes)),
         python_routes=list(map(python_text, routes)),
         stock=_stock_vectors(facts.head, routes),
+        not_served=", ".join(not_served(facts.head, routes)),
         place=PLACE,
     )
 
@@ -219,7 +248,7 @@ def card_header(facts: CardFacts) -> ModelCardData:
 
     hub_ids = dict.fromkeys(source.hub_id for source in facts.sources if source.hub_id)
     return ModelCardData(
-        language=list(map(one_line, facts.languages)) or None,
+        language=hub_languages(facts.languages),
         license=stated.licence(facts.starts),
         license_name=clean(stated.license_name),
         license_link=clean(stated.license_link),
@@ -231,6 +260,16 @@ def card_header(facts: CardFacts) -> ModelCardData:
         model_name=one_line(facts.title) if scores else None,
         eval_results=scores or None,
     )
+
+
+def hub_languages(tags: Iterable[str]) -> list[str] | None:
+    """The codes of languages as the header of a card has them, without scripts and regions; None for none.
+
+    Examples:
+        >>> hub_languages(["pt-BR", "zh-Hans", "zh-Hant"])
+        ['pt', 'zh']
+    """
+    return list(dict.fromkeys(one_line(language_code(tag)) for tag in tags)) or None
 
 
 def framework_versions(versions: Mapping[str, str]) -> str:

@@ -11,9 +11,8 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder, load_sentence_transformer
 from hf_xlsr.encoders.heads import build_head, new_head
 from hf_xlsr.encoders.stock import usable_length
+from hf_xlsr.export.old_names import add_old_names
 from hf_xlsr.utils.files import read_json, write_json
-
-POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 
 
 def to_sentence_transformer(
@@ -69,23 +68,18 @@ def to_sentence_transformer(
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
     """Writes a model of stock modules to a folder, and loads it: `SentenceTransformer(path)` needs no hf-xlsr.
 
-    Pooling and maximum length are also written under the names of older versions, which text-embeddings-inference reads.
+    It has the names of older versions too, see `add_old_names`.
     """
     model.save(str(path), create_model_card=False)
-
-    for file in Path(path).rglob("*Pooling/config.json"):
-        config = read_json(file)
-        for mode, key in POOLING_KEYS.items():
-            config[key] = config["pooling_mode"] == mode
-        write_json(file, config)
-
-    lowers = any(getattr(module, "do_lower_case", False) for module in model.modules())
-    for file in Path(path).rglob("sentence_bert_config.json"):
-        tokenizer_config = read_json(file.with_name("tokenizer_config.json"))
-        settings = {**read_json(file), "max_seq_length": tokenizer_config["model_max_length"]}
-        # Classes such as XLMRobertaTokenizer build their normalisation anew, without this step.
-        if lowers and "Lowercase" in str(read_json(file.with_name("tokenizer.json"))["normalizer"]):
-            settings["do_lower_case"] = True
-        write_json(file, settings)
-
+    if any(getattr(module, "do_lower_case", False) for module in model.modules()):
+        _keep_lower_case(Path(path))
+    add_old_names(Path(path))
     return load_sentence_transformer(str(path), "cpu")
+
+
+def _keep_lower_case(folder: Path) -> None:
+    """Writes that texts are lower-cased. Classes such as XLMRobertaTokenizer make their normalisation anew, without it."""
+    for file in folder.rglob("sentence_bert_config.json"):
+        tokenizer = read_json(file.with_name("tokenizer.json"))
+        if "Lowercase" in str(tokenizer["normalizer"]):
+            write_json(file, {**read_json(file), "do_lower_case": True})

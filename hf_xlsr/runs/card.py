@@ -11,14 +11,25 @@ from langcodes import tag_is_valid
 
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import Source, as_list, parse_sources
+from hf_xlsr.encoders.assembly import modules_by_route
 from hf_xlsr.encoders.encoding import routes_of
+from hf_xlsr.encoders.heads import HeadConfig
 from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.evaluation.before_after import Change
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.base_models import base_models_of, on_hub
 from hf_xlsr.export.card import EXAMPLES, PLACE, code, part_card, python_text
 from hf_xlsr.export.hub import TAG
-from hf_xlsr.export.model_card import CardFacts, CardMetadata, DataSource, card_text, clean, framework_versions
+from hf_xlsr.export.model_card import (
+    CardFacts,
+    CardMetadata,
+    DataSource,
+    card_text,
+    clean,
+    framework_versions,
+    hub_languages,
+)
+from hf_xlsr.export.old_names import not_served
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import is_dataset
 from hf_xlsr.runs.methods.base import Method
@@ -99,10 +110,11 @@ def card_of_model(name: str, metadata: Mapping[str, Any] | None = None, origin: 
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": ["sentence-transformers", "feature-extraction", TAG],
-        "language": [route for route in routes if route != "und" and tag_is_valid(route)] or None,
+        "language": [route for route in routes if route != "und" and tag_is_valid(route)],
     }
     for key, value in (metadata or {}).items():
         header[key] = clean(value)
+    header["language"] = hub_languages(header["language"])
 
     facts = f"Sentence embeddings of {encoder.get_embedding_dimension()} dimensions"
     length = finite_length(encoder)
@@ -115,12 +127,24 @@ def card_of_model(name: str, metadata: Mapping[str, Any] | None = None, origin: 
         task = f", task={python_text(routes[0])}"
     if origin:
         paragraphs.append(origin)
+    only_there = not_served(_modules(encoder), routes)
+    if only_there:
+        paragraphs.append(
+            "Load it with sentence-transformers 5.4 or newer: text-embeddings-inference does not compute "
+            f"{', '.join(only_there)}."
+        )
 
     example = f"""from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("{PLACE}")
 vectors = model.encode([{", ".join(map(python_text, EXAMPLES))}]{task})"""
     return part_card(ModelCardData(**header), title=Path(name).resolve().name, paragraphs=paragraphs, example=example)
+
+
+def _modules(encoder: Any) -> HeadConfig:
+    """The configuration of all modules of a model; of one with routes, those of the first."""
+    modules = next(iter(modules_by_route(encoder).values()))
+    return [{"kind": type(module).__name__, **module.get_config_dict()} for module in modules]
 
 
 def _training_facts(run: Method, starts: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:

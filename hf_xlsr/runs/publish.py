@@ -11,13 +11,15 @@ from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.export.card import card_for, code, one_line, part_card
 from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
-from hf_xlsr.export.model_card import PLOTS
+from hf_xlsr.export.model_card import PLOTS, hub_languages
+from hf_xlsr.export.old_names import rewritten_files
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.runs.card import card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.files import write_json
 
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
@@ -53,20 +55,20 @@ def push_run(
     with tempfile.TemporaryDirectory() as scratch:
         if what != "training":
             if what == "all" or folder.recipe.is_file():
-                uploads.append(_encoder(folder, repo, private))
+                uploads.append(_encoder(folder, repo, private, Path(scratch)))
             else:
-                uploads.append(_model(str(run), repo, private, Path(scratch) / "model"))
+                uploads.append(_model(str(run), repo, private, Path(scratch)))
         if what != "encoder":
             uploads.append(_training(folder, repo))
         return push_uploads(uploads, exist_ok=exist_ok, message=message)
 
 
-def _encoder(folder: RunFolder, repo: str, private: bool) -> RepoUpload:
+def _encoder(folder: RunFolder, repo: str, private: bool, scratch: Path) -> RepoUpload:
     read_run(folder)  # an error for other folders
     card = folder.model / CARD
     if not card.is_file():
         raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
-    files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
+    files = _files(folder.model, scratch)
     for name in PLOTS:
         plot = folder.path / name
         if plot.is_file():
@@ -80,9 +82,21 @@ def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
     card = folder / CARD
     text = card.read_text("utf-8") if card.is_file() else card_of_model(name)
     if not (folder / "modules.json").is_file():
-        folder = scratch
+        folder = scratch / "model"
         save_export(load_encoder(name, "cpu"), folder)
-    return RepoUpload(repo, card_for(text, repo), folder_files(folder, without=(CARD, *LEFT_OUT)), private)
+    return RepoUpload(repo, card_for(text, repo), _files(folder, scratch), private)
+
+
+def _files(folder: Path, scratch: Path) -> dict[str, Path]:
+    """The files of a model with the names of older versions in them, without its card; changed ones are in `scratch`."""
+    files = folder_files(folder, without=(CARD, *LEFT_OUT))
+    for name, content in rewritten_files(folder).items():
+        if name not in files:  # hidden
+            continue
+        files[name] = scratch / "rewritten" / name
+        files[name].parent.mkdir(parents=True, exist_ok=True)
+        write_json(files[name], content)
+    return files
 
 
 def _training(folder: RunFolder, repo: str) -> RepoUpload:
@@ -103,9 +117,8 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
             files |= folder_files(weights, f"training/{weights.name}", LEFT_OUT)
 
     name = one_line(recipe.name)
-    languages = list(map(one_line, recipe.languages))
     card = part_card(
-        ModelCardData(language=languages, license=licence_of(recipe), tags=[TRAINING_TAG]),
+        ModelCardData(language=hub_languages(recipe.languages), license=licence_of(recipe), tags=[TRAINING_TAG]),
         title=f"{name}: training state",
         paragraphs=[
             f"Checkpoints to resume a run of the recipe {code(name)} of hf-xlsr, with optimiser, queues and momentum "

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from transformers import PreTrainedConfig, TrainingArguments
 
 from hf_xlsr.data.sources import OneOrMore, Source, parse_sources
+from hf_xlsr.export.model_card import CardMetadata
 from hf_xlsr.trainers.arguments import REFUSED
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
@@ -106,6 +107,11 @@ class CardSection(Section):
     license_link: str | None = Field(None, description="its address, if `license` is `other`")
     base_model: list[str] | str | None = Field(None, description="Hub ids; by default derived from the recipe")
     datasets: list[str] | str | None = Field(None, description="Hub ids; by default derived from the recipe")
+
+    @model_validator(mode="after")
+    def _check(self) -> CardSection:
+        CardMetadata(**self.model_dump())
+        return self
 
 
 class EvaluationSection(Section):

@@ -259,6 +259,41 @@ def test_class_and_options_of_a_trimmed_tokenizer(kind: str, tmp_path: Path) -> 
         assert [old_ids[token] for token in ids] == whole(TEXTS[0])["input_ids"]
 
 
+STOCK: dict[str, Callable[[], Any]] = {
+    "bert": lambda: BertTokenizer(vocab=numbered(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd", "ab"])),
+    "cased": lambda: BertTokenizer(vocab=numbered(["[PAD]", "[UNK]", "[CLS]", *"aBcd"]), do_lower_case=False),
+    "xlmr": lambda: XLMRobertaTokenizer(
+        vocab=[(token, -1.0) for token in ("<s>", "<pad>", "</s>", "<unk>", "\u2581", *"abcd", "<mask>")]
+    ),
+}
+
+
+def numbered(tokens: list[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate(tokens)}
+
+
+@pytest.mark.parametrize("kind", STOCK)
+def test_class_is_kept(kind: str, tmp_path: Path) -> None:
+    whole = STOCK[kind]()
+
+    small, _ = trim_vocabulary(whole, ["a B c"])
+    small.save_pretrained(tmp_path)
+
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded) is type(whole)
+    assert len(loaded) < len(whole)
+    assert loaded.tokenize("a B c") == whole.tokenize("a B c")
+
+
+def test_class_that_makes_another_backend_is_not_kept() -> None:
+    whole = STOCK["bert"]()
+    whole.backend_tokenizer.normalizer = normalizers.Replace("a", "b")
+
+    small, _ = trim_vocabulary(whole, ["a c"])
+
+    assert small.tokenize("a c") == whole.tokenize("a c")
+
+
 # Identity and loading.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from huggingface_hub import ModelCard
 from hf_xlsr.encoders.heads import HeadConfig, new_head
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.export.card import settings_block
-from hf_xlsr.export.model_card import CardFacts, card_header
+from hf_xlsr.export.model_card import CardFacts, CardMetadata, card_header, card_text
 from hf_xlsr.runs.card import card_facts, licence_of, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, read_recipe, resolve
 from hf_xlsr.runs.sections import Recipe
+from hf_xlsr.utils.errors import XlsrError
 
 METRICS = measured("bible", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.875, "pairs": 1005})
 
@@ -174,6 +176,38 @@ def test_licence_and_base_models_of_encoders(encoders: Path, names: str, licence
 def test_licence_and_base_models_of_an_earlier_run(encoders: Path) -> None:
     assert licence_of(recipe_of(start_from=str(encoders / "a" / "training" / "final"))) == "mit"
     assert facts_of(run_of(start_from="outputs/none")).base_models == []  # a folder, whatever it looks like
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"license": "apache2"}, "apache2"),
+    ({"datasets": ["a/b", "c d"]}, "c d"),
+    ({"base_model": "../encoder"}, "../encoder"),
+]
+
+
+@pytest.mark.parametrize("make", [lambda card: CardMetadata(**card), lambda card: recipe_of(card=card)])
+@pytest.mark.parametrize(("card", "value"), REFUSED)
+def test_what_the_hub_would_refuse_is_an_error_before_a_run(make: Any, card: dict[str, Any], value: str) -> None:
+    with pytest.raises(XlsrError) as raised:
+        make(card)
+
+    (name,) = card
+    assert f"`{name}`" in str(raised.value)
+    assert f"'{value}'" in str(raised.value)
+
+
+def test_languages_are_codes_of_the_hub() -> None:
+    facts = replace(facts_of(run_of()), languages=["pt-BR", "zh-Hans", "zh_Hant", "eng_Latn"])
+
+    assert card_header(facts).language == ["pt", "zh", "en"]
+    assert "zh-Hans" in card_text(facts)
+
+
+@pytest.mark.parametrize(("pooling", "is_served"), [("mean", True), ("max", False), (("cls", "mean"), False)])
+def test_card_says_what_other_servers_do_not_compute(pooling: Any, is_served: bool) -> None:
+    facts = replace(facts_of(run_of()), head=new_head(256, pooling))
+
+    assert ("text-embeddings-inference" not in card_text(facts)) == is_served
 
 
 def test_block_of_settings_shows_what_is_set() -> None:

@@ -466,7 +466,7 @@ def test_languages_may_have_a_script(tmp_path: Path) -> None:
 
     trainer = trainer_of("Lightweight", tmp_path, rows=rows)
 
-    assert header_of(trainer).language == ["en", "zh-Hans"]
+    assert header_of(trainer).language == ["en", "zh"]
     assert "| training rows | 32 (en-zh-Hans 32) |" in card_of(trainer)
 
 
