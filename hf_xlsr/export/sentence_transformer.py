@@ -78,7 +78,7 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
 
 
 def _keep_lower_case(folder: Path) -> None:
-    """Writes that texts are lower-cased. Classes such as XLMRobertaTokenizer make their normalisation anew, without it."""
+    """Writes that texts are lower-cased: XLMRobertaTokenizer and others make their normalisation anew, without it."""
     for file in folder.rglob("sentence_bert_config.json"):
         tokenizer = read_json(file.with_name("tokenizer.json"))
         if "Lowercase" in str(tokenizer["normalizer"]):
