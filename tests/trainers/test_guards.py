@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import make_pairs
 from datasets import Dataset
-from seven_trainers import KINDS, encoder, model_of, rows_of, trainer_of
+from seven_trainers import KINDS, encoder, model_of, mostly_slow, rows_of, trainer_of
 from two_processes import run_on_two_processes
 
 from hf_xlsr.evaluation.before_after import measure_rows
@@ -80,7 +80,7 @@ def test_guards_measure_what_the_exported_model_gives(kind: str, tmp_path: Path)
             assert getattr(change, name) == expected[key]
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("kind", mostly_slow())
 def test_guards_leave_the_training_as_it_is(kind: str, tmp_path: Path) -> None:
     plain = trainer_of(kind, tmp_path / "plain")
     plain.train()
@@ -199,7 +199,7 @@ def test_a_fall_within_the_limit_is_not_reported(
     assert KEY not in caplog.text
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("kind", mostly_slow())
 def test_a_guard_stops_the_training_and_keeps_the_best_allowed_weights(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

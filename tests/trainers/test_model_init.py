@@ -10,7 +10,7 @@ import optuna
 import pytest
 import torch
 from conftest import make_pairs
-from seven_trainers import KINDS, arguments_of, documents, encoder, model_of, rows_of, trainer_of
+from seven_trainers import arguments_of, documents, encoder, model_of, mostly_slow, rows_of, trainer_of
 from transformers import TrainerCallback, set_seed
 
 from hf_xlsr import trainers
@@ -49,7 +49,7 @@ def losses_of(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_slow())
 def test_trains_as_with_the_model(kind: str, tmp_path: Path) -> None:
     set_seed(3)
     expected = trainer_of(kind, tmp_path, model=model_of(kind))
@@ -160,7 +160,7 @@ def search(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield run
 
 
-@pytest.mark.parametrize("kind", ["DualMomentum", "Distillation", "Hictl"])
+@pytest.mark.parametrize("kind", mostly_slow(["DualMomentum", "Distillation", "Hictl"]))
 def test_trials_with_equal_parameters_are_equal(kind: str, search: Any, tmp_path: Path) -> None:
     options = {"Hictl": {"negative_interpolation": 0.9}, "DualMomentum": QUEUE}.get(kind, {"queue_size": 24})
     trainer = initialised(kind, tmp_path, lambda: model_of(kind, **options), eval_dataset=make_pairs(16, seed=2))
@@ -183,10 +183,10 @@ def test_trials_with_equal_parameters_are_equal(kind: str, search: Any, tmp_path
 @pytest.mark.parametrize(
     ("metric", "options", "direction"),
     [
-        (None, {}, min),
         ("accuracy", {}, max),
-        ("toy_error", {}, min),
-        ("toy_quality", {"greater_is_better": False}, min),
+        pytest.param(None, {}, min, marks=pytest.mark.slow),
+        pytest.param("toy_error", {}, min, marks=pytest.mark.slow),
+        pytest.param("toy_quality", {"greater_is_better": False}, min, marks=pytest.mark.slow),
     ],
 )
 def test_default_objective(
@@ -213,6 +213,7 @@ def test_default_objective(
     assert best.objective == direction(entry[f"eval_{metric or 'loss'}"] for entry in measured)
 
 
+@pytest.mark.slow
 def test_given_objective_and_direction_win(search: Any, tmp_path: Path) -> None:
     settings = {"metric_for_best_model": "accuracy"}
     options: dict[str, Any] = {"settings": settings, "eval_dataset": make_pairs(16, seed=2)}
@@ -248,6 +249,7 @@ def test_model_and_data_read_the_arguments_of_a_trial(search: Any, tmp_path: Pat
     assert lengths == [5, 20]
 
 
+@pytest.mark.slow
 def test_model_of_a_trial(search: Any, tmp_path: Path) -> None:
     def interpolating() -> Any:
         return HictlForPreTraining.from_encoder(encoder(), negative_words=8, negative_interpolation=0.9)
@@ -260,6 +262,7 @@ def test_model_of_a_trial(search: Any, tmp_path: Path) -> None:
     assert moved == losses_of(expected) != plain
 
 
+@pytest.mark.slow
 def test_tokenizer_of_a_trial(search: Any, tmp_path: Path) -> None:
     def cased() -> Any:
         other = encoder(seed=1)
