@@ -12,7 +12,7 @@ from transformers import Trainer
 
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import PAIRS, UNDETERMINED
-from hf_xlsr.data.formats.reading import column_names, read_rows
+from hf_xlsr.data.formats.reading import column_names
 from hf_xlsr.data.raw_rows import UNNAMED, open_datasets, open_reader
 from hf_xlsr.data.sources import Source, expand, open_source, open_texts
 from hf_xlsr.evaluation.before_after import (
@@ -98,12 +98,12 @@ def source_rows(data: Any, languages: Sequence[str]) -> Any:
         return data
 
     source = Source.parse(str(data) if isinstance(data, Path) else data)
-    plain = not (source.corpus or source.columns or source.parallel)
-    names = column_names(expand(source.path)) if plain else []
-    if names:
-        columns = {name: name for name in names}
-        return list(read_rows(expand(source.path), columns=columns, required=()))
-    return guard_rows(source, languages)
+    has_columns = source.corpus or source.columns or source.parallel
+    names = [] if has_columns else column_names(expand(source.path))
+    if not names:
+        return guard_rows(source, languages)
+    columns = {name: name for name in names}
+    return list(open_source(source, languages=languages, split="dev", required=(), wide=columns))
 
 
 def guard_rows(source: Source, languages: Sequence[str]) -> Rows:

@@ -146,6 +146,23 @@ def test_guards_in_every_form(tmp_path: Path) -> None:
     assert read == [expected] * len(forms)
 
 
+@pytest.mark.parametrize(
+    ("keys", "count"),
+    [({"limit": 5}, 5), ({"where": {"en": "the red bird"}}, 1), ({"sample": 3}, 3)],
+)
+def test_a_source_selects_rows(keys: dict[str, Any], count: int, tmp_path: Path) -> None:
+    file = tmp_path / "web.tsv"
+    lines = [
+        "the red bird\tl'oiseau rouge",
+        *(f"{pair['source']} {number}\tb" for number, pair in enumerate(make_pairs(9))),
+    ]
+    file.write_text("\n".join(["en\tfr", *lines]) + "\n", "utf-8")
+
+    trainer = trainer_of("Lightweight", tmp_path, guards={"web": {"path": str(file), **keys}})
+
+    assert len(trainer.guards["web"]) == count
+
+
 def test_a_path_to_scored_rows(tmp_path: Path) -> None:
     file = tmp_path / "sts.tsv"
     lines = [f"{row['sentence1']}\t{row['sentence2']}\t{row['score']}" for row in scored_rows()]
