@@ -89,6 +89,20 @@ def test_texts_of_scored_guard_sets_are_not_trained_on(run: Method, tmp_path: Pa
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+def test_guards_of_a_recipe_are_read_as_in_python(run: Method, tmp_path: Path) -> None:
+    scored = tmp_path / "scored.tsv"
+    scored.write_text("sentence1\tsentence2\tscore\na b\tb\t1\nc\td\t2\n", "utf-8")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("en\tzh\na\tb\n", "utf-8")
+    run.recipe.evaluation.guard = [{"path": str(scored), "limit": 1}, str(pairs)]
+
+    guards = run.guards()
+
+    assert [(row["sentence1"], row["score"], row["lang"]) for row in guards["scored"]] == [("a b", "1", "en")]
+    assert [(row["source_lang"], row["target_lang"]) for row in guards["pairs"]] == [("en", "zh")]
+
+
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 def test_run_with_another_export(run: Method, tmp_path: Path) -> None:
     run.recipe.training |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
     first = run.recipe.settings()

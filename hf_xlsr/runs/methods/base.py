@@ -32,7 +32,7 @@ from hf_xlsr.runs.sections import Recipe, refused, training_section, validated
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.guards import guard_rows
+from hf_xlsr.trainers.guards import read_pairs
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.validation import Section
@@ -213,7 +213,7 @@ class Method(ABC):
         for source in parse_sources(self.recipe.evaluation.guard):
             if source.name in guards:
                 raise XlsrError(f"two sets of evaluation.guard are named '{source.name}'; rename a file.")
-            guards[source.name] = guard_rows(source, self.recipe.languages)
+            guards[source.name] = read_pairs(source, f"evaluation.guard: {source.name}", self.recipe.languages)
         return guards
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
