@@ -277,6 +277,9 @@ def _of_same_class(backend: Tokenizer, original: Any) -> Any:
         original.save_pretrained(folder)
         backend.save(str(Path(folder) / "tokenizer.json"))
         tokenizer = type(original).from_pretrained(folder)
+    tokenizer.name_or_path = original.name_or_path
+    forget_loading(tokenizer)
+
     specs = [json.loads(spec) for spec in (tokenizer.backend_tokenizer.to_str(), backend.to_str())]
     return tokenizer if specs[0] == specs[1] else _fast_tokenizer(backend, original)
 

@@ -157,7 +157,7 @@ def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
     for language in routes_of(model) or (None,):
         expected = embed(model, SENTENCES, language=language, normalize=False)
         vectors = embed(encoder, SENTENCES, language=language, normalize=False)
-        np.testing.assert_allclose(vectors, expected, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(vectors, expected, rtol=1e-6, atol=2e-6)  # some poolings give long vectors
 
 
 @pytest.mark.slow
