@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_pairs
-from seven_trainers import KINDS, arguments_of, model_of, rows_of, trainer_of
+from seven_trainers import KINDS, arguments_of, model_of, mostly_slow, rows_of, trainer_of
 from torch.nn.functional import normalize
 from two_processes import run_on_two_processes
 
@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.report import higher_is_better
 from hf_xlsr.trainers.live_encoder import EvaluationRows
 from hf_xlsr.utils.errors import XlsrError
 
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_KIND = pytest.mark.parametrize("kind", mostly_slow())
 WITH_QUEUE = pytest.mark.parametrize("kind", ["DualMomentum", "Distillation"])
 
 

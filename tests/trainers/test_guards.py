@@ -20,7 +20,7 @@ from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.modeling.dual_momentum import DualMomentumModel
 from hf_xlsr.utils.errors import XlsrError
 
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_KIND = pytest.mark.parametrize("kind", mostly_slow())
 EMBEDDING = [kind for kind in KINDS if kind not in ("FineTune", "Translation")]
 SHARED = [kind for kind in EMBEDDING if kind != "DualMomentum"]
 EVERY_STEP = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
