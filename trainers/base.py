@@ -226,7 +226,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
         self.callback_handler.model = model
         self.callback_handler.processing_class = self.processing_class
         self._set_up_model()
-        self.guard_watch.before = None
+        if self.guards:
+            self.measure_before()
 
         set_seed(self.args.seed)
         return model
@@ -351,8 +352,9 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
             resume_from_checkpoint = str(newest) if newest else True
         check_resumable(resume_from_checkpoint)
         self.measured = {}
-        if self.guards:
-            self.measure_before(resumes=bool(resume_from_checkpoint))
+        self.guard_watch.resumes = bool(resume_from_checkpoint)
+        if self.guards and self.model_init is None:
+            self.measure_before()
 
         try:
             output = super().train(resume_from_checkpoint, *args, **kwargs)

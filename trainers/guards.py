@@ -41,17 +41,19 @@ class GuardWatch:
     Attributes:
         folder: Where what was measured before training is kept, for a training that is resumed.
         limit: A guard falls if its metric falls by more than this even at the upper end of the interval of its change.
+        resumes: Whether the training is resumed.
         before: What the guards measured before training.
         falls: The metrics that fell in the last evaluation.
     """
 
     folder: Path
     limit: float
+    resumes: bool = False
     before: Results | None = None
     falls: dict[str, Change] = field(default_factory=dict)
 
     def read_before(self) -> None:
-        """Reads what an earlier process of this training measured before it, if it has written that."""
+        """Reads what the first process of a resumed training measured, if it wrote that."""
         file = self.folder / FILE
         if file.is_file():
             self.before = load_results(file)["metrics"]
@@ -175,11 +177,12 @@ class GuardedTrainer(Trainer):
                 results |= self.measure_guard(encoder, name, rows)
         return results
 
-    def measure_before(self, *, resumes: bool) -> None:
+    def measure_before(self) -> None:
         """Measures the guards before training; a resumed training reads what was measured then."""
         watch = self.guard_watch
         watch.before = None
-        if resumes:
+        watch.falls = {}
+        if watch.resumes:
             watch.read_before()
         if watch.before is None:
             watch.before = self.measure_guards()

@@ -217,7 +217,7 @@ def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int
 
 
 class Words:
-    """Rows of a word and their number."""
+    """Rows that each hold one text and their number."""
 
     def __init__(self, word: str) -> None:
         self.word = word

@@ -12,12 +12,13 @@ import pytest
 import torch
 from conftest import make_pairs
 from datasets import Dataset
-from seven_trainers import KINDS, encoder, model_of, mostly_slow, rows_of, trainer_of
+from seven_trainers import KINDS, arguments_of, encoder, model_of, mostly_slow, rows_of, tokenizers_of, trainer_of
 from two_processes import run_on_two_processes
 
 from hf_xlsr.evaluation.before_after import measure_rows
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.modeling.dual_momentum import DualMomentumModel
+from hf_xlsr.trainers import LightweightTrainer
 from hf_xlsr.utils.errors import XlsrError
 
 EVERY_KIND = pytest.mark.parametrize("kind", mostly_slow())
@@ -200,6 +201,28 @@ def test_a_fall_is_reported(
 
     assert KEY in caplog.text
     assert "-45.0" in caplog.text
+
+
+def test_guards_watch_the_model_of_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = trainer_of("Lightweight", tmp_path / "given", guards={"web": rows_of("Lightweight", 8)})
+    made.train()
+    trainer = LightweightTrainer(
+        args=arguments_of("Lightweight", tmp_path, eval_strategy="steps", eval_steps=2),
+        model_init=lambda: model_of("Lightweight"),
+        train_dataset=rows_of("Lightweight", 64),
+        processing_class=tokenizers_of("Lightweight"),
+        guards={"web": rows_of("Lightweight", 8)},
+    )
+    trainer.train()
+    assert trainer.changes == made.changes
+
+    trainer.state.global_step = 0  # Trainer makes the model before it resets this
+    fall_at(trainer, monkeypatch, step=2)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert KEY in caplog.text
 
 
 def test_a_fall_within_the_limit_is_not_reported(
