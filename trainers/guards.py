@@ -14,7 +14,7 @@ from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import PAIRS, UNDETERMINED
 from hf_xlsr.data.formats.reading import column_names
 from hf_xlsr.data.raw_rows import UNNAMED, open_datasets, open_reader
-from hf_xlsr.data.sources import Source, expand, open_source, open_texts
+from hf_xlsr.data.sources import Source, open_source, open_texts
 from hf_xlsr.evaluation.before_after import (
     COUNTS,
     SCORED,
@@ -27,6 +27,7 @@ from hf_xlsr.evaluation.before_after import (
 from hf_xlsr.evaluation.results import Results, load_results, save_results
 from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.variables import expand
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,10 @@ from hf_xlsr.export.model_card import CardMetadata, card_text
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.card import trainer_facts
-from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
+from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_text
+from hf_xlsr.utils.redaction import redact_tokens
 
 logger = logging.getLogger(__name__)
 

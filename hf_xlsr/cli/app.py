@@ -96,8 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return typer.main.get_command(app)(arguments, prog_name="hf-xlsr", standalone_mode=False) or 0
     except (UsageError, XlsrError, OSError) as error:
-        from hf_xlsr.utils.access_tokens import redact_tokens
-
         message = error.format_message() if isinstance(error, UsageError) else str(error)
-        print(f"hf-xlsr: {redact_tokens(error_line(message))}", file=sys.stderr)
+        print(f"hf-xlsr: {error_line(message)}", file=sys.stderr)
         return 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
@@ -20,6 +18,7 @@ from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
+from hf_xlsr.utils.variables import expand
 
 FEW_ROWS = 100_000  # sampled in memory
 _VERSIONS = {"source_version", "target_version"}
@@ -51,7 +50,7 @@ class Source(Section, frozen=True):
 
     corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
     path: str | list[str] | None = Field(
-        None, description="file, pair of Moses files, folder or id of a dataset; environment variables are expanded"
+        None, description="file, pair of Moses files, folder or id of a dataset; variables HF_XLSR_* are expanded"
     )
     languages: OneOrMore | None = Field(None, description="source and target language; by default the recipe's")
     columns: str | dict[str, Any] | None = Field(
@@ -134,7 +133,7 @@ class Source(Section, frozen=True):
 
     @property
     def location(self) -> str | list[str]:
-        """`path` with its environment variables expanded."""
+        """`path` with its variables expanded."""
         location: str | list[str] = expand(self.path)
         return location
 
@@ -166,27 +165,6 @@ class Source(Section, frozen=True):
 def parse_sources(value: Any) -> list[Source]:
     """The sources that a user writes: one, a list of them, or None for none."""
     return list(map(Source.parse, as_list(value)))
-
-
-def variables_of(path: Any) -> list[str]:
-    """Names of the environment variables of a path, or a list of paths."""
-    text = " ".join(map(str, as_list(path)))
-    return list(dict.fromkeys(re.findall(r"\$\{?(\w+)\}?", text)))
-
-
-def unset_variables(path: Any) -> list[str]:
-    """Those of `variables_of` that are not set."""
-    return [name for name in variables_of(path) if name not in os.environ]
-
-
-def expand(path: Any) -> Any:
-    """Expands environment variables of a path or a list of paths; an error if one is not set."""
-    if isinstance(path, (list, tuple)):
-        return list(map(expand, path))
-    missing = unset_variables(path)
-    if missing:
-        raise XlsrError(f"path '{path}' needs the environment variable {missing[0]}, which is not set.")
-    return os.path.expandvars(str(path))
 
 
 class RowFilter:

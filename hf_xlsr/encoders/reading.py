@@ -16,7 +16,6 @@ from sentence_transformers.util import load_file_path
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from hf_xlsr.data.prompts import PromptTable
-from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import forget_loading, load_tokenizer
 from hf_xlsr.encoders.assembly import (
     MODULES_FILE,
@@ -37,6 +36,7 @@ from hf_xlsr.encoders.stock import (
 from hf_xlsr.utils.auto_classes import OWN_MODEL_TYPES, load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import read_json
+from hf_xlsr.utils.variables import expand
 
 TOKENIZERS = "tokenizers"
 """Folder of a saved model with the tokenizer of each of its encoders."""
@@ -199,7 +199,7 @@ class ModelPlace:
 def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
     """Finds a model by the folder of a run, a checkpoint, a saved model or an export, or by its id on the Hub.
 
-    Environment variables are expanded. Of a run it is the export, or the weights before that is written; with
+    Variables `HF_XLSR_*` are expanded. Of a run it is the export, or the weights before that is written; with
     `trained`, the weights, unless only the export is left.
     """
     home = Path(expand(name)).expanduser()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.assembly import MODULES_FILE
 from hf_xlsr.export.hub import CARD, is_hub_id
 from hf_xlsr.utils.markdown import front_matter
+from hf_xlsr.utils.variables import expand
 
 UNKNOWN = "unknown"
 """Licence of weights where none was chosen and none follows from the base models."""
@@ -61,7 +61,7 @@ def _cards(start: str) -> Iterator[Path]:
         if isinstance(cached, str):
             yield Path(cached)
         return
-    folder = Path(os.path.expandvars(start))
+    folder = Path(expand(start))
     yield folder / CARD
     if (folder.parent / MODULES_FILE).is_file():  # the encoder of a model of sentence-transformers
         yield folder.parent / CARD

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from huggingface_hub import ModelCardData
 
-from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.markdown import escape_markdown
+from hf_xlsr.utils.redaction import redact_tokens
 
 # Local paths: their folders name the owner of the machine, not the data.
 _LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)

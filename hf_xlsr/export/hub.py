@@ -22,9 +22,10 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
+from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.markdown import front_matter
+from hf_xlsr.utils.redaction import redact_tokens
 
 TAG = "hf-xlsr"  # in the cards of our encoders
 CARD = "README.md"
@@ -55,7 +56,7 @@ def check_hub_ids(name: str, ids: Sequence[str]) -> None:
 def check_repo(name: str) -> None:
     """Raises an error for an invalid repository id."""
     if not is_hub_id(name):
-        raise XlsrError(f"--repo must be OWNER/NAME, such as me/my-encoder, got '{redact_tokens(name)}'.")
+        raise XlsrError(f"--repo must be OWNER/NAME, such as me/my-encoder, got '{name}'.")
 
 
 @contextmanager
@@ -68,7 +69,7 @@ def hub_errors(what: str) -> Iterator[None]:
         while inner is not None and not isinstance(inner, (HTTPError, OSError)):
             inner = inner.__cause__ or inner.__context__
         cause = inner or error
-        reason = redact_tokens(error_line(f"{type(cause).__name__}: {cause}", LONGEST)).rstrip(".")
+        reason = error_line(f"{type(cause).__name__}: {cause}", LONGEST).rstrip(".")
         # Without the chain: errors of the network hold the whole request.
         raise XlsrError(f"Upload of {what} failed ({reason}). Run it again to resume.") from None
 

@@ -20,15 +20,13 @@ from hf_xlsr.data.sources import (
     RowFilter,
     Source,
     as_list,
-    expand,
     open_source,
     parse_sources,
-    unset_variables,
-    variables_of,
 )
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe, holds_named_sources, holds_sources
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.variables import expand, unset_variables, variables_of
 
 
 def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Source]]:

@@ -11,12 +11,13 @@ from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.formats.reading import column_names
 from hf_xlsr.data.languages import language_of_name, nearest_tag
-from hf_xlsr.data.sources import Source, as_list, expand, unset_variables
+from hf_xlsr.data.sources import Source, as_list
 from hf_xlsr.evaluation.before_after import SCORED
 from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.own_data import OwnData, own_values
 from hf_xlsr.runs.sections import holds_named_sources, holds_sources
+from hf_xlsr.utils.variables import expand, unset_variables
 
 SPLITS = ("train", "dev", "test")
 

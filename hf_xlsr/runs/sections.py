@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -21,6 +20,7 @@ from hf_xlsr.export.model_card import CardMetadata
 from hf_xlsr.trainers.arguments import REFUSED
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
+from hf_xlsr.utils.variables import expand
 
 TRAINING_PLACES = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -145,7 +145,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _fill_in(self) -> Recipe:
-        self.output_dir = os.path.expandvars(self.output_dir or f"outputs/{self.name}")
+        self.output_dir = expand(self.output_dir or f"outputs/{self.name}")
         return self
 
     def weights(self) -> dict[str, str]:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from hf_xlsr.utils.redaction import redact_tokens
+
 
 class XlsrError(ValueError):
-    """Invalid input: a file, an argument or a recipe. A `ValueError`; the command line prints its message alone."""
+    """Invalid input: a file, an argument or a recipe. A `ValueError`; the command line prints its message alone.
+
+    Access tokens in the message are redacted.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact_tokens(message))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -33,8 +41,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def error_line(error: object, longest: int | None = None) -> str:
-    """A library's error as part of a message: on one line, truncated to `longest` characters."""
-    return " ".join(str(error).split())[:longest]
+    """A library's error as part of a message: on one line, without access tokens, truncated to `longest` characters."""
+    line = " ".join(str(error).split())
+    return redact_tokens(line)[:longest]
 
 
 def require_choice(

@@ -114,13 +114,13 @@ def test_card_of_a_hub_model_needs_a_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_model_of_a_run(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOMES", str(folders))
-    assert find_model("$HOMES/run").path == str(folders / "run" / "model")
+    monkeypatch.setenv("HF_XLSR_HOMES", str(folders))
+    assert find_model("$HF_XLSR_HOMES/run").path == str(folders / "run" / "model")
 
-    weights = find_model("$HOMES/run", trained=True)
+    weights = find_model("$HF_XLSR_HOMES/run", trained=True)
     assert weights.model_type == "lightweight_dual_transformer"
     assert load_encoder(weights.path).default_prompt_name == "default"
 
-    monkeypatch.delenv("HOMES")
-    with pytest.raises(XlsrError, match="HOMES"):
-        find_model("$HOMES/run")
+    monkeypatch.delenv("HF_XLSR_HOMES")
+    with pytest.raises(XlsrError, match="HF_XLSR_HOMES"):
+        find_model("$HF_XLSR_HOMES/run")

@@ -97,7 +97,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     # Sources.
     (lambda: source(pth="x"), "path"),
     (lambda: source(**PAIRS, languages=["en", "fr", "de"]), "languages"),
-    (lambda: source(path="${XLSR_UNSET}/x.tsv"), "XLSR_UNSET"),
+    (lambda: source(path="${HF_XLSR_UNSET}/x.tsv"), "HF_XLSR_UNSET"),
     (lambda: load_corpus("europral", languages=["en", "fr"]), "europarl"),
     (lambda: bible_pairs("en", "fr", "Luke"), "Luke"),  # at the call, not at the first row
     # Labelled rows and inference.

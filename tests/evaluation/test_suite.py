@@ -42,24 +42,24 @@ def folder(tmp_path: Path, tiny_export: str, monkeypatch: pytest.MonkeyPatch) ->
     rows = [f"{row['source']}\t{row['target']}\t{row['target']} ja" for row in PAIRS]
     write_tsv(tmp_path / "wide.tsv", ["en\tfr\tde", *rows])
     (tmp_path / "suite.yaml").write_text(SUITE, "utf-8")
-    monkeypatch.setenv("SUITE", str(tmp_path))
+    monkeypatch.setenv("HF_XLSR_SUITE", str(tmp_path))
     return tmp_path
 
 
 SUITE = """
 encoders:
-  a: ${SUITE}/a
-  b: {model: "${SUITE}/b", prompt: "red "}
+  a: ${HF_XLSR_SUITE}/a
+  b: {model: "${HF_XLSR_SUITE}/b", prompt: "red "}
 tasks:
   retrieval:
     protocol: tatoeba,xsim
-    data: ${SUITE}/wide.tsv
+    data: ${HF_XLSR_SUITE}/wide.tsv
     columns: {source: en, target: "{lang}"}
     languages: en,fr,de
     options: {k: 2, margin: null}
   bias:
     protocol: language-bias
-    data: ${SUITE}/wide.tsv
+    data: ${HF_XLSR_SUITE}/wide.tsv
     columns: {text: "{lang}"}
     languages: en,fr,de
 """

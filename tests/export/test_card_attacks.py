@@ -15,8 +15,9 @@ from hf_xlsr.export.card import code_block, one_line, public_path, python_text
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.utils.access_tokens import HIDDEN, check_no_token, redact_tokens
+from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.redaction import HIDDEN, redact_tokens
 
 HEADER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 TOKEN = "hf_" + "NeverToBeSeen" * 3

@@ -158,7 +158,7 @@ def test_sources_of_xnli_settings() -> None:
 
     for setting in ("cross_lingual", "translate_train_all", "translate_train/fr"):
         assert xnli_data(setting)["test"]["xnli"]["split"] == "test"
-    assert xnli_data("translate_test")["test"]["xnli"]["path"] == "${XNLI_TRANSLATE_TEST}/{lang}.tsv"
+    assert xnli_data("translate_test")["test"]["xnli"]["path"] == "${HF_XLSR_XNLI_TRANSLATE_TEST}/{lang}.tsv"
 
 
 @pytest.mark.parametrize("name", LOCAL_RUNS)

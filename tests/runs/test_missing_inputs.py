@@ -8,13 +8,13 @@ from cli_helpers import failing
 from hf_xlsr.data.sources import parse_sources
 from hf_xlsr.runs import inputs
 
-ENCODERS = "model: {encoders: {en: $HOMES/en, fr: ./no_encoder}}"
+ENCODERS = "model: {encoders: {en: $HF_XLSR_HOMES/en, fr: ./no_encoder}}"
 RECIPE = """
 method: dual_momentum
 languages: [en, fr]
 data:
   train: [train.tsv, "no_train.{en,fr}"]
-  dev: $CORPORA/dev.tsv
+  dev: $HF_XLSR_CORPORA/dev.tsv
   test: [no_test.tsv, 'no.{lang}.tsv']
   held_out: [{path: no/*.parquet, columns: "*"}]
 nli: {train: no_nli.tsv}
@@ -25,7 +25,7 @@ evaluation: {guard: owner/dataset}
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("CORPORA", "HOMES"):
+    for name in ("HF_XLSR_CORPORA", "HF_XLSR_HOMES"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "train.tsv").write_text("source\ttarget\na\tb\n", "utf-8")
     return tmp_path
@@ -40,7 +40,7 @@ def test_missing_inputs_are_named_together(
 ) -> None:
     (folder / "mine.yaml").write_text(f"{RECIPE}{ENCODERS}\n{list_of_runs}\n", "utf-8")
     error = failing(capsys, verb, "mine.yaml")
-    expected = "CORPORA HOMES no_train.en no_train.fr no_test.tsv no/*.parquet no_nli.tsv no_encoder".split()
+    expected = "CORPORA HF_XLSR_HOMES no_train.en no_train.fr no_test.tsv no/*.parquet no_nli.tsv no_encoder".split()
     assert not [name for name in [*expected, *(["no_test_two.tsv"] if list_of_runs else [])] if name not in error]
     assert "'train.tsv'" not in error and "owner/dataset" not in error
     assert not (folder / "outputs").exists()
@@ -50,11 +50,11 @@ def test_missing_inputs_are_named_together(
     ("words", "missing"),
     [
         (
-            "train finetune --train a.tsv --dev $CORPORA/b.tsv --guard c.tsv --encoder ./d --languages en,de",
-            "a.tsv CORPORA c.tsv ./d",
+            "train finetune --train a.tsv --dev $HF_XLSR_CORPORA/b.tsv --guard c.tsv --encoder ./d --languages en,de",
+            "a.tsv HF_XLSR_CORPORA c.tsv ./d",
         ),
         ("evaluate ./m --protocol xsr --data a.tsv --pool b.tsv", "./m a.tsv b.tsv"),
-        ("mine a.txt b.txt --model $HOMES/m --gold d.tsv --output c.tsv", "a.txt b.txt HOMES d.tsv"),
+        ("mine a.txt b.txt --model $HF_XLSR_HOMES/m --gold d.tsv --output c.tsv", "a.txt b.txt HF_XLSR_HOMES d.tsv"),
     ],
 )
 def test_missing_inputs_of_options(words: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
-from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
@@ -32,12 +32,13 @@ from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import check_writable, write_text
 from hf_xlsr.utils.hashing import file_sha256
+from hf_xlsr.utils.variables import expand
 
 logger = logging.getLogger(__name__)
 
 
 class SuiteEncoder(EncoderOptions):
-    """A model, as folder or Hub id that may have environment variables, and how it is loaded and encodes."""
+    """A model, as folder or Hub id that may have variables `HF_XLSR_*`, and how it is loaded and encodes."""
 
     model: str
 
@@ -45,7 +46,7 @@ class SuiteEncoder(EncoderOptions):
 class SuiteTask(BaseModel, extra="forbid"):
     """Protocols on data; the attributes are the options of `hf-xlsr evaluate`, `options` those of its protocols.
 
-    `protocol` is one or several that take the same data, `data` may have environment variables. `columns` and `where` may
+    `protocol` is one or several that take the same data, `data` may have variables `HF_XLSR_*`. `columns` and `where` may
     be mappings.
     """
 

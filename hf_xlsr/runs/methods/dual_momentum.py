@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, expand, parse_sources
+from hf_xlsr.data.sources import as_list, parse_sources
 from hf_xlsr.data.training_rows import clean_inference
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.reading import read_encoder
@@ -21,13 +21,14 @@ from hf_xlsr.runs.methods.sentence_encoder import NliSection, SentenceEncoderMet
 from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
+from hf_xlsr.utils.variables import expand
 
 ENCODERS = (
     dict[str, str] | None,
     Field(
         None,
-        description=f"folder or id of a pretrained encoder for each language, or one as `{SHARED}`; environment "
-        "variables are expanded",
+        description=f"folder or id of a pretrained encoder for each language, or one as `{SHARED}`; variables "
+        "HF_XLSR_* are expanded",
     ),
 )
 

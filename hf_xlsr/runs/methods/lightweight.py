@@ -10,7 +10,6 @@ from pydantic import Field
 from transformers import PreTrainedConfig
 
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, set_dropout
 from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.evaluation.results import Results
@@ -27,6 +26,7 @@ from hf_xlsr.runs.sections import section_of
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.lightweight import DistillationTrainer, LightweightTrainer
 from hf_xlsr.utils.validation import Section
+from hf_xlsr.utils.variables import expand
 
 
 class LightweightRecipe(OneEncoderRecipe):

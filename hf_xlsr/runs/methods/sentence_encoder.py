@@ -18,7 +18,7 @@ from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import expand, parse_sources
+from hf_xlsr.data.sources import parse_sources
 from hf_xlsr.data.tokenization import load_tokenizer, trained_tokenizer
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.cache import CachedEncoder
@@ -41,6 +41,7 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
+from hf_xlsr.utils.variables import expand
 
 # Each side of a pair with the column of its language.
 PAIR_COLUMNS = [(side, f"{side}_lang") for side in PAIRS.texts]

@@ -1,0 +1,64 @@
+"""Environment variables in the paths of recipes, suites and sources: those whose names begin with `HF_XLSR_`.
+
+A recipe of somebody else could write any other variable, such as a password, into names of folders, stored recipes and
+requests to the Hub.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from hf_xlsr.utils.access_tokens import check_no_token
+from hf_xlsr.utils.errors import XlsrError
+
+PREFIX = "HF_XLSR_"
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
+
+
+def variables_of(path: Any) -> list[str]:
+    """Names of the environment variables of a path, or a list of paths, each once."""
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    names: dict[str, None] = {}
+    for text in map(str, paths):
+        for in_braces, bare in _VARIABLE.findall(text):
+            names[in_braces or bare] = None
+    return list(names)
+
+
+def unset_variables(path: Any) -> list[str]:
+    """Those of `variables_of` that could be expanded, but are not set."""
+    return [name for name in variables_of(path) if name.startswith(PREFIX) and name not in os.environ]
+
+
+def expand(path: Any) -> Any:
+    """Expands the variables of a path, or of a list of paths.
+
+    Raises:
+        XlsrError: For a variable that is not set, or whose name does not begin with `HF_XLSR_`, and for a value that is
+            an access token.
+
+    Examples:
+        >>> expand("$HOME/pairs.tsv")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: path '$HOME/pairs.tsv' names $HOME, but only variables that begin with HF_XLSR_
+        are expanded. Write the path, or set HF_XLSR_HOME.
+    """
+    if isinstance(path, (list, tuple)):
+        return list(map(expand, path))
+
+    for name in variables_of(path):
+        if not name.startswith(PREFIX):
+            raise XlsrError(
+                f"path '{path}' names ${name}, but only variables that begin with {PREFIX} are expanded. "
+                f"Write the path, or set {PREFIX}{name}."
+            )
+    missing = unset_variables(path)
+    if missing:
+        raise XlsrError(f"path '{path}' needs the environment variable {missing[0]}, which is not set.")
+
+    expanded = _VARIABLE.sub(lambda match: os.environ[match[1] or match[2]], str(path))
+    check_no_token(expanded, f"path '{path}'")
+    return expanded
