@@ -72,12 +72,13 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, normaliser = ctx.saved_tensors
         (grad_output,) = grad_outputs
         accumulate = normaliser.dtype
-        # A row's share of one token underflows in float16; the rows' factors sum to 2 at most, so this cannot overflow.
+        # In float16 a row's share of one token would underflow, so slopes are multiplied by `boost` before the matrix
+        # products and divided by it afterwards. They cannot overflow: the factors of all rows sum to 2 at most.
         boost = 1024.0 if ctx.dtype == torch.float16 else 1.0
         unboost = grad_output.to(accumulate) / boost
-        scale = boost * row_weights.to(accumulate).unsqueeze(1)
-        probs = target_probs.to(accumulate) * scale
-        mass = probs.sum(1, keepdim=True) + ctx.even_mass * scale  # "set" labels sum to less than 1
+        factors = boost * row_weights.to(accumulate).unsqueeze(1)
+        label_mass = target_probs.to(accumulate) * factors
+        mass = label_mass.sum(1, keepdim=True) + ctx.even_mass * factors  # "set" labels sum to less than 1
 
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden, dtype=accumulate)
@@ -85,20 +86,20 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias) if needs_bias else None
         states = hidden.to(ctx.dtype)
         for columns, logits in _chunks(hidden, weight, bias, sentences, ctx.dtype, ctx.chunk_size):
-            # d loss / d logits = mass * softmax - label, written over the logits
-            logits.sub_(normaliser.unsqueeze(1)).exp_().mul_(mass)
+            # The slope of a logit is mass * softmax - label. It is written over the logit.
+            slopes = logits.sub_(normaliser.unsqueeze(1)).exp_().mul_(mass)
             ids, inside = _within(target_ids, columns)
-            logits.scatter_add_(1, ids, -probs * inside)
+            slopes.scatter_add_(1, ids, -label_mass * inside)
             if ctx.even_mass:
-                logits.sub_(ctx.even_mass / len(weight) * scale)
+                slopes.sub_(ctx.even_mass / len(weight) * factors)
 
             if grad_bias is not None and sentences is None:
-                grad_bias[columns] = (logits.sum(0) * unboost).to(bias.dtype)
+                grad_bias[columns] = (slopes.sum(0) * unboost).to(bias.dtype)
             elif grad_bias is not None:
-                bias_slopes = (logits * unboost).to(bias.dtype)
+                bias_slopes = (slopes * unboost).to(bias.dtype)
                 grad_bias[:, columns] = grad_bias[:, columns].index_add(0, sentences, bias_slopes)
 
-            slopes = logits.to(ctx.dtype)
+            slopes = slopes.to(ctx.dtype)
             if grad_weight is not None:
                 products = slopes.T @ states
                 grad_weight[columns] = (products.to(accumulate) * unboost).to(weight.dtype)

@@ -152,7 +152,12 @@ class _Negatives:
 
 
 class _QueueInfoNCE(torch.autograd.Function):
-    """Loss and gradients in one pass over the chunks: flash attention's recurrence, where the values are the keys."""
+    """Loss and gradients in one pass over the chunks: flash attention's recurrence, where the values are the keys.
+
+    For each query the pass carries the highest logit so far, and, over the negatives so far, the sum of
+    `exp(logit - highest)` and the sum of the keys with these weights. When a chunk raises the highest logit, both sums
+    are multiplied by `exp(old - new)`.
+    """
 
     @staticmethod
     def forward(
@@ -177,9 +182,9 @@ class _QueueInfoNCE(torch.autograd.Function):
         operand = scaled.to(operand_dtype)
         positive_logits = (scaled * positives).sum(1, keepdim=True)
 
-        maximum = positive_logits
-        total = torch.zeros_like(maximum)  # over the negatives, of exp(logit - maximum)
-        centre = torch.zeros_like(positives)  # the negatives' sum, weighted so
+        highest = positive_logits
+        mass = torch.zeros_like(highest)  # of the negatives' exp(logit - highest)
+        weighted_keys = torch.zeros_like(positives)  # the negatives' keys, times exp(logit - highest)
         product = torch.empty_like(positives)
         logit_buffer = torch.empty(batch_size * negatives.largest, dtype=dtype, device=queries.device)
         weight_buffer = logit_buffer
@@ -191,32 +196,33 @@ class _QueueInfoNCE(torch.autograd.Function):
             shape = (batch_size, len(chunk))
             logits = _multiply(operand, chunk.T, logit_buffer[:size].view(shape))
             negatives.mask(logits, start, -math.inf)
-            raised = torch.maximum(maximum, logits.amax(1, keepdim=True))
+            raised = torch.maximum(highest, logits.amax(1, keepdim=True))
             logits.sub_(raised)
             if device == "cpu":
                 logits.clamp_(min=floor)
 
             weights = torch.exp(logits, out=weight_buffer[:size].view(shape))
             negatives.mask(weights, start, 0.0)
-            decay = (maximum - raised).exp_()
-            total = torch.addcmul(weights.sum(1, keepdim=True, dtype=dtype), total, decay)
+            decay = (highest - raised).exp_()
+            mass = torch.addcmul(weights.sum(1, keepdim=True, dtype=dtype), mass, decay)
             if queries_learn:
                 _multiply(weights, chunk, product)
-                torch.addcmul(product, centre, decay, out=centre)
-            maximum = raised
+                torch.addcmul(product, weighted_keys, decay, out=weighted_keys)
+            highest = raised
 
-        total_with_positive = total + (positive_logits - maximum).exp()
-        away = total / total_with_positive  # 1 - the positive's probability, without the rounding of that difference
+        mass_with_positive = mass + (positive_logits - highest).exp()
+        away = mass / mass_with_positive  # 1 - the positive's probability, without the rounding of that difference
         slope = None
         if queries_learn:
-            slope = (centre / total_with_positive - away * positives) / (temperature * batch_size)
+            expected_keys = weighted_keys / mass_with_positive
+            slope = (expected_keys - away * positives) / (temperature * batch_size)
         key_slope = None
         if keys_learn:
             key_slope = away * scaled / -batch_size
         ctx.save_for_backward(slope, key_slope)
         ctx.dtypes = (queries.dtype, positive_keys.dtype)
 
-        lead = maximum - positive_logits + total.log()  # of all negatives together over the positive
+        lead = highest - positive_logits + mass.log()  # of all negatives together over the positive
         return torch.logaddexp(lead, torch.zeros_like(lead)).mean()
 
     @staticmethod

@@ -75,31 +75,41 @@ def choose_sizes(
     rows = sum(counts)
     largest = max(counts)
 
-    # Bytes of the phases before the blocks, which follow each other: fingerprints, training, sorting by cell.
-    phases = [24 * largest]
-    fixed = 0
-    growing = 12 * k * rows
+    fingerprint_bytes = 24 * largest
+    result_bytes = 12 * k * rows
     if method == "exact":
         itemsize = 4
-        growing += 8 * listed * counts[1]
+        kept_bytes = 0
+        bytes_before_blocks = fingerprint_bytes
+        target_list_bytes = 8 * listed * counts[1]
+        growing_bytes = result_bytes + target_list_bytes
     else:
         itemsize = 2 if all(matrix.dtype == np.float16 for matrix in matrices) else 4
-        phases += [48 * width * cells, 16 * largest]
-        fixed = 4 * rows
-        growing += width * itemsize * rows
+        kept_bytes = 4 * rows  # the cell of each row
+        training_bytes = 48 * width * cells
+        sorting_bytes = 16 * largest
+        bytes_before_blocks = max(fingerprint_bytes, training_bytes, sorting_bytes)  # one after the other
+        sorted_vector_bytes = width * itemsize * rows
+        growing_bytes = result_bytes + sorted_vector_bytes
 
     needed = 0
     for block, tile in SIZES[method]:
-        height = min(block, largest)
-        blocks = width * (itemsize * height + 16 * tile)
-        blocks += 16 * height * listed + 5 * tile * tile + 512 * tile * listed
+        queries = min(block, largest)
+        vector_bytes = width * (itemsize * queries + 16 * tile)
+        query_list_bytes = 16 * queries * listed
+        tile_bytes = 5 * tile * tile + 512 * tile * listed
+        block_bytes = vector_bytes + query_list_bytes + tile_bytes
         if method == "ivf":
-            blocks += (8 * width + 2048) * cells + 16 * height * probes
-        needed = fixed + max(*phases, blocks)
+            centre_bytes = (8 * width + 2048) * cells
+            probe_bytes = 16 * queries * probes
+            block_bytes += centre_bytes + probe_bytes
+
+        needed = kept_bytes + max(bytes_before_blocks, block_bytes)
         if not in_files:
-            needed += growing
+            needed += growing_bytes
         if needed <= memory:
             return block, tile
+
     raise XlsrError(f"`memory` must be at least {-(-needed // 1_000_000)}MB for this search, got {memory:,} bytes.")
 
 

@@ -271,7 +271,7 @@ def search_down_to(
     """The `k` nearest if `k` have float32 products of `floor` or above, however many near ties there are."""
     query_tensor = as_tensor(queries, tile.device)
     floors = as_tensor(floor.astype(np.float32), tile.device)[:, None]
-    best = np.empty(0, [("query", np.int64), ("exact", np.float32), ("label", np.int64)])
+    best = np.empty(0, [("query", np.int64), ("exact", np.float32), ("label", np.int64)])  # at most `k` of a query
 
     step = tile.height(len(queries))
     for start in range(0, len(side), step):
@@ -285,11 +285,15 @@ def search_down_to(
         near["exact"] = pair_products(queries, rows, side, positions)
         near["label"] = side.labels(positions)
 
-        # Of each query, the `k` best so far.
-        best = np.concatenate([best, near])
-        order = np.lexsort((best["label"], -best["exact"], best["query"]))
-        best = best[order]
-        first_of_query = np.searchsorted(best["query"], best["query"])
-        rank = np.arange(len(best)) - first_of_query
-        best = best[rank < k]
+        best = _best_of_each_query(np.concatenate([best, near]), k)
     return best["exact"].reshape(-1, k), best["label"].reshape(-1, k)
+
+
+def _best_of_each_query(candidates: np.ndarray, k: int) -> np.ndarray:
+    """The `k` candidates with the highest products of each query, sorted by query; ties go to the lower label."""
+    order = np.lexsort((candidates["label"], -candidates["exact"], candidates["query"]))
+    candidates = candidates[order]
+
+    first_of_query = np.searchsorted(candidates["query"], candidates["query"])
+    rank = np.arange(len(candidates)) - first_of_query
+    return candidates[rank < k]
