@@ -24,6 +24,7 @@ from hf_xlsr.evaluation.outcomes import Outcomes, interval
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, write_text
 
+MOST_OUTCOMES = 1 << 28  # bytes
 PACKAGES = (
     "torch",
     "transformers",
@@ -251,7 +252,7 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         records = [Result(**record) for record in content.pop("records").values()]
         metrics = Results(records, _load_outcomes(path, content.pop("statistics")))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, MemoryError) as error:
         raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
     return {**content, "metrics": metrics}
 
@@ -261,6 +262,9 @@ def _load_outcomes(path: str | os.PathLike[str], statistics: Mapping[str, str]) 
         return {}
     columns: dict[str, list[np.ndarray]] = defaultdict(list)
     with np.load(_outcomes_file(path), allow_pickle=False) as stored:
+        size = sum(entry.file_size for entry in stored.zip.infolist())  # the most that the archive gives
+        if size > MOST_OUTCOMES:
+            raise ValueError(f"its outcomes take {size:,} bytes, more than {MOST_OUTCOMES:,}")
         for name, column in stored.items():
             columns[name.rpartition("/")[0]].append(column)
     outcomes = {}

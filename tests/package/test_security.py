@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -287,19 +285,12 @@ def large_po(file: Path) -> None:
         stream.truncate((1 << 26) + 1)
 
 
-def expanding_parquet(file: Path) -> None:
-    text = pa.array(["a" * 300_000_000])
-    pq.write_table(pa.table({"source": text, "target": ["b"]}), file, compression="zstd", use_dictionary=False)
-    assert file.stat().st_size < 100_000
-
-
 @pytest.mark.parametrize(
     ("write", "suffix"),
     [
         (deep_tmx, "tmx"),
         (wide_tmx, "tmx"),
         (large_po, "po"),
-        pytest.param(expanding_parquet, "parquet", marks=pytest.mark.slow),
     ],
 )
 def test_files_that_expand(write: Callable[[Path], None], suffix: str, tmp_path: Path) -> None:

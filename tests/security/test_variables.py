@@ -10,7 +10,7 @@ import pytest
 import yaml
 from cli_helpers import failing
 
-from hf_xlsr.evaluation.suites.suite import load_suite, evaluate_suite
+from hf_xlsr.evaluation.suites.suite import evaluate_suite, load_suite
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.variables import expand, variables_of
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import io
+import math
 import re
+import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
+
+import numpy as np
 
 from hf_xlsr.data.formats.input_file import InputFile, Record
 from hf_xlsr.data.formats.lines import (
@@ -31,7 +35,8 @@ from hf_xlsr.utils.extras import require_package
 # Elements of a segment with codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 DEEPEST = 64
-MOST_VARIANTS = 1000
+MOST_VARIANTS = 1000  # of a unit, and pairs of them
+LONGEST_TAG = 1 << 22  # bytes between two events; the parser keeps a tag or a comment whole
 # What XML forbids, as characters and as references to them.
 _CONTROLS = re.compile(
     rb"[\0-\x08\x0b\x0c\x0e-\x1f]|&#(?:x0*(?:[0-8bcef]|1[\da-f])|0*(?:[0-8]|1[124-9]|2\d|3[01]));", re.IGNORECASE
@@ -40,6 +45,7 @@ _OPEN_REFERENCE = re.compile(rb"&[#\w]{0,20}\Z")
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 LARGEST = 1 << 26  # bytes; the parser takes 14 times as much memory
+MO_ORDERS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}  # order of bytes by the first number of an MO file
 
 
 @dataclass
@@ -73,8 +79,10 @@ class _Collector:
         self._text: list[str] | None = None
         self._codes = 0
         self._depth = 0
+        self.events = 0
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.events += 1
         self._depth += 1
         if self._depth > DEEPEST:
             raise BrokenFile(f"its elements are nested more than {DEEPEST} deep")
@@ -90,12 +98,14 @@ class _Collector:
             self._codes += 1
 
     def data(self, text: str) -> None:
+        self.events += 1
         if self._text is not None and self._unit is not None and not self._codes:
             self._unit.size += len(text)
             if self._unit.size <= MAX_LINE:
                 self._text.append(text)
 
     def end(self, tag: str) -> None:
+        self.events += 1
         self._depth -= 1
         tag = tag.rpartition("}")[2]
         if tag in CODES:
@@ -150,6 +160,8 @@ def read_tmx(file: InputFile) -> Iterator[Record]:
         elif [] in texts:
             missing = list(languages.values())[texts.index([])]
             file.reject(unit.line, f"no variant in '{missing}'", raw)
+        elif math.prod(map(len, texts)) > MOST_VARIANTS:
+            file.reject(unit.line, "over-long unit", raw)
         else:
             for variants in product(*texts):
                 yield unit.line, dict(zip(languages, variants, strict=True)), raw
@@ -161,9 +173,15 @@ def _units(file: InputFile) -> Iterator[_Unit]:
 
     with open_binary(file.paths[0]) as stream:
         try:
+            bytes_without_event = 0
             for block in _blocks(file, stream):
+                events = collector.events
                 collector.parser.feed(block)
                 yield from collector.take()
+
+                bytes_without_event = 0 if collector.events > events else bytes_without_event + len(block)
+                if bytes_without_event > LONGEST_TAG:
+                    raise BrokenFile(f"it has a tag or a comment of more than {LONGEST_TAG:,} bytes")
             collector.parser.close()
         except (DefusedXmlException, ParseError, LookupError, ValueError, *READ_ERRORS) as error:
             yield from collector.take()  # those before the failure
@@ -227,11 +245,25 @@ def _plain(path: Path) -> Iterator[str]:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise BrokenFile(f"it is larger than {LARGEST:,} bytes, the most for a catalogue")
+    if content[:4] in MO_ORDERS:
+        _check_texts(content)
 
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "catalogue"
         plain.write_bytes(content)
         yield str(plain)
+
+
+def _check_texts(content: bytes) -> None:
+    """Raises for an MO file whose entries share bytes: one text of a megabyte may stand in a million entries."""
+    order = MO_ORDERS[content[:4]]
+    count, originals, translations = struct.unpack_from(f"{order}3I", content, 8)
+    total = 0
+    for table in (originals, translations):
+        entries = np.frombuffer(content[table : table + 8 * count], f"{order}u4")  # a length and a place each
+        total += int(entries[::2].sum(dtype=np.int64))
+    if total > len(content):
+        raise BrokenFile("its texts are longer than the file")
 
 
 def _pairs(entry: Any) -> Iterator[tuple[str, str]]:

@@ -18,11 +18,52 @@ import pyarrow as pa
 
 MAX_LINE = 1 << 20  # bytes
 BLOCK = 1 << 16
+XZ_MEMORY = 1 << 28  # bytes; `xz -9` needs a quarter of it
 READ_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+
+class _XzStream(io.RawIOBase):
+    """A file that xz decompresses in bounded memory. `lzma.open` takes as much as the header asks for."""
+
+    def __init__(self, path: str) -> None:
+        self._file = io.FileIO(path)
+        self._decompressor = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._next(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _next(self, size: int) -> bytes:
+        """The next bytes, at most `size`; none at the end."""
+        content = b""
+        while not content:
+            compressed = b""
+            if self._decompressor.eof:  # another stream may follow, after zeros
+                compressed = self._decompressor.unused_data or self._file.read(BLOCK)
+                if not compressed:
+                    return b""
+                compressed = compressed.lstrip(b"\0")
+                self._decompressor = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+            elif self._decompressor.needs_input:
+                compressed = self._file.read(BLOCK)
+                if not compressed:
+                    raise EOFError("it ends before the end of its stream")
+            content = self._decompressor.decompress(compressed, size)
+        return content
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 OPENERS: dict[str, Callable[[str], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".xz": _XzStream,
     # Arrow's stream, unlike that of the zstandard package, detects a truncated file.
     ".zst": lambda path: pa.input_stream(path, compression="zstd"),
 }

@@ -2,57 +2,82 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import flat_names, selected, split_name
+from hf_xlsr.data.formats import parquet_child
 from hf_xlsr.data.formats.input_file import InputFile, Record
-from hf_xlsr.data.formats.lines import READ_ERRORS, BrokenFile, read_errors
+from hf_xlsr.data.formats.lines import BrokenFile, read_errors
 from hf_xlsr.utils.errors import XlsrError
 
-BATCH = 1024  # rows
-LARGE_COLUMN = 1 << 28  # bytes
-MOST_EXPANSION = 500
-ARROW_ERRORS = (pa.ArrowException, UnicodeDecodeError, *READ_ERRORS)
 DATASET_ERRORS = (Exception,)  # of networks, archives and formats, which have no common base
 
 
 def read_parquet(file: InputFile) -> Iterator[Record]:
-    """The rows of a Parquet file; only the columns that are needed are read."""
-    with read_errors(ARROW_ERRORS):  # with a buffer, Arrow does not read whole column chunks
-        table = pq.ParquetFile(file.paths[0], buffer_size=1 << 20, pre_buffer=False)
-    with table:
-        with read_errors(ARROW_ERRORS):
-            columns = file.resolve(flat_names(_fields(table.schema_arrow)))
-            wanted = list(dict.fromkeys(columns.values()))
-            _check_expansion(table.metadata, wanted)
-
-        batches = _guarded(table.iter_batches(BATCH, columns=wanted, use_threads=False), ARROW_ERRORS)
-        for number, record in enumerate(chain.from_iterable(map(_records, batches)), 1):
+    """The rows of a Parquet file; only the columns that are needed are read, in a process of limited memory."""
+    with _ParquetProcess(file.paths[0]) as table:
+        columns = file.resolve(flat_names(_fields(table.schema())))
+        wanted = list(dict.fromkeys(columns.values()))
+        records = chain.from_iterable(map(_records, table.batches(wanted)))
+        for number, record in enumerate(records, 1):
             if record is None:
                 file.reject(number, "invalid UTF-8", "")
             else:
                 yield number, selected(record, columns), None
 
 
-def _check_expansion(metadata: Any, wanted: Sequence[str]) -> None:
-    """Arrow reads a page of a column at once; one of a few kilobytes may expand to gigabytes."""
-    prefixes = tuple(f"{name}." for name in wanted)
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        if row_group.total_byte_size <= LARGE_COLUMN:
-            continue  # Arrow ends the process where it describes columns of a damaged file
+class _ParquetProcess(AbstractContextManager["_ParquetProcess"]):
+    """The process that reads a Parquet file, see `parquet_child`."""
 
-        for column in map(row_group.column, range(row_group.num_columns)):
-            size = column.total_uncompressed_size
-            is_read = f"{column.path_in_schema}.".startswith(prefixes)
-            if is_read and size > LARGE_COLUMN and size > MOST_EXPANSION * column.total_compressed_size:
-                raise BrokenFile(f"its row group {group} expands {MOST_EXPANSION:,} times")
+    def __init__(self, path: Path) -> None:
+        command = [sys.executable, parquet_child.__file__, str(path)]
+        self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+
+    def schema(self) -> pa.Schema:
+        """The columns of the file."""
+        output: Any = self._process.stdout
+        size = int.from_bytes(output.read(8), "little")
+        schema = output.read(size)
+        if not schema:
+            raise self._failure()
+        return pa.ipc.read_schema(pa.py_buffer(schema))
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of some columns."""
+        requests: Any = self._process.stdin
+        with suppress(BrokenPipeError), requests:
+            requests.write(json.dumps(columns).encode())
+
+        try:
+            # A file without rows has no stream.
+            yield from pa.ipc.open_stream(self._process.stdout)
+        except pa.ArrowException as error:
+            if self._process.wait():
+                raise self._failure() from error
+        if self._process.wait():
+            raise self._failure()
+
+    def _failure(self) -> BrokenFile:
+        """What the process said at its end; nothing where the system ended it."""
+        errors: Any = self._process.stderr
+        messages = errors.read().decode("utf-8", "replace").strip().splitlines()
+        self._process.wait()
+        memory = f"reading it takes more than {parquet_child.MEMORY:,} bytes of memory"
+        return BrokenFile(messages[-1].rstrip(".") if messages else memory)
+
+    def __exit__(self, *error: object) -> None:
+        with self._process:  # which closes the pipes
+            self._process.kill()
 
 
 def _fields(schema: Any) -> dict[str, Any]:
