@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-gpu docs notebooks release-check clean
+.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-gpu docs notebooks dist release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -65,6 +65,9 @@ docs: $(STAMP)  ## the site of docs/, in build/site
 
 notebooks: $(STAMP)  ## run the notebooks and keep their outputs
 	TQDM_DISABLE=1 PYTHONWARNINGS=ignore $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+
+dist: $(STAMP)  ## build the wheel and the source distribution, each commit to the same bytes
+	$(BIN)/python tests/release_check.py --versions --keep dist
 
 release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and the newest versions of what it needs
 	$(BIN)/python tests/release_check.py --keep dist

@@ -44,16 +44,21 @@ def call(*words: str) -> str:
 
 
 def main() -> None:
-    """Imports, trains, loads without the package, evaluates, mines and, where peft is installed, trains an adapter."""
+    """Imports, also what extras installed, trains, loads without the package, evaluates, mines and trains an adapter."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True)
     import transformers
 
     import hf_xlsr
+    from hf_xlsr.utils.extras import EXTRAS
 
     config = transformers.AutoConfig.for_model("lightweight_dual_transformer")
     if type(config) is not hf_xlsr.LightweightConfig:
         raise SystemExit(f"AutoConfig gives {type(config).__name__} for the lightweight model.")
+
+    for package in EXTRAS:
+        if importlib.util.find_spec(package):
+            importlib.import_module(package)
 
     table = folder / "pairs.tsv"
     table.write_text("".join(f"{source}\t{target}\n" for source, target in pairs(400)), "utf-8")
