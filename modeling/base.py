@@ -16,7 +16,7 @@ from transformers.utils.generic import ModelOutput
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.heads import HeadConfig, build_head, head_config, run_head
 from hf_xlsr.encoders.reading import read_encoder
-from hf_xlsr.encoders.stock import encoder_from_config, is_causal, resized_bias, set_dropout
+from hf_xlsr.encoders.stock import encoder_from_config, one_sided, resized_bias, set_dropout
 from hf_xlsr.modeling.heads import LmHead, TokenBias
 from hf_xlsr.utils.errors import XlsrError
 
@@ -221,9 +221,10 @@ class EncoderWithLmHead(SentenceEncoderModel):
         model = type(self).__name__
         kind = type(self.encoder).__name__
         tokenizer = read.single("encoder").tokenizer
-        if is_causal(self.encoder):
+        reading = one_sided(self.encoder)
+        if reading:
             raise XlsrError(
-                f"{model} needs an encoder that reads both sides of a masked token, got {kind}, which is causal."
+                f"{model} needs an encoder that reads both sides of a masked token, got {kind}, {reading}."
             )
         if tokenizer is not None and tokenizer.mask_token_id is None:
             raise XlsrError(f"{model} needs a tokenizer with a mask token, and that of this {kind} has none.")

@@ -10,6 +10,7 @@ from transformers.utils.type_validators import interval
 
 from hf_xlsr.encoders.assembly import EncoderSettings
 from hf_xlsr.encoders.heads import HeadConfig, check_pooling, embedding_width, new_head, with_normalize, with_pooling
+from hf_xlsr.encoders.static import check_static_head
 
 # Fields of a configuration whose values have bounds.
 at_least_zero = interval(min=0)
@@ -48,12 +49,13 @@ class EncoderSettingsConfig(PreTrainedConfig):
         """Checks that sentence-transformers has this pooling."""
         check_pooling(self.pooling)
 
-    def configured_head(self, head: HeadConfig) -> HeadConfig:
-        """A head with `pooling` and `normalize` in it, where they are set."""
+    def configured_head(self, head: HeadConfig, encoder_config: Any) -> HeadConfig:
+        """The head of an encoder with `pooling` and `normalize` in it, where they are set."""
         if self.pooling is not None:
             head = with_pooling(head, self.pooling)
         if self.normalize is not None:
             head = with_normalize(head, self.normalize)
+        check_static_head(encoder_config, head)
         return head
 
 
@@ -81,6 +83,6 @@ class SentenceEncoderConfig(EncoderSettingsConfig):
 
     def fill_in_head(self) -> None:
         """Sets `head`, with `pooling` and `normalize` in it."""
-        self.head = self.configured_head(self.head or self.default_head())
+        self.head = self.configured_head(self.head or self.default_head(), self.get_text_config())
         self.pooling = None
         self.normalize = None

@@ -121,6 +121,8 @@ def attention_layers(model: Any) -> list[str]:
         names = path.split(".")
         if names[0] in ENCODERS and isinstance(module, nn.Linear | Conv1D):
             layers.add(names[-1])
+    if not layers:
+        raise XlsrError("Adapters need an encoder with linear layers, got one without. Train it without adapters.")
     attention = [name for name in ATTENTION_INPUTS if name in layers]
     if not attention:
         raise XlsrError(

@@ -297,7 +297,7 @@ class DualMomentumTrainer(XlsrTrainer):
     def make_collator(self, model: Any) -> Any:
         """Pads each side with the token of its language; with inference, a collator of each task."""
         padding = self.padding(self.args)
-        pad_ids = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
+        pad_ids = {language: tokenizer.pad_token_id or 0 for language, tokenizer in self.tokenizers.items()}
         pair_collator = DualCollator(pad_ids, **padding)
         if NLI not in self.features:
             return pair_collator

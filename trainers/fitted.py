@@ -23,6 +23,7 @@ from hf_xlsr.encoders.assembly import MessageTokenizer, SentenceEncoder, default
 from hf_xlsr.encoders.encoding import BATCH_SIZE, embed
 from hf_xlsr.encoders.heads import head_config
 from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.static import tokenizer_of
 from hf_xlsr.evaluation.classifiers import cross_validated
 from hf_xlsr.evaluation.pairs import pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
@@ -139,6 +140,8 @@ def _classifier_of(
     settings = replace(read.settings, prompts=dict(prompts.texts), default_prompt_name=prompts.default)
     stock = SentenceEncoder({"": replace(part, head=head)}, settings).assemble(get_device_name())
 
+    tokenizer = tokenizer_of(stock[0])
+    is_special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     features: dict[str, Any] = stock.preprocess(["a"], prompt=prompts.text())
     options: dict[str, Any] = {
         "head": head_config(head),
@@ -146,6 +149,7 @@ def _classifier_of(
         "encoder_settings": settings.to_dict(),
         "classifier_input": "embedding" if num_sides == 1 else "embedding_pair",
         "prompt_length": features.get("prompt_length", 0),
+        "keep_end": any(is_special[-1:]),
         "num_labels": len(names),
         "problem_type": "single_label_classification",
     }
@@ -155,7 +159,7 @@ def _classifier_of(
 
     config = HictlConfig(**config_of_encoder(part.encoder), **options)
     classifier = HictlForSequenceClassification(config, part.encoder, head)
-    classifier.given_tokenizer = prompting_tokenizer(stock.tokenizer, prompts.text(), pairs=num_sides == 2)
+    classifier.given_tokenizer = prompting_tokenizer(tokenizer, prompts.text(), pairs=num_sides == 2)
     return classifier, stock
 
 

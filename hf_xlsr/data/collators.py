@@ -32,13 +32,14 @@ def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
 
 def pad_rows(
     rows: Sequence[Sequence[int]],
-    pad_id: int,
+    pad_id: int | None,
     multiple_of: int = 1,
     limit: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of ids on the right: ids and attention mask, both `(rows, length)`, int64.
 
-    The rounded length is at most `limit`, unless a row is longer: an encoder may have no more positions.
+    The rounded length is at most `limit`, unless a row is longer: an encoder may have no more positions. Without a
+    padding token any other one will do, since the mask hides it.
     """
     lengths = np.array(list(map(len, rows)))
     longest = int(lengths.max(initial=1))
@@ -47,7 +48,7 @@ def pad_rows(
         width = max(longest, min(width, limit))
 
     is_token = np.arange(width) < lengths[:, None]
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    ids = np.full((len(rows), width), pad_id or 0, dtype=np.int64)
     ids[is_token] = np.fromiter(chain.from_iterable(rows), np.int64)
     return ids, is_token.astype(np.int64)
 

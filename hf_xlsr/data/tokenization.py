@@ -46,7 +46,7 @@ LETTER_STEP = 1e-4
 # Digits of a score that are kept: SentencePiece's float32 has no more, and the digits that vary come later.
 SCORE_DIGITS = 6
 BATCH = 1000
-TRIMMED_MODELS = ("Unigram", "WordPiece", "BPE")
+TRIMMED_MODELS = ("Unigram", "WordPiece", "BPE", "WordLevel")
 # Prefix of a token that begins a word (SentencePiece), or that does not (WordPiece).
 MARKS = ("▁", "##")
 
@@ -235,7 +235,7 @@ def trim_vocabulary(
     into smaller tokens; letters of other scripts become the unknown token.
 
     Args:
-        tokenizer: A fast one: Unigram (XLM-R, E5), WordPiece (multilingual BERT) or BPE (ModernBERT, Llama).
+        tokenizer: A fast one: Unigram (XLM-R, E5), WordPiece (multilingual BERT), BPE (ModernBERT, Llama) or WordLevel.
         vocab_size: Number of tokens to keep, the most frequent ones: words with a rarer token are then split into
             smaller tokens. Letters, special tokens and the parts of BPE tokens are always kept.
         always: Token ids that are kept first.

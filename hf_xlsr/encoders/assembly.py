@@ -18,6 +18,7 @@ from torch import nn
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import check_tokenizer_files
+from hf_xlsr.encoders.static import StaticEmbeddingModel, assemble_static, unframed
 from hf_xlsr.encoders.stock import add_pooler, longest_text, missing_weights, set_pad_token
 from hf_xlsr.utils.auto_classes import quiet_loading
 from hf_xlsr.utils.errors import XlsrError, require_choice
@@ -89,7 +90,7 @@ class EncoderPart:
     """One encoder with everything that turns a text into its embedding.
 
     Attributes:
-        encoder: A stock Hugging Face encoder, without the pooler of its architecture.
+        encoder: A stock Hugging Face encoder, without the pooler of its architecture; or a `StaticEmbeddingModel`.
         tokenizer: Its tokenizer; None for an encoder that was given without any.
         head: The modules of sentence-transformers behind the encoder; None for an encoder that was given without any.
         options: What `Transformer` stores: `modality_config`, `module_output_name`, `max_seq_length`, ...
@@ -149,13 +150,20 @@ class SentenceEncoder:
         route of the settings, or raises an error that names the routes; `encode_query` and `encode_document` take the
         first. Routes with equal objects share one module.
         """
-        transformers: dict[tuple[int, int], Transformer] = {}
+        first_modules: dict[tuple[int, int], Any] = {}
         routes: dict[str, list[nn.Module]] = {}
         for name, encoder_part in self.parts.items():
-            key = (id(encoder_part.encoder), id(encoder_part.tokenizer))
-            if key not in transformers:
-                transformers[key] = assemble_transformer(encoder_part)
-            routes[name] = [transformers[key], *(encoder_part.head or ())]
+            encoder = encoder_part.encoder
+            head = list(encoder_part.head or ())
+            is_static = isinstance(encoder, StaticEmbeddingModel)
+            if is_static:
+                head = head[1:]  # the module pools by itself
+
+            key = (id(encoder), id(encoder_part.tokenizer))
+            if key not in first_modules:
+                assemble_first: Any = assemble_static if is_static else assemble_transformer
+                first_modules[key] = assemble_first(encoder_part)
+            routes[name] = [first_modules[key], *head]
 
         modules = next(iter(routes.values()))
         if len(routes) > 1:
@@ -342,10 +350,11 @@ class MessageTokenizer:
 
 
 def text_tokenizer(part: EncoderPart) -> Any:
-    """What makes the token ids of a part's texts: its tokenizer, or a `MessageTokenizer`."""
+    """What makes the token ids of a part's texts: its tokenizer, a `MessageTokenizer`, or one without special tokens."""
     if "message" in part.options.get("modality_config", ()):
         return MessageTokenizer(assemble_transformer(part))
-    return part.required_tokenizer()
+    tokenizer = part.required_tokenizer()
+    return unframed(tokenizer) if isinstance(part.encoder, StaticEmbeddingModel) else tokenizer
 
 
 def _keep_exact(module: nn.Module, inputs: Any, features: dict[str, Any]) -> dict[str, Any]:

@@ -120,8 +120,7 @@ class OnnxModel:
 
     def embed(self, rows: list[list[int]], prompt_length: int) -> np.ndarray:
         """Embeddings of rows of token ids, `(rows, width)`, float32."""
-        padding = self.tokenizer.pad_token_id or 0  # a tokenizer without one: the mask hides it
-        inputs = dict(zip(INPUTS, pad_rows(rows, padding), strict=True))
+        inputs = dict(zip(INPUTS, pad_rows(rows, self.tokenizer.pad_token_id), strict=True))
         if any(graph_input.name == PROMPT_LENGTH for graph_input in self.session.get_inputs()):
             inputs[PROMPT_LENGTH] = np.array([prompt_length])
         embeddings: np.ndarray = self.session.run([OUTPUT], inputs)[0]

@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from sentence_transformers.util import load_file_path
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
@@ -27,6 +28,7 @@ from hf_xlsr.encoders.assembly import (
     transformer_options,
 )
 from hf_xlsr.encoders.heads import head_config
+from hf_xlsr.encoders.static import StaticEmbeddingModel, tokenizer_of
 from hf_xlsr.encoders.stock import (
     encoder_from_pretrained,
     longest_text,
@@ -107,12 +109,21 @@ def _read_modules(model: SentenceTransformer, place: str) -> SentenceEncoder:
     """The modules and settings of a model, which are not copied."""
     by_route: dict[str, EncoderPart] = {}
     for route, (first, *head) in modules_by_route(model).items():
-        if not isinstance(first, Transformer) or first.module_output_name != "token_embeddings" or not head:
+        if isinstance(first, StaticEmbedding):
+            encoder: Any = StaticEmbeddingModel.of_table(first.embedding.weight)
+            options: dict[str, Any] = {}
+            head = [Pooling(first.embedding_dim, "mean"), *head]
+        elif isinstance(first, Transformer) and first.module_output_name == "token_embeddings" and head:
+            encoder = first.model
+            options = transformer_options(first)
+        else:
             names = ", ".join(type(module).__name__ for module in (first, *head))
-            raise XlsrError(f"`{place}` must be a Transformer with a pooling behind it, got {names}.")
+            raise XlsrError(
+                f"`{place}` must be a Transformer with a pooling behind it, or a StaticEmbedding, got {names}."
+            )
 
         head_config(head)  # raises for a module that a model cannot store
-        by_route[route] = _part(first.model, first.tokenizer, head, transformer_options(first))
+        by_route[route] = _part(encoder, tokenizer_of(first), head, options)
     return SentenceEncoder(by_route, EncoderSettings.of(model))
 
 

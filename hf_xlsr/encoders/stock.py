@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from hf_xlsr.encoders.encoding import LONGEST
+from hf_xlsr.encoders.static import StaticEmbeddingModel
 from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
 
@@ -113,8 +114,11 @@ def missing_weights(info: Mapping[str, Any]) -> list[str]:
 
 
 def set_pad_token(tokenizer: Any, encoder: Any) -> None:
-    """Gives a tokenizer without a padding token its end-of-sequence token, as transformers recommends."""
-    if tokenizer is None or tokenizer.pad_token_id is not None:
+    """Gives a tokenizer without a padding token its end-of-sequence token, as transformers recommends.
+
+    A static embedding needs none: `pad_rows` pads with any token, which the mask hides.
+    """
+    if tokenizer is None or tokenizer.pad_token_id is not None or isinstance(encoder, StaticEmbeddingModel):
         return
     tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token_id is None:
@@ -130,8 +134,10 @@ def takes_token_types(encoder: Any) -> bool:
 
 
 @torch.no_grad()
-def is_causal(encoder: Any) -> bool:
-    """Whether a token's state depends on the tokens before it alone, as in a decoder; found by trying."""
+def one_sided(encoder: Any) -> str:
+    """How an encoder reads, in words, if a token's state does not depend on the tokens behind it; found by trying."""
+    if isinstance(encoder, StaticEmbeddingModel):
+        return "which reads each token alone"
     was_training = encoder.training
     encoder.eval()
 
@@ -139,7 +145,7 @@ def is_causal(encoder: Any) -> bool:
     ids = torch.tensor([[last, last], [last, max(0, last - 1)]], device=encoder.device)
     states = encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     encoder.train(was_training)
-    return torch.equal(states[0, 0], states[1, 0])
+    return "which is causal" if torch.equal(states[0, 0], states[1, 0]) else ""
 
 
 def max_positions(encoder: Any) -> int | None:

@@ -14,6 +14,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
+from hf_xlsr.encoders.onnx import GRAPH_MODULES
+from hf_xlsr.encoders.static import module_configs
 from hf_xlsr.evaluation.before_after import Change, change_columns, change_rows
 from hf_xlsr.evaluation.protocol import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
@@ -228,6 +230,7 @@ def card_text(facts: CardFacts) -> str:
         routes=list(map(prose, routes)),
         python_routes=list(map(python_text, routes)),
         stock=_stock_vectors(facts.head, routes),
+        onnx=not facts.unexported and {module["kind"] for module in facts.head} <= set(GRAPH_MODULES),
         not_served=", ".join(not_served(facts.head, routes)),
         place=PLACE,
     )
@@ -285,14 +288,14 @@ def clean(value: Any) -> Any:
 
 
 def encoder_facts_of(config: Any) -> dict[str, Any]:
-    """Head and prompts of a trained sentence encoder by its configuration; empty for other models."""
-    heads = getattr(config, "heads", None) or {}
-    head = next(iter(heads.values()), None) or getattr(config, "head", None)
+    """Modules and prompts of a trained sentence encoder by its configuration; empty for other models."""
+    name, head = next(iter((getattr(config, "heads", None) or {}).items()), ("", getattr(config, "head", None)))
     if head is None:
         return {}
+    encoder_config = config.encoder_configs[name] if name else config.get_text_config()
     settings = config.settings
     return {
-        "head": head,
+        "head": module_configs(encoder_config, head),
         "prompts": dict(settings.prompts),
         "prompt": settings.prompts.get(settings.default_prompt_name, ""),
     }

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from random import Random
 from typing import Any
 
-import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding, WordWeights
+from sentence_transformers.sentence_transformer.modules import WordWeights
 from torch import nn
-from transformers import PreTrainedTokenizerFast
 
 from hf_xlsr.data.encoding import token_ids
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import trim_vocabulary
-from hf_xlsr.encoders.assembly import SentenceEncoder, text_tokenizer, with_modules
+from hf_xlsr.encoders.assembly import SentenceEncoder, text_tokenizer
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.reading import read_encoder
+from hf_xlsr.encoders.static import tokenizer_of
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.utils.errors import XlsrError
 
@@ -58,10 +55,7 @@ def prune(
             list of layers, such as ALBERT or a static embedding.
     """
     sample = _TextSample(texts)
-    if isinstance(model[0], StaticEmbedding):
-        pruned = _prune_static(model, sample, layers, vocab_size)
-    else:
-        pruned = _prune_transformer(model, sample, layers, vocab_size)
+    pruned = _pruned(model, sample, layers, vocab_size)
 
     held_out = sample.held_out
     cosine = None
@@ -79,7 +73,7 @@ def prune(
     }
 
 
-def _prune_transformer(
+def _pruned(
     model: SentenceTransformer,
     texts: Iterable[str],
     layers: Sequence[int] | None,
@@ -102,28 +96,6 @@ def _prune_transformer(
     return SentenceEncoder({"": smaller}, read.settings).detached().assemble()
 
 
-def _prune_static(
-    model: SentenceTransformer,
-    texts: Iterable[str],
-    layers: Sequence[int] | None,
-    vocab_size: int | None,
-) -> SentenceTransformer:
-    if layers is not None:
-        raise XlsrError(f"`layers` must not be given for a static embedding, which has none, got {list(layers)}.")
-    modules: list[Any] = list(model)
-    static, *behind = modules
-    tokenizer = _tokenizer_of(static)
-    prompts = _prompts(model)
-    always = chain.from_iterable(token_ids(tokenizer, prompts, "", None)) if prompts else ()
-    texts = _in_use(texts, prompts)
-    small, kept_ids = trim_vocabulary(tokenizer, texts, vocab_size=vocab_size, always=always)
-    table = static.embedding.weight.detach().float()[kept_ids]
-    smaller = StaticEmbedding(small.backend_tokenizer, embedding_weights=table)
-    pruned = with_modules(model, [smaller, *copy.deepcopy(behind)])
-    pruned.to("cpu", torch.float32)
-    return pruned
-
-
 def _prompts(model: SentenceTransformer) -> list[str]:
     return [prompt for prompt in model.prompts.values() if prompt]
 
@@ -136,13 +108,6 @@ def _in_use(texts: Iterable[str], prompts: Sequence[str]) -> Iterator[str]:
         first_word = text.strip().partition(" ")[0]
         for end in ends:
             yield end + first_word
-
-
-def _tokenizer_of(first: Any) -> Any:
-    """The tokenizer of the first module of a model."""
-    if isinstance(first, StaticEmbedding):
-        return PreTrainedTokenizerFast(tokenizer_object=first.tokenizer)
-    return first.tokenizer
 
 
 @dataclass
@@ -158,7 +123,7 @@ class _Sizes:
         first: Any = model[0]
         encoder = getattr(first, "model", first)
         layers = encoder.config.num_hidden_layers if hasattr(encoder, "config") else 0
-        return cls(_tokenizer_of(first), layers, sum(weight.numel() for weight in encoder.parameters()))
+        return cls(tokenizer_of(first), layers, sum(weight.numel() for weight in encoder.parameters()))
 
 
 class _TextSample:
@@ -202,6 +167,8 @@ def _layer_numbers(encoder: Any, layers: Sequence[int]) -> list[int]:
     """The numbers of the layers to keep; an error if a layer is missing, repeated or moved."""
     count = encoder.config.num_hidden_layers
     numbers = list(layers)
+    if count == 0:
+        raise XlsrError(f"`layers` must not be given for a static embedding, which has none, got {numbers}.")
     if not numbers or numbers != sorted(set(numbers) & set(range(count))):
         raise XlsrError(f"`layers` must be increasing numbers from 0 to {count - 1}, got {numbers}.")
     return numbers

@@ -26,6 +26,8 @@ OWN_MODEL_TYPES: dict[str, str] = {
     "lightweight_dual_transformer": "hf_xlsr.modeling.lightweight",
 }
 """Model types of this package -> the module that registers them when it is imported."""
+ARCHITECTURES = {**OWN_MODEL_TYPES, "static_embedding": "hf_xlsr.encoders.static"}
+"""The same with those of encoders, which are no models by themselves."""
 
 
 class _LazyConfigs(dict[str, Any]):
@@ -82,9 +84,9 @@ def _register(auto_module: ModuleType, architectures: Mapping[str, str]) -> None
 def register_architectures() -> None:
     """Makes `AutoConfig` and `AutoModel` know the architectures of this package, without importing them."""
     if AUTO_MODULE in sys.modules:
-        _register(sys.modules[AUTO_MODULE], OWN_MODEL_TYPES)
+        _register(sys.modules[AUTO_MODULE], ARCHITECTURES)
     else:
-        sys.meta_path.insert(0, _AutoModuleFinder(OWN_MODEL_TYPES))
+        sys.meta_path.insert(0, _AutoModuleFinder(ARCHITECTURES))
 
 
 def load_auto(

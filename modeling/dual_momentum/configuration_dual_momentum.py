@@ -117,7 +117,7 @@ class DualMomentumConfig(EncoderSettingsConfig):
         stored_heads = self.heads or {}
         heads = {}
         for name, config in self.encoder_configs.items():
-            head = self.configured_head(stored_heads.get(name) or new_head(config.hidden_size))
+            head = self.configured_head(stored_heads.get(name) or new_head(config.hidden_size), config)
             if self.projection_dim:
                 head = with_projection(head, self.projection_dim)
             heads[name] = head

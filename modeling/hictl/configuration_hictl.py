@@ -50,6 +50,7 @@ class HictlConfig(SentenceEncoderConfig):
             `embedding`: the sentence embedding that `head` makes. `embedding_pair`: `[u, v, |u - v|, u * v]` of the
             embeddings of both texts of a row, the second of which has the token type 1.
         prompt_length: Tokens of the prompt before these texts, which a pooling with `include_prompt: false` leaves out.
+        keep_end: Whether a truncated text of such a pair keeps its last token, because the tokenizer ends texts with one.
         decoder_layers: Layers of `HictlForConditionalGeneration`'s decoder, which has the encoder's other sizes.
         word_similarity: Whether the similarities of sentence embedding and words are added to the decoder's logits.
 
@@ -78,6 +79,7 @@ class HictlConfig(SentenceEncoderConfig):
     classifier_dropout: float | int | None = None
     classifier_input: Literal["first_state", "embedding", "embedding_pair"] = "first_state"
     prompt_length: int = at_least_zero(default=0)
+    keep_end: bool = True
     decoder_layers: int = at_least_one(default=4)
     word_similarity: bool = True
 

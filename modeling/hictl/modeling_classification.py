@@ -16,7 +16,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_xlsr.encoders.assembly import EncoderPart
 from hf_xlsr.encoders.heads import run_head
 from hf_xlsr.encoders.reading import find_model, optional_tokenizer, read_encoder
-from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, is_causal, own_dropout, takes_token_types
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, one_sided, own_dropout, takes_token_types
 from hf_xlsr.losses.cross_entropy import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.base import (
     Dropout,
@@ -131,7 +131,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         """
         if self.config.classifier_input == "embedding_pair":
             max_length = (self.config.transformer_options or {}).get("max_seq_length")
-            input_ids, attention_mask = texts_of_pairs(input_ids, attention_mask, token_type_ids, max_length)
+            batch = (input_ids, attention_mask, token_type_ids)
+            input_ids, attention_mask = texts_of_pairs(*batch, max_length, keep_end=self.config.keep_end)
             token_type_ids = None
         if self.takes_token_types:
             kwargs["token_type_ids"] = token_type_ids
@@ -180,10 +181,12 @@ def texts_of_pairs(
     attention_mask: torch.Tensor | None,
     token_type_ids: torch.Tensor | None,
     max_length: int | None = None,
+    *,
+    keep_end: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The first texts of all rows, then the second ones, which have the token type 1, `(2 * batch, length)`.
 
-    Each text begins at the first position; one of more than `max_length` tokens keeps its last one, the end.
+    Each text begins at the first position. With `keep_end`, one of more than `max_length` tokens keeps its last one.
     """
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids)
@@ -205,7 +208,8 @@ def texts_of_pairs(
     lengths = text_mask.sum(1, keepdim=True)
     ends = text_ids.gather(1, (lengths - 1).clamp(min=0))
     text_ids = text_ids[:, :max_length]
-    text_ids[:, -1:] = torch.where(lengths > max_length, ends, text_ids[:, -1:])
+    if keep_end:
+        text_ids[:, -1:] = torch.where(lengths > max_length, ends, text_ids[:, -1:])
     return text_ids, text_mask[:, :max_length]
 
 
@@ -218,10 +222,10 @@ def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = 
     saved = find_model(given) if isinstance(given, str | Path) else None
     if saved is None or saved.model_type != HictlConfig.model_type:
         part = read_encoder(given, place).single(place)
-        if is_causal(part.encoder):
-            raise XlsrError(
-                f"{place} must read whole sentences in its first state, got a causal {type(part.encoder).__name__}."
-            )
+        reading = one_sided(part.encoder)
+        if reading:
+            kind = type(part.encoder).__name__
+            raise XlsrError(f"{place} must read whole sentences in its first state, got a {kind}, {reading}.")
         return EncoderPart(with_dropout(part.encoder, dropout), part.tokenizer)
 
     # The output layer is not used, so its size does not matter.

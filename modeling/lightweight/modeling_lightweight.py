@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
-from hf_xlsr.encoders.stock import is_causal
+from hf_xlsr.encoders.stock import one_sided
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.cross_entropy import IGNORE
@@ -81,10 +81,13 @@ class LightweightDualTransformer(SentenceEncoderModel):
 
     def adopt(self, read: SentenceEncoder) -> None:
         """Refuses encoders that the generative task cannot train."""
-        if self.config.generative_weight and is_causal(self.encoder):
+        if not self.config.generative_weight:
+            return
+        reading = one_sided(self.encoder)
+        if reading:
             raise XlsrError(
                 f"The generative task needs an encoder that reads whole sentences, got {type(self.encoder).__name__}, "
-                "which is causal. Set generative_weight to 0."
+                f"{reading}. Set generative_weight to 0."
             )
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ ROWS: dict[str, set[str]] = {
     "without a mask token": {"t5"},
     "decoder": {"qwen", "gemma", "chat"},
     "route for each language": {"routed"},
-    "static embedding": {"static"},
+    "static embedding": {"static", "static_words"},
 }
 """Words of a row of the table, and the encoders of the tests that it is about; the first row is about all others."""
 

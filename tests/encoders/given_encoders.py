@@ -20,6 +20,9 @@ from sentence_transformers.sentence_transformer.modules import (
     StaticEmbedding,
     WordWeights,
 )
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 from transformers import (
     AutoModel,
@@ -122,6 +125,17 @@ def static(folder: Path) -> SentenceTransformer:
     return assembled([StaticEmbedding(tiny_tokenizer().backend_tokenizer, embedding_dim=WIDTH)])
 
 
+def static_words(folder: Path) -> SentenceTransformer:
+    """A static embedding of words, without special tokens, which reads the first five of a text."""
+    torch.manual_seed(0)
+    words = sorted({word for text in texts_of(make_pairs(200)) for word in text.split()})
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["?", *words])}, unk_token="?"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.enable_truncation(5)
+    modules = [StaticEmbedding(tokenizer, embedding_dim=24), dense(24, WIDTH, nn.Tanh()), Normalize()]
+    return assembled(modules, prompts=PROMPTS, default_prompt_name="query", truncate_dim=8)
+
+
 def routed(folder: Path) -> SentenceTransformer:
     routes = {}
     for language in ("en", "fr"):
@@ -175,11 +189,12 @@ GIVEN: dict[str, Callable[[Path], SentenceTransformer]] = {
     "chat": chat,
     "t5": of_config(T5Config(**T5_SIZE), "mean", mask_token=None),
     "static": static,
+    "static_words": static_words,
     "routed": routed,
 }
 
 
-FAST = {"bert_prompts", "prompt_left_out", "qwen", "routed"}
+FAST = {"bert_prompts", "prompt_left_out", "qwen", "routed", "static_words"}
 """Those that differ most; the others are tried by `make test-all`."""
 
 

@@ -23,8 +23,7 @@ from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.utils.errors import XlsrError
 
-UNSUPPORTED = {"static"}  # an encoder without a Transformer
-SERVED = sorted(set(GIVEN) - UNSUPPORTED)
+SERVED = sorted(GIVEN)
 
 
 def facts(model: Any) -> dict[str, Any]:
@@ -80,12 +79,6 @@ def test_settings_are_read(name: str, tmp_path: Path) -> None:
     assert EncoderSettings.of(encoder) == EncoderSettings.of(original)
     np.testing.assert_array_equal(encoder.encode_query(SENTENCES), original.encode_query(SENTENCES))
     np.testing.assert_array_equal(encoder.encode_document(SENTENCES), original.encode_document(SENTENCES))
-
-
-@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_what_cannot_be_trained_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="StaticEmbedding"):
-        read_encoder(build(name, tmp_path / "raw"))
 
 
 @pytest.mark.parametrize("name", named(sorted(GIVEN)))

@@ -46,7 +46,8 @@ OLD_PYTHON = os.environ.get("HF_XLSR_OLD_PYTHON", "")
 OLD_SCRIPT = Path(__file__).with_name("old_versions.py")
 
 TEXTS = [text.strip() for text in SENTENCES]  # older versions strip texts
-REFUSED = ["bert_max", "bert_weighted", "bert_sqrt", "bert_two_modes", "layer_norm", "word_weights", "static"]
+REFUSED = ["bert_max", "bert_weighted", "bert_sqrt", "bert_two_modes", "layer_norm", "word_weights"]
+REFUSED += ["static", "static_words"]
 IGNORED = ["prompt_left_out", "chat"]  # the prompt counts, and the template is not applied
 SERVED = [name for name in GIVEN if name not in REFUSED + IGNORED]
 # What versions before 5.4 lack: routes, several modes, chats; they leave out prompts of another length, and no dimension.

@@ -68,7 +68,7 @@ MORE: dict[str, Any] = {
 }
 ENCODERS = {**GIVEN, **MORE}
 REFUSED = {"routed": "routes"}
-WITHOUT_LAYERS = {**REFUSED, "static": "`layers`", "albert": "`layers`"}
+WITHOUT_LAYERS = {**REFUSED, "static": "`layers`", "static_words": "`layers`", "albert": "`layers`"}
 
 
 def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTransformer:

@@ -15,7 +15,6 @@ ALLOWED = {
     "hf_xlsr/encoders/stock.py": "loads plain encoders",
     "hf_xlsr/encoders/onnx.py": "reads the tokenizers next to ONNX files",
     "hf_xlsr/data/tokenization.py": "reads tokenizers that recipes name, and trained ones in the cache",
-    "hf_xlsr/runs/methods/sentence_encoder.py": "compares values of a recipe with those of its encoder",
     "modeling/heads.py": "reads the masked-LM head of an encoder's place",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from datasets import Dataset
 from lightweight_trainers import arguments
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "encoders"))
+from given_encoders import build  # noqa: E402
 
 from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer
 from hf_xlsr.data.conversion import DataConverter
@@ -210,3 +214,20 @@ def test_a_centre_that_nobody_knows_is_refused(tmp_path: Path, tokenizer: Any) -
     teacher.prepare(PAIRS["en"])
     assert np.isfinite(measured(teacher))
     assert np.isfinite(measured(Teacher(Words(), center=False, vectors=tmp_path / "v")))
+
+
+def test_a_static_student_learns_from_a_transformer(tmp_path: Path) -> None:
+    teacher = build("bert_mean", tmp_path / "teacher")
+    teacher.truncate_dim = None
+    trainer = DistillationTrainer(
+        build("static_words", tmp_path / "student"),
+        arguments(tmp_path / "out", max_steps=40, learning_rate=0.05),
+        teacher=Teacher(teacher, vectors=tmp_path / "vectors"),
+        train_dataset=PAIRS,
+        eval_dataset=PAIRS,
+    )
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+    assert after["eval_loss"] < before["eval_loss"] - 1
+    assert after["eval_accuracy"] > before["eval_accuracy"] + 0.5

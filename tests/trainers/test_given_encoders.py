@@ -94,20 +94,20 @@ TRAINERS: dict[str, Callable[..., Any]] = {
 CAUSAL = {"qwen", "gemma", "chat"}
 NO_MASK = {"t5"}
 OTHER_WIDTH = {"labse", "two_dense", "bert_two_modes"}
-STATIC, ROUTED = {"static"}, {"routed"}
+STATIC, ROUTED = {"static", "static_words"}, {"routed"}
 # The encoders that each trainer refuses, with a word that the error must contain.
 REFUSED: dict[str, dict[str, str]] = {
-    "dual": dict.fromkeys(STATIC, "StaticEmbedding"),
-    "distillation": {**dict.fromkeys(STATIC, "StaticEmbedding"), **dict.fromkeys(ROUTED, "routes")},
+    "dual": {},
+    "distillation": dict.fromkeys(ROUTED, "routes"),
     "lightweight": {
-        **dict.fromkeys(STATIC, "StaticEmbedding"),
+        **dict.fromkeys(STATIC, "each token alone|width"),
         **dict.fromkeys(ROUTED, "routes"),
         **dict.fromkeys(CAUSAL, "causal"),
         **dict.fromkeys(NO_MASK, "mask"),
         **dict.fromkeys(OTHER_WIDTH, "width"),
     },
     "hictl": {
-        **dict.fromkeys(STATIC, "StaticEmbedding"),
+        **dict.fromkeys(STATIC, "each token alone|width"),
         **dict.fromkeys(ROUTED, "routes"),
         **dict.fromkeys(CAUSAL, "causal"),
         **dict.fromkeys(NO_MASK, "mask"),
@@ -124,7 +124,11 @@ def cases(names: dict[str, list[str]], fast: Collection[str] = FAST) -> list[Any
 
 SERVED = cases({kind: [name for name in GIVEN if name not in REFUSED[kind]] for kind in TRAINERS})
 DOORS = cases(
-    dict.fromkeys(TRAINERS, ["bert_prompts", "prompt_left_out", "layer_norm", "xlmr_no_limit"]), ["bert_prompts"]
+    {
+        **dict.fromkeys(TRAINERS, ["bert_prompts", "prompt_left_out", "layer_norm", "xlmr_no_limit"]),
+        **dict.fromkeys(("dual", "distillation"), ["bert_prompts", "prompt_left_out", "layer_norm", "static_words"]),
+    },
+    ["bert_prompts", "static_words"],
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ import torch
 from conftest import tiny_encoder
 from hictl_helpers import framed_tokenizer
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "encoders"))
+from given_encoders import build, vectors  # noqa: E402
+
+from hf_xlsr.cli import main
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
@@ -75,3 +81,19 @@ def test_other_values_are_refused(method: str, beside: str, key: str, recipe_of:
     with pytest.raises(XlsrError, match=key):
         train_recipe(recipe_of(method, beside))
     assert not (tmp_path / "run").exists()  # the corrected recipe may have the folder
+
+
+@pytest.mark.parametrize("recipe", ["finetune", pytest.param("start_distillation", marks=pytest.mark.slow)])
+def test_a_static_embedding_is_trained_and_exported(recipe: str, write_pairs: Any, tmp_path: Path) -> None:
+    given = build("static", tmp_path / "raw")
+    given.save(str(tmp_path / "given"))
+    words = ["--train", write_pairs(), "--dev", "null", "--languages", "en,fr", "--encoder", tmp_path / "given"]
+    if recipe == "start_distillation":
+        build("bert_mean", tmp_path / "raw").save(str(tmp_path / "teacher"))
+        words += ["--teacher.path", tmp_path / "teacher"]
+    words += ["--output_dir", tmp_path / "run", "--max_steps", "1", "--learning_rate", "0"]
+
+    assert main(["train", recipe, *map(str, words)]) == 0
+
+    exported = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
+    assert torch.equal(vectors(exported), vectors(given))

@@ -14,8 +14,10 @@ from conftest import make_pairs
 from datasets import Dataset, DatasetInfo, load_dataset
 from huggingface_hub import ModelCard, ModelCardData
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from seven_trainers import KINDS, documents, encoder, model_of, mostly_slow, rows_of, trainer_of
 
+from hf_xlsr import DistillationModel
 from hf_xlsr.evaluation.before_after import Change
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.results import Results
@@ -244,6 +246,18 @@ def test_prompts_and_head_are_those_of_the_model(tmp_path: Path) -> None:
         "states[:, 0]",
     ]
     assert not missing(facts, text)
+
+
+def test_a_static_embedding_has_code_for_sentence_transformers_only(tmp_path: Path) -> None:
+    tokenizer = encoder().tokenizer.backend_tokenizer
+    given = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu")
+    model = DistillationModel.from_encoder(given, teacher_dim=16)
+
+    text = card_of(trainer_of("Distillation", tmp_path, model=model))
+
+    assert not missing(["| head | StaticEmbedding |", "SentenceTransformer("], text)
+    for name in ("AutoModel", "Pooling", "transformers.js"):
+        assert name not in text
 
 
 def test_frozen_weights_are_not_called_trained(tmp_path: Path) -> None:

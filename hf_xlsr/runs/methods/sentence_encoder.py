@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from hf_xlsr.data.tokenization import load_tokenizer, trained_tokenizer
 from hf_xlsr.encoders.assembly import SentenceEncoder
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, embed
-from hf_xlsr.encoders.reading import encoder_folder, read_encoder, weights_folder
+from hf_xlsr.encoders.reading import read_encoder, weights_folder
 from hf_xlsr.encoders.stock import check_token_ids, set_dropout
 from hf_xlsr.evaluation.before_after import changes_between, changes_table, measure_rows
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
@@ -36,7 +37,6 @@ from hf_xlsr.runs.methods.base import NEW_LENGTH, Evaluations, Finished, Method,
 from hf_xlsr.runs.sections import DataSection, EvaluationSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.hashing import data_hash
@@ -362,17 +362,24 @@ class OneEncoderMethod(SentenceEncoderMethod):
 
         values = self.encoder_section
         del values["path"]
-        free_values = {name: value for name, value in values.items() if name in self.free_values}
-        with self.explained(f"model.encoder.path '{path}'"):
-            config: PreTrainedConfig = load_auto(AutoConfig, encoder_folder(path), **free_values)
-
+        config = copy.deepcopy(self.given_config)
         for name, value in values.items():
+            if name in self.free_values:
+                setattr(config, name, value)
             stored_value = getattr(config, name, None)
             if stored_value != value:
                 raise XlsrError(
                     f"recipe '{self.recipe.name}': model.encoder.{name} is {value!r}, but the encoder in '{path}' has "
                     f"{stored_value!r}. Remove it; dropout is set by model.dropout, where a method has it."
                 )
+        return config
+
+    @cached_property
+    def given_config(self) -> PreTrainedConfig:
+        """The configuration of the pretrained encoder as it was read."""
+        with self.explained("model.encoder.path"):
+            encoder: Any = self.read_given()
+            config: PreTrainedConfig = encoder.single().encoder.config
         return config
 
     def new_config(self, model_type: str, **values: Any) -> PreTrainedConfig:
