@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from hf_xlsr.data.encoding import LABELLED, UNDETERMINED
 from hf_xlsr.data.raw_rows import UNNAMED
 from hf_xlsr.encoders.encoding import routes_of
+from hf_xlsr.encoders.loading import finite_length
 from hf_xlsr.evaluation.results import Results, with_intervals
 from hf_xlsr.export.base_models import base_models_of
 from hf_xlsr.export.card import code
@@ -90,7 +91,7 @@ def trainer_facts(trainer: Any, title: str, encoder: Any = None) -> CardFacts:
         trainer=type(trainer).__name__,
         languages=_languages(trainer, config),
         dimension=config.hidden_size if encoder is None else encoder.get_embedding_dimension(),
-        max_length=trainer.max_length,
+        max_length=finite_length(encoder) or trainer.max_length,
         routes=routes_of(encoder),
         unexported=type(model).__name__ if makes_embeddings and encoder is None else "",
         text_pairs=_has_text_pairs(trainer),
@@ -105,7 +106,7 @@ def trainer_facts(trainer: Any, title: str, encoder: Any = None) -> CardFacts:
         settings_title="The training arguments, and the settings of the method",
         settings={
             "training": _training_arguments(trainer.args),
-            "model": _method_settings(config, trainer.method.settings),
+            "model": method_settings(config, trainer.method.settings),
         },
         metadata=trainer.card,
         **(encoder_facts_of(config) if makes_embeddings else {}),
@@ -297,7 +298,7 @@ def _training_arguments(args: Any) -> dict[str, Any]:
     return shown
 
 
-def _method_settings(config: Any, names: Collection[str]) -> dict[str, Any]:
+def method_settings(config: Any, names: Collection[str]) -> dict[str, Any]:
     """The values of a method's own configuration, defaults included; of `names` only, if there are any."""
     hidden = {field.name for owner in (PreTrainedConfig, SentenceEncoderConfig) for field in fields(owner)}
     hidden.update(OF_THE_ENCODER)

@@ -20,6 +20,7 @@ from hf_xlsr.evaluation.results import Results
 from hf_xlsr.export.card import PLACE, card_for
 from hf_xlsr.export.hub import CARD, WEIGHTS, hub_errors
 from hf_xlsr.export.model_card import CardMetadata, card_text
+from hf_xlsr.export.old_names import add_old_names
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.card import trainer_facts
@@ -167,6 +168,7 @@ def export_trainer(trainer: Any, folder: Path) -> Any:
 
     merged_copy(trainer).save_pretrained(folder)
     trainer.save_tokenizers(folder)
+    add_old_names(folder)
     return None
 
 

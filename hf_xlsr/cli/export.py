@@ -68,7 +68,7 @@ def export(options: ExportOptions) -> None:
         else:
             save_export(model, partial)
             if not options.route:
-                _copy_card(Path(options.model), partial)
+                _write_card(source, Path(options.model), model, partial)
         if with_onnx:
             from hf_xlsr.export.onnx_files import write_onnx
 
@@ -104,14 +104,19 @@ def _copy_files(files: Mapping[str, Path], folder: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def _copy_card(run: Path, folder: Path) -> None:
-    """Copies the card and the plots of a run, which describe all routes."""
+def _write_card(source: "ModelPlace", run: Path, model: "SentenceTransformer", folder: Path) -> None:
+    """Copies the card and the plots of a run, which describe all routes; writes that of a saved model without a run."""
+    from hf_xlsr.export.hub import CARD
     from hf_xlsr.export.model_card import PLOTS
+    from hf_xlsr.runs.card import card_of_saved
+    from hf_xlsr.utils.files import write_text
 
-    for name in ("model/README.md", *PLOTS):
+    for name in (f"model/{CARD}", *PLOTS):
         file = run / name
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
+    if source.model_type and not (folder / CARD).is_file():
+        write_text(folder / CARD, card_of_saved(source.path, model))
 
 
 def _tokenizer(folders: list[str] | None) -> Any:

@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForTextEncoding,
     PreTrainedConfig,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.encoders.static import StaticEmbeddingModel
@@ -30,6 +31,12 @@ logger = logging.getLogger(__name__)
 def auto_encoder(config: PreTrainedConfig) -> Any:
     """The Auto class of an encoder of text: of T5 and its relatives it loads the encoder without the decoder."""
     return AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel
+
+
+def has_decoder(model_type: str) -> bool:
+    """Whether `AutoModel` loads a decoder with the encoder of this architecture, such as T5."""
+    text_encoder = MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES.get(model_type)
+    return text_encoder not in (None, MODEL_MAPPING_NAMES.get(model_type))
 
 
 def encoder_class(config: PreTrainedConfig) -> Any:

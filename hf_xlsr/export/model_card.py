@@ -16,6 +16,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
 from hf_xlsr.encoders.onnx import GRAPH_MODULES
 from hf_xlsr.encoders.static import module_configs
+from hf_xlsr.encoders.stock import has_decoder
 from hf_xlsr.evaluation.before_after import Change, change_columns, change_rows
 from hf_xlsr.evaluation.protocol import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
@@ -27,7 +28,7 @@ from hf_xlsr.export.old_names import not_served
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown import markdown_table
 
-POOLINGS = ("mean", "max", "cls")
+POOLINGS = ("mean", "max", "cls", "lasttoken")
 PLOTS = {"loss.png": "Loss over training", "tsne.png": "Test pairs in two dimensions, by t-SNE"}
 INTERVAL = "95 % interval"
 FRAMEWORKS = ("transformers", "sentence-transformers", "torch")
@@ -40,8 +41,8 @@ LICENCES = frozenset(
     "cdla-permissive-2.0 cdla-sharing-1.0 creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0 "
     "etalab-2.0 eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0 grok2-community "
     "h-research intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 "
-    "lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 open-mdw openrail openrail++ osl-3.0 other pddl postgresql "
-    "unknown unlicense wtfpl zlib".split()
+    "lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 openmdw-1.0 openmdw-1.1 openrail openrail++ osl-3.0 other "
+    "pddl postgresql unknown unlicense wtfpl zlib".split()
 )
 
 
@@ -137,6 +138,7 @@ class CardFacts:
         languages: Languages that the training data name.
         dimension: Width of the embeddings.
         max_length: Number of tokens that texts are truncated to.
+        transformer: The architecture of the encoder as `model_type`, and the options of its `Transformer`.
         head: Configuration of the modules behind the encoder.
         prompts: Prompts by name.
         prompt: The default one.
@@ -167,6 +169,7 @@ class CardFacts:
     languages: Sequence[str] = ()
     dimension: int = 0
     max_length: int = 0
+    transformer: Mapping[str, Any] = field(default_factory=dict)
     head: HeadConfig = field(default_factory=list)
     prompts: Mapping[str, str] = field(default_factory=dict)
     prompt: str = ""
@@ -229,9 +232,9 @@ def card_text(facts: CardFacts) -> str:
         prompted=[python_text(facts.prompt + sentence) for sentence in EXAMPLES],
         routes=list(map(prose, routes)),
         python_routes=list(map(python_text, routes)),
-        stock=_stock_vectors(facts.head, routes),
-        onnx=not facts.unexported and {module["kind"] for module in facts.head} <= set(GRAPH_MODULES),
-        not_served=", ".join(not_served(facts.head, routes)),
+        stock=_stock_vectors(facts, routes),
+        has_graph=_has_graph(facts),
+        not_served=", ".join(not_served(facts.head, routes, facts.transformer)),
         place=PLACE,
     )
 
@@ -288,14 +291,21 @@ def clean(value: Any) -> Any:
 
 
 def encoder_facts_of(config: Any) -> dict[str, Any]:
-    """Modules and prompts of a trained sentence encoder by its configuration; empty for other models."""
-    name, head = next(iter((getattr(config, "heads", None) or {}).items()), ("", getattr(config, "head", None)))
+    """Encoder, head and prompts of a trained sentence encoder by its configuration; empty for other models."""
+    if hasattr(config, "heads"):
+        name, encoder = next(iter(config.encoder_configs.items()))
+        head = (config.heads or {}).get(name)
+        options = (config.transformer_options or {}).get(name)
+    else:
+        encoder = config.get_text_config()
+        head = getattr(config, "head", None)
+        options = getattr(config, "transformer_options", None)
     if head is None:
         return {}
-    encoder_config = config.encoder_configs[name] if name else config.get_text_config()
     settings = config.settings
     return {
-        "head": module_configs(encoder_config, head),
+        "transformer": {"model_type": encoder.model_type, **(options or {})},
+        "head": module_configs(encoder, head),
         "prompts": dict(settings.prompts),
         "prompt": settings.prompts.get(settings.default_prompt_name, ""),
     }
@@ -372,17 +382,31 @@ def _protocols(scores: Results) -> dict[str, str]:
     return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
 
 
-def _stock_vectors(head: HeadConfig, routes: Sequence[str]) -> dict[str, Any] | None:
-    """Pooling and folder for code with transformers alone; None if the vectors need more than that."""
-    kinds = [module["kind"] for module in head]
-    pooling = pooling_name(head)
-    if kinds not in (["Pooling"], ["Pooling", "Normalize"]) or pooling not in POOLINGS or leaves_out_prompt(head):
+def _stock_vectors(facts: CardFacts, routes: Sequence[str]) -> dict[str, Any] | None:
+    """Pooling, class and folder for code with transformers alone; None if the vectors need more than that."""
+    kinds = [module["kind"] for module in facts.head]
+    pooling = pooling_name(facts.head)
+    is_stock = kinds in (["Pooling"], ["Pooling", "Normalize"]) and pooling in POOLINGS
+    if not is_stock or not _reads_plain_tokens(facts):
         return None
 
     folder = None
     if routes:
         folder = python_text(f"{routes[0]}_0_Transformer")  # as sentence-transformers names the parts of a router
-    return {"pooling": pooling, "normalize": "Normalize" in kinds, "folder": folder}
+    auto_class = "AutoModelForTextEncoding" if has_decoder(facts.transformer.get("model_type", "")) else "AutoModel"
+    return {"pooling": pooling, "normalize": "Normalize" in kinds, "folder": folder, "auto_class": auto_class}
+
+
+def _has_graph(facts: CardFacts) -> bool:
+    """Whether the ONNX files of the model need nothing but the tokens of a text."""
+    kinds = {module["kind"] for module in facts.head}
+    has_encoder = not has_decoder(facts.transformer.get("model_type", ""))
+    return has_encoder and kinds <= set(GRAPH_MODULES) and _reads_plain_tokens(facts)
+
+
+def _reads_plain_tokens(facts: CardFacts) -> bool:
+    """Whether the encoder reads a text by its tokens only: not as a message of a chat, nor by those of the prompt."""
+    return "message" not in facts.transformer.get("modality_config", ()) and not leaves_out_prompt(facts.head)
 
 
 def _licence_sentence(facts: CardFacts) -> str:

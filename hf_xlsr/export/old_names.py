@@ -37,8 +37,16 @@ _OF_THE_SENTENCE: Content = {"module_input_name": "sentence_embedding", "module_
 _ROTARY_BASES = ("rope_theta", "rope_local_base_freq")
 _ROTARY_BASES_OF = {"modernbert": ("global_rope_theta", "local_rope_theta")}
 
+# What text-embeddings-inference knows, by its sources of July 2026 (`router/src/lib.rs`, `backends/candle/src`).
 SERVED_POOLINGS = ("cls", "mean", "lasttoken")
-SERVED_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+SERVED_HEAD = re.compile(r"Pooling( Dense)*")
+IDENTITY = "torch.nn.modules.linear.Identity"
+SERVED_ACTIVATIONS = ("torch.nn.modules.activation.Tanh", IDENTITY)
+SERVED_DECODERS = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3")
+SERVED_ENCODERS = (
+    *("bert", "camembert", "deberta-v2", "distilbert", "modernbert", "mpnet", "nomic_bert"),
+    *("roberta", "xlm-roberta"),
+)
 
 
 def add_old_names(folder: Path) -> None:
@@ -64,20 +72,48 @@ def rewritten_files(folder: Path) -> dict[str, Any]:
     return contents
 
 
-def not_served(modules: HeadConfig, routes: Sequence[str] = ()) -> list[str]:
-    """What text-embeddings-inference does not compute of some modules, in words: it refuses or ignores them."""
+def not_served(
+    modules: HeadConfig, routes: Sequence[str] = (), transformer: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What text-embeddings-inference does not compute of a model, in words: it refuses or ignores that.
+
+    Args:
+        modules: The modules behind the encoder.
+        routes: Languages that users of the model must name.
+        transformer: What is in front of them: the architecture as `model_type`, and the options of `Transformer`.
+    """
+    transformer = transformer or {}
+    model_type = transformer.get("model_type", "bert")
     parts = ["a route per language"] if routes else []
+    if model_type not in SERVED_ENCODERS + SERVED_DECODERS:
+        parts.append(f"the architecture {model_type}")
+    if "message" in transformer.get("modality_config", ()):
+        parts.append("its chat template")
+
+    kinds = [str(module["kind"]) for module in modules]
+    computed_kinds = [kind for place, kind in enumerate(kinds) if not _is_without_effect(modules, place)]
+    if kinds and not SERVED_HEAD.fullmatch(" ".join(computed_kinds)):
+        parts.append(f"the modules {', '.join(kinds)}")
     for module in modules:
         modes = as_list(module.get("pooling_mode"))
-        if len(modes) > 1 or not set(modes) <= set(SERVED_POOLINGS):
+        is_of_encoders = model_type not in SERVED_DECODERS and modes == ["lasttoken"]
+        if len(modes) > 1 or not set(modes) <= set(SERVED_POOLINGS) or is_of_encoders:
             parts.append(f"{'+'.join(modes)} pooling")
-        if module["kind"] not in SERVED_MODULES:
-            parts.append(str(module["kind"]))
-        if "message" in module.get("modality_config", ()):
-            parts.append("its chat template")
+        activation = module.get("activation_function", IDENTITY)
+        if activation not in SERVED_ACTIVATIONS:
+            parts.append(f"Dense with {activation.rpartition('.')[2]}")
     if leaves_out_prompt(modules):
         parts.append("a pooling without the prompt")
     return parts
+
+
+def _is_without_effect(modules: HeadConfig, place: int) -> bool:
+    """Whether a module only sets the length of vectors, and those behind it keep their direction: all get length 1."""
+    directions_kept = True
+    for module in modules[place + 1 :]:
+        is_linear = module.get("activation_function") == IDENTITY and not module["bias"]
+        directions_kept &= is_linear or module["kind"] == "Normalize"
+    return modules[place]["kind"] == "Normalize" and directions_kept
 
 
 def _modules(entries: Any, _: Path) -> Any:
@@ -118,7 +154,7 @@ def _module(content: Content, _: Path) -> Content:
     if "pooling_mode" in content:
         return _pooling(content)
     if "rope_parameters" in content:
-        return {**_rotary_bases(content), **content}
+        return _rotary_positions(content)
     return _without(content, _OF_THE_SENTENCE)
 
 
@@ -131,20 +167,23 @@ def _pooling(content: Content) -> Content:
     return {**rest, "word_embedding_dimension": width, **flags}
 
 
-def _rotary_bases(content: Content) -> Content:
-    """The base of rotary positions, and how they are scaled; older versions would take their defaults instead."""
+def _rotary_positions(content: Content) -> Content:
+    """Old names of the base of rotary positions, and of how they are scaled; older versions would take their defaults."""
     parameters: Content = content["rope_parameters"] or {}
     full_attention: Content = parameters.get("full_attention", parameters)
     attentions: tuple[Content, Content] = (full_attention, parameters.get("sliding_attention") or {})
     names = _ROTARY_BASES_OF.get(content["model_type"], _ROTARY_BASES)
 
-    bases = {}
+    old_names = {}
     for name, attention in zip(names, attentions, strict=True):
         if "rope_theta" in attention:
-            bases[name] = attention["rope_theta"]
-    if full_attention.get("rope_type", "default") != "default":
-        bases["rope_scaling"] = full_attention
-    return bases
+            old_names[name] = attention["rope_theta"]
+    if any(attention.get("rope_type", "default") != "default" for attention in attentions):
+        old_names["rope_scaling"] = full_attention
+    elif content["model_type"] == "gemma3_text":
+        # text-embeddings-inference refuses parameters by kind of attention. Newer versions make them of the old names.
+        content = {key: value for key, value in content.items() if key != "rope_parameters"}
+    return {**old_names, **content}
 
 
 def _tokenizer(content: Content, _: Path) -> Content:

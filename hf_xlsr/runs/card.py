@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 from langcodes import tag_is_valid
+from transformers import AutoConfig
 
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import Source, as_list, parse_sources
@@ -26,19 +27,23 @@ from hf_xlsr.export.model_card import (
     DataSource,
     card_text,
     clean,
+    encoder_facts_of,
     framework_versions,
     hub_languages,
 )
 from hf_xlsr.export.old_names import not_served
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import is_dataset
-from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.methods import METHODS, Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
+from hf_xlsr.trainers.card import method_settings
+from hf_xlsr.utils.auto_classes import load_auto
 
 HIDDEN_KEYS = ("name", "description", "output_dir", "overwrite", "processes", "card")  # of one machine or one call
 MEASURED = "Keys are dataset, protocol, languages and split. The test text was removed from the training data."
 NOT_MEASURED = "Not measured: the recipe names no test set."
+NOT_KNOWN = "Not known: the card was written from the saved model."
 
 
 def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> str:
@@ -64,6 +69,7 @@ def card_facts(run: Method, metrics: Results, settings: Mapping[str, Any]) -> Ca
         languages=recipe.languages,
         dimension=settings["dimension"],
         max_length=settings["max_length"],
+        transformer=settings.get("transformer", {}),
         head=settings.get("head", []),
         prompts=settings.get("prompts", {}),
         prompt=settings.get("prompt", ""),
@@ -94,6 +100,36 @@ def card_of_run(run: str | Path, metadata: Mapping[str, Any] | None = None) -> s
     results = load_results(folder.results)
     settings = {**(results.get("settings") or {}), "versions": results.get("versions", {})}
     return render_card(type(method).bind(recipe), results["metrics"], settings)
+
+
+def card_of_saved(path: str, encoder: Any) -> str:
+    """The card of a saved model of this package, which knows neither its training data nor its scores.
+
+    Args:
+        path: Its folder.
+        encoder: Its export, a `SentenceTransformer`.
+    """
+    config = load_auto(AutoConfig, path)
+    (method,) = [
+        recipe_method.trainer_class.method
+        for recipe_method in METHODS.values()
+        if recipe_method.config_class is type(config) and recipe_method.arguments_class.trains_embeddings
+    ]
+    return card_text(
+        CardFacts(
+            title=Path(path).resolve().name,
+            method=method,
+            tag=config.model_type,
+            languages=getattr(config, "languages", None) or (),
+            dimension=encoder.get_embedding_dimension(),
+            max_length=finite_length(encoder) or 0,
+            routes=routes_of(encoder),
+            scores_note=NOT_KNOWN,
+            settings_title="The settings of the method",
+            settings=method_settings(config, method.settings),
+            **encoder_facts_of(config),
+        )
+    )
 
 
 def card_of_model(name: str, metadata: Mapping[str, Any] | None = None, origin: str = "") -> str:
@@ -127,7 +163,8 @@ def card_of_model(name: str, metadata: Mapping[str, Any] | None = None, origin: 
         task = f", task={python_text(routes[0])}"
     if origin:
         paragraphs.append(origin)
-    only_there = not_served(_modules(encoder), routes)
+    transformer, *modules = _modules(encoder)
+    only_there = not_served(modules, routes, transformer)
     if only_there:
         paragraphs.append(
             "Load it with sentence-transformers 5.4 or newer: text-embeddings-inference does not compute "
@@ -142,9 +179,13 @@ vectors = model.encode([{", ".join(map(python_text, EXAMPLES))}]{task})"""
 
 
 def _modules(encoder: Any) -> HeadConfig:
-    """The configuration of all modules of a model; of one with routes, those of the first."""
+    """The configuration of all modules of a model, the first with its architecture; of routes, those of the first."""
     modules = next(iter(modules_by_route(encoder).values()))
-    return [{"kind": type(module).__name__, **module.get_config_dict()} for module in modules]
+    first: Any = getattr(modules[0], "model", modules[0])
+    model_type = first.config.model_type if hasattr(first, "config") else type(first).__name__
+    configs = [{"kind": type(module).__name__, **module.get_config_dict()} for module in modules]
+    configs[0]["model_type"] = model_type
+    return configs
 
 
 def _training_facts(run: Method, starts: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:

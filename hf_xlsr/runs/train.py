@@ -24,6 +24,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.encoders.loading import finite_length
 from hf_xlsr.evaluation.results import save_results, with_intervals
 from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
@@ -318,6 +319,7 @@ def _finish(
         plot_curves(finished.plots[0], trainer.learning_curve())
 
     arguments = trainer.args
+    encoder = trainer.live_encoder() if arguments.trains_embeddings else None
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},
         "data": {**data.report(trainer.token_counts), **finished.facts},
@@ -329,7 +331,7 @@ def _finish(
         "hardware": hardware_name(arguments.device),
         "threads": torch.get_num_threads(),
         "dimension": finished.dimension,
-        "max_length": trainer.max_length,
+        "max_length": finite_length(encoder) or trainer.max_length,
         **encoder_facts_of(model.config),
         "parameters": num_parameters(model),
         "plots": [plot.name for plot in finished.plots],

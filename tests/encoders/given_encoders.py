@@ -150,7 +150,7 @@ def routed(folder: Path) -> SentenceTransformer:
 
 def qwen() -> PreTrainedConfig:
     size = {**LAYERS, "intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 8}
-    return Qwen3Config(**size, max_position_embeddings=40, pad_token_id=0)
+    return Qwen3Config(**size, max_position_embeddings=40, pad_token_id=0, eos_token_id=2)
 
 
 def gemma() -> PreTrainedConfig:

@@ -47,8 +47,9 @@ def code_with_transformers(**settings: Any) -> str:
     ("head", "pooled"),
     [
         (new_head(256), "(states * mask).sum(1) / mask.sum(1)"),
-        (new_head(256, "cls"), "states[:, 0]"),
+        (new_head(256, "cls"), "argmax(1)"),
         (new_head(256, "max"), ".amax(1)"),
+        (new_head(256, "lasttoken"), "cumsum(1).argmax(1)"),
     ],
 )
 def test_code_pools_as_the_trained_head(head: HeadConfig, pooled: str) -> None:
@@ -62,7 +63,7 @@ def test_code_pools_as_the_trained_head(head: HeadConfig, pooled: str) -> None:
     [
         new_head(256, "cls", dimension=256),
         new_head(256, ["cls", "mean"]),
-        new_head(256, "lasttoken"),
+        new_head(256, "weightedmean"),
         [{**new_head(256)[0], "include_prompt": False}],
         [],
     ],

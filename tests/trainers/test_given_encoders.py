@@ -176,10 +176,17 @@ def test_every_save_has_modules_and_settings(kind: str, name: str, tmp_path: Pat
         output = tmp_path / f"export of {place.name}"
         assert main(["export", str(place), "--output", str(output)]) == 0
         assert content(output) == ours
+        assert use_of(output) == use_of(tmp_path / "ours")
+
+
+def use_of(folder: Path) -> str:
+    """What a card says of how the model is used; only a trainer knows the training."""
+    card = (folder / "README.md").read_text("utf-8")
+    return card.partition("## Use")[2].partition("## Measured results")[0]
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The files of an export by name, without the card, which only a trainer can write."""
+    """The files of an export by name, without the card."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "README.md"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

@@ -243,7 +243,7 @@ def test_prompts_and_head_are_those_of_the_model(tmp_path: Path) -> None:
         '"query: "',
         '"passage: "',
         "| head | Pooling (cls) |",
-        "states[:, 0]",
+        "states[torch.arange(len(states)), positions]",
     ]
     assert not missing(facts, text)
 
