@@ -19,10 +19,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hf_xlsr.utils.errors import require_choice
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.yaml import parse_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class Translation:
 
 
 PUBLIC_DOMAIN = "public domain"
-_FIELDS: list[dict[str, Any]] = yaml.safe_load((resources.files(__package__) / "bible.yaml").read_text("utf-8"))
+_FIELDS: list[dict[str, Any]] = parse_yaml((resources.files(__package__) / "bible.yaml").read_bytes(), "bible.yaml")
 TRANSLATIONS: tuple[Translation, ...] = tuple(Translation(**fields) for fields in _FIELDS)
 LANGUAGES: tuple[str, ...] = tuple(sorted({translation.language for translation in TRANSLATIONS}))
 KEPT_BACK = (8, 42)  # Ruth, Luke
