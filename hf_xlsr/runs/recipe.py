@@ -34,7 +34,8 @@ LONGEST_CHAIN = 8  # recipes that extend each other; two keys of each name anoth
 class ListedRun(Section):
     """A run of a list. Names become folders, so they cannot be paths."""
 
-    name: Annotated[str, BeforeValidator(str)] = Field(pattern=r"^\w[\w.+ -]*$")  # YAML reads 1 as a number
+    # YAML reads 1 as a number.
+    name: Annotated[str, BeforeValidator(str)] = Field(pattern=r"^\w[\w.+ -]*$", max_length=100)
     set: dict[str, Any] = Field({}, description="changes to the recipe")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.yaml import parse_yaml
@@ -41,13 +42,8 @@ def markdown_table(
     return [header_line, f"|{'|'.join(marks[: len(header)])}|", *row_lines]
 
 
-def front_matter(text: str) -> dict[str, str | list[str]]:
-    """The strings and lists of strings in a card's YAML header; empty if it is invalid or too long.
-
-    Examples:
-        >>> front_matter("---\\nlicense: mit\\ntags: [a, b]\\nsize: 3\\n---\\n# A model")
-        {'license': 'mit', 'tags': ['a', 'b']}
-    """
+def card_header(text: str) -> dict[str, Any]:
+    """The YAML header of a card; empty if it is missing, invalid or too long."""
     first_line, *lines = map(str.rstrip, text[:LARGEST].split("\n"))
     if first_line != FENCE or FENCE not in lines:
         return {}
@@ -55,9 +51,17 @@ def front_matter(text: str) -> dict[str, str | list[str]]:
         content = parse_yaml("\n".join(lines[: lines.index(FENCE)]), "card")
     except XlsrError:
         return {}
-    if not isinstance(content, dict):
-        return {}
+    return content if isinstance(content, dict) else {}
 
+
+def front_matter(text: str) -> dict[str, str | list[str]]:
+    """The strings and lists of strings in a card's YAML header; empty if it is invalid or too long.
+
+    Examples:
+        >>> front_matter("---\\nlicense: mit\\ntags: [a, b]\\nsize: 3\\n---\\n# A model")
+        {'license': 'mit', 'tags': ['a', 'b']}
+    """
+    content = card_header(text)
     values: dict[str, str | list[str]] = {}
     for key, value in content.items():
         items = value if isinstance(value, list) else [value]

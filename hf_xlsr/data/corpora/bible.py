@@ -156,7 +156,7 @@ _NOTE = re.compile(
 # Square brackets around words that translators supplied, and asterisks of footnotes.
 _MARK = re.compile(r"\*[a-z]+\*|(?<!\*)\*(?!\*)|[\[\]#<>]")
 _GAP = re.compile(r"\*{2,}")
-_SPACE_BEFORE_STOP = re.compile(r"\s+(?=[,.](?![.,])|[，。；：、])")
+_SPACE_BEFORE_STOP = re.compile(r"(?<!\s)\s+(?=[,.](?![.,])|[，。；：、])")
 _REPAIRS: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
     # The heading of the next psalm at the end of a psalm; a grave accent for every apostrophe.
     "4": ((re.compile(r"\s*(?:BOOK [IVX]+ )?Psalm \d+.*$"), ""), (re.compile("`"), "'")),

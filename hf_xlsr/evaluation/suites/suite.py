@@ -29,7 +29,7 @@ from hf_xlsr.evaluation.protocol import DataOptions, option_specs
 from hf_xlsr.evaluation.results import Results, load_results, save_results
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import check_writable, write_text
+from hf_xlsr.utils.files import check_writable, path_name, write_text
 from hf_xlsr.utils.hashing import file_sha256
 from hf_xlsr.utils.variables import expand
 from hf_xlsr.utils.yaml import parse_yaml
@@ -199,7 +199,7 @@ def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
 
 def file_name(label: str) -> str:
     """A label as the name of one file or folder: `models-e5` for `/models/e5`."""
-    return re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-"
+    return path_name(re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-", "name")
 
 
 @dataclass
