@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
@@ -18,7 +18,9 @@ from hf_xlsr.encoders.heads import HeadConfig, build_head, head_config, run_head
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import encoder_from_config, one_sided, resized_bias, set_dropout
 from hf_xlsr.modeling.heads import LmHead, TokenBias
+from hf_xlsr.utils.auto_classes import hub_options, load_auto
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.model_sizes import check_model_sizes, stored_shapes
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -70,8 +72,17 @@ class XlsrPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
-        """As `PreTrainedModel.from_pretrained`, but pickled weights load only with `use_safetensors=False`."""
+        """As `PreTrainedModel.from_pretrained`, but pickled weights load only with `use_safetensors=False`.
+
+        Raises:
+            XlsrError: The configuration describes a larger model than the stored weights.
+        """
         options.setdefault("use_safetensors", True)
+        where = hub_options(options)
+        config = options.get("config")
+        if not isinstance(config, PreTrainedConfig):
+            config = load_auto(cls.config_class, path if config is None else config, **where)
+        check_model_sizes(cls, config, f"'{path}'", stored_shapes(str(path), **where))
         return super().from_pretrained(path, *args, **options)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ from transformers.utils.type_validators import interval
 from hf_xlsr.encoders.assembly import EncoderSettings
 from hf_xlsr.encoders.heads import HeadConfig, check_pooling, embedding_width, new_head, with_normalize, with_pooling
 from hf_xlsr.encoders.static import check_static_head
+from hf_xlsr.utils.auto_classes import forget_code
 
 # Fields of a configuration whose values have bounds.
 at_least_zero = interval(min=0)
@@ -39,6 +40,10 @@ class EncoderSettingsConfig(PreTrainedConfig):
     train_head: bool = True
     transformer_options: dict[str, Any] | None = None
     encoder_settings: dict[str, Any] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        forget_code(self)
 
     @property
     def settings(self) -> EncoderSettings:

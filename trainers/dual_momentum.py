@@ -37,6 +37,7 @@ from hf_xlsr.trainers.data_flow import check_stored, inputs_by_task
 from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.trainers.pretrained import TextSettings, check_classifier, dual_model_and_tokenizers
 from hf_xlsr.trainers.step_keys import SoundStepCallback, StepCallback, StepKeys
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
@@ -363,7 +364,7 @@ class DualMomentumTrainer(XlsrTrainer):
         if trained is not resumed:
             self._load_extra_state(folder, trained)
         else:
-            stored = DualMomentumConfig.from_pretrained(folder)
+            stored = load_auto(DualMomentumConfig, folder)
             check_same(str(folder), {name: getattr(stored, name) for name in KEPT_SETTINGS}, trained.config)
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 

@@ -35,6 +35,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.guards import source_rows
 from hf_xlsr.trainers.live_encoder import EvaluationRows, LiveModel, batches_by_length, evaluating
 from hf_xlsr.trainers.pretrained import own_tokenizer, trained_model
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.errors import XlsrError
 
@@ -264,7 +265,7 @@ class FineTuneTrainer(XlsrTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
         if (folder / CONFIG_NAME).is_file():  # adapters have none
-            stored = own_class_names(HictlConfig.from_pretrained(folder))
+            stored = own_class_names(load_auto(HictlConfig, folder))
             if stored and stored != self.class_names:
                 raise XlsrError(
                     f"'{folder}' has the classes {', '.join(stored)}, but this training has "

@@ -20,6 +20,7 @@ from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.dual_momentum import DualMomentumModel
 from hf_xlsr.modeling.heads import NLI_LABELS
 from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_]\w+)?")  # names of prompts that may be those of languages
@@ -62,7 +63,7 @@ def trained_model(model_class: Any, model: Any, tokenizer: Any = None) -> tuple[
         location = find_model(model, trained=True)
         if location.architecture != model_class.__name__:
             return None
-        model = model_class.from_pretrained(location.path)
+        model = load_auto(model_class, location.path)
     elif not is_own(model):
         return None
     return model, tokenizer or own_tokenizer(model)

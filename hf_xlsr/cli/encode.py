@@ -14,7 +14,7 @@ from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_fol
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write, check_writable
+from hf_xlsr.utils.files import atomic_write, check_writable, path_name
 
 ROWS_AT_ONCE = 4096
 
@@ -57,6 +57,8 @@ def encode(options: EncodeOptions) -> None:
 
     quarantine = Quarantine()
     streams = read_texts(options.model, options.texts, options, quarantine)
+    for language in streams:
+        path_name(language, "language")
     encoder, encoding = _encoder(options)
     if options.vectors:
         store = VectorStore(options.vectors, encoder_facts(encoder, options.model))

@@ -276,7 +276,7 @@ def _of_same_class(backend: Tokenizer, original: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         original.save_pretrained(folder)
         backend.save(str(Path(folder) / "tokenizer.json"))
-        tokenizer = type(original).from_pretrained(folder)
+        tokenizer = load_auto(type(original), folder)
     tokenizer.name_or_path = original.name_or_path
     forget_loading(tokenizer)
 
@@ -496,8 +496,8 @@ def load_tokenizer(path: str, place: str = "tokenizer") -> Any:
 
 
 def forget_loading(tokenizer: Any) -> None:
-    """Removes how a tokenizer was loaded, which its saved files would repeat."""
-    for name in ("is_local", "local_files_only"):
+    """Removes how a tokenizer was loaded, and code that its folder names, which its saved files would repeat."""
+    for name in ("is_local", "local_files_only", "auto_map"):
         tokenizer.init_kwargs.pop(name, None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,14 +17,13 @@ from torch import nn
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import check_tokenizer_files
+from hf_xlsr.encoders.folder_modules import MODULE_CLASSES, OpenTransformer
 from hf_xlsr.encoders.static import StaticEmbeddingModel, assemble_static, unframed
-from hf_xlsr.encoders.stock import add_pooler, longest_text, missing_weights, set_pad_token
-from hf_xlsr.utils.auto_classes import quiet_loading
+from hf_xlsr.encoders.stock import add_pooler, longest_text, set_pad_token
 from hf_xlsr.utils.errors import XlsrError, require_choice
-from hf_xlsr.utils.files import read_json
+from hf_xlsr.utils.files import path_name
 
 MODULES_FILE = "modules.json"
-ROUTER_FILE = "router_config.json"
 TEXT_MODALITIES = ("text", "message")
 
 
@@ -125,6 +123,11 @@ class SentenceEncoder:
     settings: EncoderSettings = field(default_factory=EncoderSettings)
     origin: str = ""
 
+    def __post_init__(self) -> None:
+        for route in self.parts:
+            if route or len(self.parts) > 1:
+                path_name(route, "route")
+
     def single(self, place: str = "model") -> EncoderPart:
         """The only encoder; an error, which names `place`, for several."""
         if len(self.parts) > 1:
@@ -171,50 +174,6 @@ class SentenceEncoder:
         return SentenceTransformer(modules=modules, device=str(device), **self.settings.arguments())
 
 
-class OpenTransformer(Transformer):
-    """`Transformer` of an encoder in memory, or of a folder, whose weights must be complete.
-
-    The methods below are private to sentence-transformers, which has no public way to read an encoder that is loaded
-    already; nothing else here depends on them. `closed` makes it a stock `Transformer`.
-    """
-
-    def __init__(
-        self,
-        model_name_or_path: str,
-        *,
-        encoder: Any = None,
-        **options: Any,
-    ) -> None:
-        object.__setattr__(self, "_given", encoder)  # not registered as a submodule, which `__init__` would forget
-        super().__init__(model_name_or_path, **options)
-
-    def _load_config(self, *args: Any, **kwargs: Any) -> Any:
-        if self._given is not None:
-            return self._given.config, False
-        return super()._load_config(*args, **kwargs)
-
-    def _configure_use_cache(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # static there
-        if self._given is None and hasattr(Transformer, "_configure_use_cache"):  # sentence-transformers 6.2
-            Transformer._configure_use_cache(*args, **kwargs)  # noqa: SLF001  # see above
-
-    def _load_model(self, *args: Any, **kwargs: Any) -> Any:
-        if self._given is not None:
-            return self._given
-        with quiet_loading():
-            loaded: Any = super()._load_model(*args, output_loading_info=True, **kwargs)
-        encoder, info = loaded
-        missing = missing_weights(info)
-        if missing:
-            raise XlsrError(f"weights are missing ({missing[0]}, ...).")
-        return encoder
-
-    def closed(self) -> Transformer:
-        """This object as a stock `Transformer`, so that `modules.json` names a class that every reader knows."""
-        object.__delattr__(self, "_given")
-        self.__class__ = Transformer
-        return self
-
-
 # --- Loading -------------------------------------------------------------------------------------------------------
 
 
@@ -230,22 +189,23 @@ def load_sentence_transformer(
     Raises:
         XlsrError: Weights are missing: sentence-transformers would draw them at random.
     """
-    modules_file = load_file_path(path, MODULES_FILE)
-    if modules_file is None:
+    if load_file_path(path, MODULES_FILE) is None:
         model = SentenceTransformer(modules=_plain_modules(path, model_kwargs), device=device)
     else:
-        # No public way names the classes of modules; `OpenTransformer` checks the weights.
+        # No public way names the classes of modules, which check what the folder says.
         model = SentenceTransformer._load_with_module_classes(  # noqa: SLF001
             path,
-            dict.fromkeys(_transformer_names(path, modules_file), OpenTransformer),
+            MODULE_CLASSES,
             device=device,
             trust_remote_code=False,
             model_kwargs=model_kwargs,
         )
 
-    for module in model.modules():
-        if isinstance(module, OpenTransformer):
-            _fit_length_and_padding(module.closed())
+    for module in list(model.modules()):
+        if type(module) in MODULE_CLASSES.values():
+            module.close()
+        if isinstance(module, Transformer):
+            _fit_length_and_padding(module)
     return model
 
 
@@ -265,17 +225,6 @@ def default_pooling(config: Any) -> str:
     architecture = (config.architectures or [""])[0]
     is_language_model = architecture.endswith("ForCausalLM") and getattr(config, "is_causal", True)
     return "lasttoken" if is_language_model else "mean"
-
-
-def _transformer_names(path: str, modules_file: str) -> set[str]:
-    """The names of `Transformer`, whose place has changed over time, in a folder's `modules.json` and its routers."""
-    names: set[str] = set()
-    for entry in read_json(modules_file):
-        names.add(entry["type"])
-        router_file = load_file_path(path, ROUTER_FILE, subfolder=entry["path"])
-        if router_file is not None:
-            names.update(read_json(router_file)["types"].values())
-    return set(filter(re.compile(r"sentence_transformers\..*\.Transformer").fullmatch, names))
 
 
 def _fit_length_and_padding(transformer: Any) -> None:
@@ -316,7 +265,8 @@ def assemble_transformer(part: EncoderPart) -> Transformer:
     }
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        transformer = OpenTransformer(folder, encoder=part.encoder, processor_kwargs=arguments, **options).closed()
+        transformer = OpenTransformer(folder, encoder=part.encoder, processor_kwargs=arguments, **options)
+    transformer.close()
 
     transformer.register_forward_hook(_keep_exact)
     return transformer
@@ -386,6 +336,8 @@ def router_modules(
 ) -> list[nn.Module]:
     """`Router (+ Normalize)`; queries and documents without a language take the route `first`, or that of `tasks`."""
     task_routes = {"query": first, "document": first, **(tasks or {})}
+    for route in routes:
+        path_name(route, "route")
     mappings: Any = {(task, None): route for task, route in task_routes.items()}
     router = Router(dict(routes), default_route=default, allow_empty_key=False, route_mappings=mappings)
     return [router, Normalize()] if normalize else [router]

@@ -21,7 +21,7 @@ from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.arguments import WrappedEncoder
 from hf_xlsr.encoders.encoding import BATCH_SIZE, Encoder, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
-from hf_xlsr.utils.files import read_json, write_json
+from hf_xlsr.utils.files import path_name, read_json, write_json
 from hf_xlsr.utils.vectors import check_finite
 
 TENSORS = "debias.safetensors"
@@ -93,6 +93,10 @@ class Debias:
     shares: Mapping[str, float] = field(default_factory=dict)
     encoder: str = ""
     prompt: Prompts = None
+
+    def __post_init__(self) -> None:
+        for language in self.fitted:
+            path_name(language, "language")
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.files import read_json
+from hf_xlsr.utils.files import inside, path_name, read_json
 
 FLOAT_FILE = "model.onnx"
 INT8_FILE = "model_quantized.onnx"
@@ -47,7 +47,7 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
 
     modules = []
     for entry in read_json(home / "modules.json"):
-        modules.append((entry["type"], _inside(home, entry["path"])))
+        modules.append((entry["type"], inside(home, entry["path"])))
 
     first_type, first_folder = modules[0]
     if not first_type.endswith(".Router"):
@@ -57,8 +57,8 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
     types = router["types"]
     parts_by_route = {}
     for route, names in router["structure"].items():
-        of_route = [(types[name], _inside(home, first_folder, name)) for name in names]
-        parts_by_route[_inside(home, route)] = _part(home, of_route + modules[1:])
+        of_route = [(types[name], inside(home, first_folder, name)) for name in names]
+        parts_by_route[path_name(route, "route")] = _part(home, of_route + modules[1:])
     return parts_by_route
 
 
@@ -76,14 +76,6 @@ def _part(home: Path, modules: Sequence[tuple[str, str]]) -> ExportPart:
     if "message" in settings.get("modality_config", {}):
         raise XlsrError(f"'{home}' reads texts as messages of a chat, which ONNX files do not.")
     return ExportPart(folder, settings.get("max_seq_length"), settings.get("do_lower_case", False))
-
-
-def _inside(home: Path, *names: str) -> str:
-    """A path inside the export, where files will be written; empty for the export itself."""
-    path = Path(*names)
-    if path.is_absolute() or ".." in path.parts:
-        raise XlsrError(f"Modules must be inside of '{home}', got '{path}'.")
-    return "" if path == Path() else path.as_posix()
 
 
 def _settings(file: Path) -> Any:

@@ -37,7 +37,8 @@ from hf_xlsr.encoders.stock import (
 )
 from hf_xlsr.utils.auto_classes import OWN_MODEL_TYPES, load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.files import read_json
+from hf_xlsr.utils.files import inside, read_json
+from hf_xlsr.utils.model_sizes import check_tokenizer_files
 from hf_xlsr.utils.variables import expand
 
 TOKENIZERS = "tokenizers"
@@ -183,6 +184,8 @@ def optional_tokenizer(path: str) -> Any:
     """The tokenizer of a folder or Hub id; None if there is none, as a user may have another."""
     if not path:
         return None
+    if Path(path).is_dir():
+        check_tokenizer_files(path)
     try:
         return load_tokenizer(path)
     except XlsrError:
@@ -239,7 +242,7 @@ def encoder_folder(name: str | Path) -> str:
     modules_file = Path(path) / MODULES_FILE
     if not modules_file.is_file():
         return path
-    return str(Path(path) / read_json(modules_file)[0]["path"])
+    return str(Path(path) / inside(path, read_json(modules_file)[0]["path"]))
 
 
 def weights_folder(path: str | Path) -> Path:

@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPI
 
 from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.encoders.static import StaticEmbeddingModel
-from hf_xlsr.utils.auto_classes import load_auto, quiet_loading
+from hf_xlsr.utils.auto_classes import load_auto, new_model, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def add_pooler(encoder: Any) -> None:
         return
 
     with torch.device("meta"):
-        whole = auto_encoder(encoder.config).from_config(encoder.config)
+        whole = new_model(auto_encoder(encoder.config), encoder.config)
     pooler = whole.pooler.to_empty(device=encoder.device)
     for weight in pooler.parameters():
         initialise = nn.init.eye_ if weight.dim() == 2 else nn.init.zeros_
@@ -82,7 +82,7 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
         options["attn_implementation"] = "eager"
     # The precision that weights were stored in must not decide that of new ones.
     options = {"dtype": torch.get_default_dtype(), **options}
-    return auto_encoder(config).from_config(config, **no_pooler(config), **options)
+    return new_model(auto_encoder(config), config, **no_pooler(config), **options)
 
 
 def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:

@@ -9,8 +9,8 @@ from typing import Any
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.own_data import OWN_OPTIONS
 from hf_xlsr.runs.sections import dotted_keys, training_section
-from hf_xlsr.runs.yaml import parse_yaml
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.yaml import parse_yaml
 
 # What other tools call an argument of training. These names are suggestions: no value is set by one of them.
 USUAL_NAMES = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.runs.yaml import parse_yaml
+from hf_xlsr.utils.yaml import parse_yaml
 
 PANEL: dict[str, Any] = {"rich_help_panel": "Your data and encoder, instead of the recipe's"}
 # What an option is, wherever a verb has it.

@@ -19,21 +19,23 @@ from hf_xlsr.runs.overrides import parse_arguments, parse_overrides
 from hf_xlsr.runs.own_data import OwnData, take_own_data
 from hf_xlsr.runs.own_sources import with_own_data
 from hf_xlsr.runs.sections import TRAINING_PLACES, validated
-from hf_xlsr.runs.yaml import parse_yaml
 from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.validation import Section
+from hf_xlsr.utils.yaml import parse_yaml
 
 # Lists of runs: independent, or one after the other.
 LISTS = ("runs", "stages")
 # Keys that describe the model of a recipe; they do not hold for other data, languages or encoders.
 DESCRIBING = ("description", "card")
+LONGEST_CHAIN = 8  # recipes that extend each other; two keys of each name another one
 
 
 class ListedRun(Section):
     """A run of a list. Names become folders, so they cannot be paths."""
 
-    name: Annotated[str, BeforeValidator(str)] = Field(pattern=r"^\w[\w.+ -]*$")  # YAML reads 1 as a number
+    # YAML reads 1 as a number.
+    name: Annotated[str, BeforeValidator(str)] = Field(pattern=r"^\w[\w.+ -]*$", max_length=100)
     set: dict[str, Any] = Field({}, description="changes to the recipe")
 
 
@@ -49,12 +51,14 @@ def _packaged_recipe(name: str) -> Any:
     return parse_yaml(text, f"recipe '{name}'")
 
 
-def read_recipe(name_or_path: str) -> dict[str, Any]:
+def read_recipe(name_or_path: str, depth: int = 0) -> dict[str, Any]:
     """Reads a recipe by name or path and merges it over the recipe that its `base` names; without validation.
 
     `data_from` names a recipe, of any method, over whose `data` those of the recipe are merged; null removes a key that
-    the method lacks.
+    the method lacks. `depth` counts the recipes that lead to this one.
     """
+    if depth > LONGEST_CHAIN:
+        raise XlsrError(f"recipe '{name_or_path}': more than {LONGEST_CHAIN} recipes extend each other.")
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         name = path.stem
@@ -69,11 +73,11 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
 
     data_from = content.pop("data_from", None)
     if data_from:
-        data = section(read_recipe(str(data_from)), "data")
+        data = section(read_recipe(str(data_from), depth + 1), "data")
         content["data"] = merge(data, content.get("data") or {})
 
     base_name = content.pop("base", None)
-    base = read_recipe(str(base_name)) if base_name else {}
+    base = read_recipe(str(base_name), depth + 1) if base_name else {}
     for key in LISTS:
         base.pop(key, None)
     if "encoders" in section(content, "model"):

@@ -19,6 +19,7 @@ from hf_xlsr.data.sources import OneOrMore, Source, parse_sources
 from hf_xlsr.export.model_card import CardMetadata
 from hf_xlsr.trainers.arguments import REFUSED
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import path_name
 from hf_xlsr.utils.validation import Section, explain
 from hf_xlsr.utils.variables import expand
 
@@ -39,6 +40,21 @@ def _check_named_sources(value: Any) -> Any:
     return value
 
 
+def _check_path_names(names: list[str]) -> list[str]:
+    for name in names:
+        path_name(name, "language")
+    return names
+
+
+def _check_run_name(name: str) -> str:
+    for part in name.split("/"):  # runs of a list are named `recipe/run`
+        path_name(part, "name")
+    return name
+
+
+# Names that become folders.
+PathNames = Annotated[OneOrMore, AfterValidator(_check_path_names)]
+RunName = Annotated[str, AfterValidator(_check_run_name)]
 # A corpus, a path, a mapping with the keys of `Source`, or a list of them. The value stays as written.
 Sources = Annotated[Any, AfterValidator(_check_sources), "sources"]
 # Sources by the name of their set.
@@ -127,12 +143,12 @@ class Recipe(Section):
     arguments, which have the defaults.
     """
 
-    name: str = Field("recipe", description="name of the run; by default that of the file")
+    name: RunName = Field("recipe", description="name of the run; by default that of the file")
     description: str = Field("", description="one sentence, for the list of recipes and the model card")
     method: str = Field(description="what is trained")
     output_dir: str = Field("", description="folder of the run; by default `outputs/NAME`")
     seed: int = Field(1, ge=0, description="seed of everything random")
-    languages: OneOrMore = Field([], description="ISO 639-1 codes")
+    languages: PathNames = Field([], description="ISO 639-1 codes")
     data: DataSection = DataSection()
     model: dict[str, Any] = Field({}, description="the method's configuration")
     training: dict[str, Any] = Field({}, description="the method's training arguments")

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation import BuccData, bucc, language_bias, xsim
 from hf_xlsr.evaluation.pairs import both_ways, encode_pairs, right_texts_both_ways
+from hf_xlsr.utils.files import path_name
 
 COUNTS = ("pairs", "gold", "queries")
 NEGATIVE = "negative_"  # of a metric of which lower is better, as in `negative_mse` of sentence-transformers
@@ -39,6 +40,8 @@ class ProtocolEvaluator(SentenceEvaluator):
         self.write_csv = write_csv
         self.encoding = encoding
         self.primary_metric = f"{name}_{self.primary}" if name else self.primary
+        for part in name.split("/") if name else ():
+            path_name(part, "name")
         self.csv_file = "_".join(filter(None, (self.protocol, "evaluation", name, "results.csv")))
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:

@@ -13,6 +13,40 @@ from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 
+LONGEST_NAME = 200  # bytes; file systems take 255, and names get endings
+
+
+def path_name(name: object, what: str) -> str:
+    """A name that becomes a part of a path, such as a language; `what` says in errors what it names.
+
+    Names come from files of others, and must not lead out of the folder that is written to.
+
+    Raises:
+        XlsrError: It is empty, too long, hidden, or holds a separator of paths or a control character.
+
+    Examples:
+        >>> path_name("zh-Hant", "language")
+        'zh-Hant'
+        >>> path_name("../x", "language")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: The language '../x' cannot be a part of a path. Use letters, digits, - and _.
+    """
+    text = str(name)
+    is_part = text.isprintable() and not text.startswith((".", "~", " ")) and not set(text) & set("/\\:")
+    if not text or not is_part or len(text.encode()) > LONGEST_NAME:
+        shown = text[:60] + "..." * (len(text) > 60)
+        raise XlsrError(f"The {what} {shown!r} cannot be a part of a path. Use letters, digits, - and _.")
+    return text
+
+
+def inside(home: str | os.PathLike[str], *names: str) -> str:
+    """The path of a file or folder as files in `home` name it, relative to `home`; empty for `home` itself."""
+    path = Path(*names)
+    if path.is_absolute() or ".." in path.parts or "\0" in str(path):
+        raise XlsrError(f"The files of '{home}' must be inside of it, got '{path}'.")
+    return "" if path == Path() else path.as_posix()
+
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a pipe or a device, such as a terminal."""

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import yaml
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.yaml import parse_yaml
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 LARGEST = 1 << 16  # characters
+FENCE = "---"
 
 
 def escape_markdown(text: str) -> str:
@@ -40,30 +42,26 @@ def markdown_table(
     return [header_line, f"|{'|'.join(marks[: len(header)])}|", *row_lines]
 
 
-class _Loader(yaml.SafeLoader):
-    """Without aliases, by which a few lines expand to gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases")
-        return super().compose_node(parent, index)
+def card_header(text: str) -> dict[str, Any]:
+    """The YAML header of a card; empty if it is missing, invalid or too long."""
+    first_line, *lines = map(str.rstrip, text[:LARGEST].split("\n"))
+    if first_line != FENCE or FENCE not in lines:
+        return {}
+    try:
+        content = parse_yaml("\n".join(lines[: lines.index(FENCE)]), "card")
+    except XlsrError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def front_matter(text: str) -> dict[str, str | list[str]]:
-    """The strings and lists of strings in a card's YAML header; empty if it is invalid, too long, or uses aliases.
+    """The strings and lists of strings in a card's YAML header; empty if it is invalid or too long.
 
     Examples:
         >>> front_matter("---\\nlicense: mit\\ntags: [a, b]\\nsize: 3\\n---\\n# A model")
         {'license': 'mit', 'tags': ['a', 'b']}
     """
-    header = re.match(r"---\s*\n(.*?)\n---\s*$", text[:LARGEST], re.DOTALL | re.MULTILINE)
-    try:
-        content = yaml.load(header[1] if header else "{}", _Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}
-    if not isinstance(content, dict):
-        return {}
-
+    content = card_header(text)
     values: dict[str, str | list[str]] = {}
     for key, value in content.items():
         items = value if isinstance(value, list) else [value]

@@ -12,6 +12,7 @@ from hf_xlsr.encoders.heads import embedding_width, new_head, with_projection
 from hf_xlsr.losses.queue_info_nce import TEMPERATURE
 from hf_xlsr.modeling.configuration import EncoderSettingsConfig, above_zero, at_least_one, at_least_zero, share
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.files import path_name
 
 SHARED = "shared"
 
@@ -80,7 +81,7 @@ class DualMomentumConfig(EncoderSettingsConfig):
 
     def validate_encoders(self) -> None:
         """Checks that each language has an encoder and that all sentence embeddings have one width."""
-        languages = self.languages
+        languages = [path_name(language, "language") for language in self.languages]
         encoders = self.encoder_configs
         if len(languages) < 2 or len(set(languages)) < len(languages):
             raise ValueError(f"`languages` must be two or more different languages, got {languages}.")

@@ -29,6 +29,7 @@ from hf_xlsr.modeling.base import (
 from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives, full_mask
 from hf_xlsr.modeling.heads import NliHead
 from hf_xlsr.modeling.memory_queue import MemoryQueue
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import gather_ragged
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
@@ -388,7 +389,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
 def check_queues(path: str, expected: Any) -> None:
     """Checks that saved queues have the size, storage and width of a configuration."""
-    stored = DualMomentumConfig.from_pretrained(path)
+    stored = load_auto(DualMomentumConfig, path)
     names = ("queue_size", "queue_storage", "projection_dim")
     check_same(path, {name: getattr(stored, name) for name in names}, expected)
 

@@ -27,6 +27,7 @@ from hf_xlsr.modeling.base import (
     with_dropout,
 )
 from hf_xlsr.modeling.heads import PAIR_WIDTHS, pair_features
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
@@ -229,9 +230,8 @@ def start_encoder(given: Any, *, place: str = "the encoder", dropout: Dropout = 
         return EncoderPart(with_dropout(part.encoder, dropout), part.tokenizer)
 
     # The output layer is not used, so its size does not matter.
-    loaded: Any = HictlForSequenceClassification.from_pretrained(
-        saved.path, dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True
-    )
+    options = {"dtype": "float32", "ignore_mismatched_sizes": True}
+    loaded: Any = load_auto(HictlForSequenceClassification, saved.path, output_loading_info=True, **options)
     model, info = loaded
     missing = sorted(name for name in info["missing_keys"] if name.startswith("encoder."))
     if missing:

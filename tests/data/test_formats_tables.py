@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -119,12 +120,12 @@ def test_unreachable_hub(monkeypatch):
         calls.append((path, options))
         raise ConnectionError(f"Couldn't reach '{path}'")
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
 
     with pytest.raises(ConnectionError, match="some-data.v2"):
         list(read_rows("owner/some-data.v2", config="en-fr"))
     fails("owner/some-data.tvs", "did you mean '.tsv'?")
-    assert calls == [("owner/some-data.v2", {"name": "en-fr", "streaming": True})]
+    assert calls == [("owner/some-data.v2", {"name": "en-fr"})]
 
 
 def test_stream_that_breaks_off(monkeypatch):
@@ -133,7 +134,8 @@ def test_stream_that_breaks_off(monkeypatch):
         raise ConnectionResetError("reset by peer")
 
     stream = datasets.IterableDataset.from_generator(rows)
-    monkeypatch.setattr(datasets, "load_dataset", lambda path, **options: {"train": stream})
+    builder = SimpleNamespace(config=SimpleNamespace(data_files={}), as_streaming_dataset=lambda: {"train": stream})
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **options: builder)
 
     assert next(read_rows("owner/name")) == {"source": "a", "target": "1"}
     fails("owner/name", "owner/name", "first 1 rows", "reset by peer")

@@ -29,8 +29,8 @@ from hf_xlsr.evaluation.protocol import find_protocols
 from hf_xlsr.evaluation.suites.suite import Suite
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.runs.yaml import parse_yaml
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.yaml import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

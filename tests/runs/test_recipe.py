@@ -21,8 +21,8 @@ from hf_xlsr.runs.own_sources import guard_source, own_source
 from hf_xlsr.runs.recipe import load_runs, merge
 from hf_xlsr.runs.sections import refused, training_section
 from hf_xlsr.runs.train import train_recipe
-from hf_xlsr.runs.yaml import parse_yaml
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.yaml import parse_yaml
 
 
 def write(folder: Path, text: str, name: str = "mine") -> str:

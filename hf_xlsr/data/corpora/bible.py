@@ -19,10 +19,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hf_xlsr.utils.errors import require_choice
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.yaml import parse_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class Translation:
 
 
 PUBLIC_DOMAIN = "public domain"
-_FIELDS: list[dict[str, Any]] = yaml.safe_load((resources.files(__package__) / "bible.yaml").read_text("utf-8"))
+_FIELDS: list[dict[str, Any]] = parse_yaml((resources.files(__package__) / "bible.yaml").read_bytes(), "bible.yaml")
 TRANSLATIONS: tuple[Translation, ...] = tuple(Translation(**fields) for fields in _FIELDS)
 LANGUAGES: tuple[str, ...] = tuple(sorted({translation.language for translation in TRANSLATIONS}))
 KEPT_BACK = (8, 42)  # Ruth, Luke
@@ -157,7 +156,7 @@ _NOTE = re.compile(
 # Square brackets around words that translators supplied, and asterisks of footnotes.
 _MARK = re.compile(r"\*[a-z]+\*|(?<!\*)\*(?!\*)|[\[\]#<>]")
 _GAP = re.compile(r"\*{2,}")
-_SPACE_BEFORE_STOP = re.compile(r"\s+(?=[,.](?![.,])|[，。；：、])")
+_SPACE_BEFORE_STOP = re.compile(r"(?<!\s)\s+(?=[,.](?![.,])|[，。；：、])")
 _REPAIRS: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
     # The heading of the next psalm at the end of a psalm; a grave accent for every apostrophe.
     "4": ((re.compile(r"\s*(?:BOOK [IVX]+ )?Psalm \d+.*$"), ""), (re.compile("`"), "'")),

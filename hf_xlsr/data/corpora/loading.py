@@ -9,12 +9,11 @@ from importlib import resources
 from itertools import chain
 from typing import Any
 
-import yaml
-
 from hf_xlsr.data.columns import column_value
 from hf_xlsr.data.corpora.bible import LANGUAGES as BIBLE_LANGUAGES
 from hf_xlsr.data.corpora.bible import bible_pairs, bible_text
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.yaml import parse_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class Corpus:
     note: str = ""
 
 
-_CATALOG: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
+_CATALOG: dict[str, Any] = parse_yaml((resources.files(__package__) / "catalog.yaml").read_bytes(), "catalog.yaml")
 _CATALOG["corpora"]["bible"]["languages"] = " ".join(BIBLE_LANGUAGES)
 CORPORA: dict[str, Corpus] = {}
 for _name, _fields in _CATALOG["corpora"].items():

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from hf_xlsr.data.columns import flat_names, selected, split_name
 from hf_xlsr.data.formats import parquet_child
+from hf_xlsr.data.formats.dataset_folders import open_dataset
 from hf_xlsr.data.formats.input_file import InputFile, Record
 from hf_xlsr.data.formats.lines import BrokenFile, read_errors
 from hf_xlsr.utils.errors import XlsrError
@@ -99,7 +100,7 @@ def _records(batch: Any) -> Iterator[dict[str, Any] | None]:
 
 def read_datasets(file: InputFile) -> Iterator[Record]:
     """The rows of a dataset, streamed."""
-    data = _choose_split(_load(file.paths[0], file.config), file).with_format(None)
+    data = _choose_split(open_dataset(file.paths[0], file.config), file).with_format(None)
     names = _column_names(data)
     if not names:
         return
@@ -130,17 +131,9 @@ def _guarded(items: Iterator[Any], errors: tuple[type[Exception], ...]) -> Itera
         yield item
 
 
-def _load(path: Path, config: str | None) -> Any:
-    import datasets
-
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        return datasets.load_from_disk(path.as_posix())
-    return datasets.load_dataset(path.as_posix(), name=config, streaming=True)
-
-
 def dataset_splits(path: str, config: str | None = None) -> list[str]:
     """Names of the splits of a dataset; empty where it has none."""
-    data = _load(Path(path), config)
+    data = open_dataset(Path(path), config)
     return sorted(data) if isinstance(data, dict) else []
 
 

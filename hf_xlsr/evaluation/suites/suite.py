@@ -16,7 +16,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from hf_xlsr.data.sources import as_list
@@ -30,9 +29,10 @@ from hf_xlsr.evaluation.protocol import DataOptions, option_specs
 from hf_xlsr.evaluation.results import Results, load_results, save_results
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import check_writable, write_text
+from hf_xlsr.utils.files import check_writable, path_name, write_text
 from hf_xlsr.utils.hashing import file_sha256
 from hf_xlsr.utils.variables import expand
+from hf_xlsr.utils.yaml import parse_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +125,8 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
     for suite in suites:
         file = Path(shipped.get(str(suite), suite))
         try:
-            content = Suite.model_validate(yaml.safe_load(file.read_text("utf-8")))
-        except (OSError, ValidationError, yaml.YAMLError) as error:
+            content = Suite.model_validate(parse_yaml(file.read_bytes(), f"suite '{suite}'"))
+        except (OSError, ValidationError) as error:
             names = ", ".join(shipped)
             message = f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
             raise XlsrError(message) from error
@@ -199,7 +199,7 @@ def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
 
 def file_name(label: str) -> str:
     """A label as the name of one file or folder: `models-e5` for `/models/e5`."""
-    return re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-"
+    return path_name(re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-", "name")
 
 
 @dataclass

@@ -36,6 +36,7 @@ from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments, evaluate_sets, metric_keys
 from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.hashing import address_of, cached, data_hash
 from hf_xlsr.utils.validation import Section
@@ -79,7 +80,7 @@ class FineTuningMethod(Method):
         tokenizer.save_pretrained(str(folder.model))
         # As in training: on a CPU bfloat16 rounds differently with another implementation.
         attention = {"attn_implementation": attention_of(model.config)}
-        return type(model).from_pretrained(folder.model, **attention).to(trainer.args.device)
+        return load_auto(type(model), folder.model, **attention).to(trainer.args.device)
 
     def guard_changes(self, trainer: XlsrTrainer, console: Console) -> Mapping[str, Change]:
         """What the guards measured before and after training."""
