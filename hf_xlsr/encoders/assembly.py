@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import torch
@@ -20,12 +21,16 @@ from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.data.tokenization import check_tokenizer_files
 from hf_xlsr.encoders.static import StaticEmbeddingModel, assemble_static, unframed
 from hf_xlsr.encoders.stock import add_pooler, longest_text, missing_weights, set_pad_token
-from hf_xlsr.utils.auto_classes import quiet_loading
+from hf_xlsr.utils.auto_classes import check_adapters, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import read_json
 
 MODULES_FILE = "modules.json"
 ROUTER_FILE = "router_config.json"
+SAFE_WEIGHTS = "model.safetensors"
+PICKLED_WEIGHTS = "pytorch_model.bin"
+# The place of the class has changed over time.
+TRANSFORMER = re.compile(r"sentence_transformers\..*\.Transformer")
 TEXT_MODALITIES = ("text", "message")
 
 
@@ -200,6 +205,7 @@ class OpenTransformer(Transformer):
     def _load_model(self, *args: Any, **kwargs: Any) -> Any:
         if self._given is not None:
             return self._given
+        check_adapters(args[0] if args else kwargs["model_name_or_path"])
         with quiet_loading():
             loaded: Any = super()._load_model(*args, output_loading_info=True, **kwargs)
         encoder, info = loaded
@@ -225,19 +231,27 @@ def load_sentence_transformer(
 ) -> SentenceTransformer:
     """Loads a folder or Hub id of sentence-transformers, or a plain Hugging Face encoder as sentence-transformers would.
 
-    Code of the folder is never run. Sentences are truncated to the positions that the encoder has.
+    Code of the folder is never run, and weights are safetensors. Sentences are truncated to the positions that the
+    encoder has.
 
     Raises:
-        XlsrError: Weights are missing: sentence-transformers would draw them at random.
+        XlsrError: Weights are missing: sentence-transformers would draw them at random. Or they are pickles.
     """
+    model_kwargs = {"use_safetensors": True, **model_kwargs}
     modules_file = load_file_path(path, MODULES_FILE)
     if modules_file is None:
         model = SentenceTransformer(modules=_plain_modules(path, model_kwargs), device=device)
     else:
+        transformer_names = set()
+        for folder, module_type in _modules_of(path, modules_file):
+            if TRANSFORMER.fullmatch(module_type):
+                transformer_names.add(module_type)
+            else:
+                _check_safetensors(path, folder)
         # No public way names the classes of modules; `OpenTransformer` checks the weights.
         model = SentenceTransformer._load_with_module_classes(  # noqa: SLF001
             path,
-            dict.fromkeys(_transformer_names(path, modules_file), OpenTransformer),
+            dict.fromkeys(transformer_names, OpenTransformer),
             device=device,
             trust_remote_code=False,
             model_kwargs=model_kwargs,
@@ -267,15 +281,24 @@ def default_pooling(config: Any) -> str:
     return "lasttoken" if is_language_model else "mean"
 
 
-def _transformer_names(path: str, modules_file: str) -> set[str]:
-    """The names of `Transformer`, whose place has changed over time, in a folder's `modules.json` and its routers."""
-    names: set[str] = set()
+def _modules_of(path: str, modules_file: str) -> Iterator[tuple[str, str]]:
+    """The subfolder and the class of each module, also inside of routers."""
     for entry in read_json(modules_file):
-        names.add(entry["type"])
+        yield entry["path"], entry["type"]
         router_file = load_file_path(path, ROUTER_FILE, subfolder=entry["path"])
         if router_file is not None:
-            names.update(read_json(router_file)["types"].values())
-    return set(filter(re.compile(r"sentence_transformers\..*\.Transformer").fullmatch, names))
+            for name, module_type in read_json(router_file)["types"].items():
+                yield str(PurePosixPath(entry["path"], name)), module_type
+
+
+def _check_safetensors(path: str, folder: str) -> None:
+    """Raises for a module whose weights are a pickle only, which sentence-transformers would load."""
+    has_safetensors = load_file_path(path, SAFE_WEIGHTS, subfolder=folder) is not None
+    if not has_safetensors and load_file_path(path, PICKLED_WEIGHTS, subfolder=folder) is not None:
+        raise XlsrError(
+            f"the weights in '{PurePosixPath(folder, PICKLED_WEIGHTS)}' are a pickle, which is not loaded. Save it "
+            "by sentence-transformers again, which writes safetensors."
+        )
 
 
 def _fit_length_and_padding(transformer: Any) -> None:

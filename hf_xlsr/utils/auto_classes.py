@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from hf_xlsr.utils.errors import XlsrError
+
 AUTO_MODULE = "transformers.models.auto.configuration_auto"
 OWN_MODEL_TYPES: dict[str, str] = {
     "cmlm": "hf_xlsr.modeling.cmlm",
@@ -28,6 +30,8 @@ OWN_MODEL_TYPES: dict[str, str] = {
 """Model types of this package -> the module that registers them when it is imported."""
 ARCHITECTURES = {**OWN_MODEL_TYPES, "static_embedding": "hf_xlsr.encoders.static"}
 """The same with those of encoders, which are no models by themselves."""
+
+ADAPTERS = "adapter_model.safetensors"
 
 
 class _LazyConfigs(dict[str, Any]):
@@ -98,7 +102,20 @@ def load_auto(
 
     By default transformers asks on standard input whether to run it.
     """
+    if auto_class.__name__.startswith("AutoModel"):
+        check_adapters(path)
     return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+
+
+def check_adapters(path: Any) -> None:
+    """Raises for adapters in a pickle only, which transformers would load with the weights."""
+    from transformers.utils import cached_file
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    if find_adapter_config_file(path) is None:
+        return
+    if cached_file(path, ADAPTERS, _raise_exceptions_for_missing_entries=False) is None:
+        raise XlsrError(f"the adapters in '{path}' must be {ADAPTERS}; pickles are not loaded.")
 
 
 @contextmanager

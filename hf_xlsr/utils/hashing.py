@@ -14,6 +14,8 @@ import numpy as np
 from filelock import FileLock
 from huggingface_hub.constants import HF_HOME
 
+from hf_xlsr.utils.files import private_folder, write_text
+
 
 def update_from_file(digest: Any, path: Path) -> None:
     """Adds the content of a file to a digest of hashlib, in blocks."""
@@ -79,14 +81,12 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
 
     `make` fills a folder, which keeps what a killed call left there. Only a complete folder gets the address as its name.
     """
-    folder = cache_folder() / address
+    folder = private_folder(cache_folder()) / address
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
-            unfinished = folder.with_name(f"{address}.partial")
-            unfinished.mkdir(exist_ok=True)
+            unfinished = private_folder(folder.with_name(f"{address}.partial"))
             make(unfinished)
             unfinished.rename(folder)
     return folder
@@ -100,14 +100,10 @@ def remembered_sha256(file: Path) -> str:
         return cache_file.read_text("utf-8")
 
     sha256 = file_sha256(file)
-    unfinished = cache_file.with_suffix(f".{os.getpid()}")  # several processes may hash one file at once
-    unfinished.write_text(sha256, "utf-8")
-    unfinished.replace(cache_file)
+    write_text(cache_file, sha256)
     return sha256
 
 
 def remembered_file(facts: Any) -> Path:
     """The file of the cache for one text about some facts."""
-    file = cache_folder() / "files" / address_of(facts)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return file
+    return private_folder(private_folder(cache_folder()) / "files") / address_of(facts)

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from hf_xlsr.utils.printable import printable_line
+
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 LARGEST = 1 << 16  # characters
 
@@ -19,7 +21,7 @@ def escape_markdown(text: str) -> str:
         >>> escape_markdown("a|b <i> 2*3*4")
         'a\\\\|b \\\\<i\\\\> 2\\\\*3\\\\*4'
     """
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return SPECIAL.sub(r"\\\1", printable_line(text))
 
 
 def markdown_table(
