@@ -40,6 +40,9 @@ def reporters(training: Mapping[str, Any]) -> Iterator[str]:
     for name in as_list(training.get("report_to")):
         if name not in LOCAL_REPORTERS:
             yield str(name)
+    for key, value in training.items():
+        if key.startswith("trackio_"):
+            yield f"trackio {value}"
 
     settings = training.get("deepspeed")
     if isinstance(settings, str) and Path(settings).is_file():
@@ -52,8 +55,8 @@ def check_reporters(name: str, training: Mapping[str, Any], typed: Mapping[str, 
     """Raises for services in the section of a recipe, unless the user `typed` the key on the command."""
     for reporter in reporters({key: value for key, value in training.items() if key not in typed}):
         raise XlsrError(
-            f"recipe '{name}' reports to the service '{reporter}'. A recipe cannot choose one: remove it, and add "
-            "--report_to to the command."
+            f"recipe '{name}' reports to the service '{reporter}'. A recipe cannot choose one: remove the key, and add "
+            "it to the command, as --report_to."
         )
 
 

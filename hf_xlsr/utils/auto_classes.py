@@ -109,7 +109,7 @@ def load_auto(
 
 def check_adapters(path: Any) -> None:
     """Raises for adapters in a pickle only, which transformers would load with the weights."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
     from transformers.utils.peft_utils import find_adapter_config_file
 
     if find_adapter_config_file(path) is None:

@@ -57,8 +57,8 @@ def array_hash(array: np.ndarray) -> str:
 
 
 def cache_folder() -> Path:
-    """The folder that `HF_XLSR_CACHE` names; by default `hf_xlsr` in that of Hugging Face (`HF_HOME`)."""
-    return Path(os.environ.get("HF_XLSR_CACHE") or os.path.join(HF_HOME, "hf_xlsr")).expanduser()
+    """The folder that `HF_XLSR_CACHE` names, of one user; by default `hf_xlsr` in that of Hugging Face (`HF_HOME`)."""
+    return private_folder(Path(os.environ.get("HF_XLSR_CACHE") or os.path.join(HF_HOME, "hf_xlsr")).expanduser())
 
 
 def address_of(facts: Any) -> str:
@@ -81,7 +81,7 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
 
     `make` fills a folder, which keeps what a killed call left there. Only a complete folder gets the address as its name.
     """
-    folder = private_folder(cache_folder()) / address
+    folder = cache_folder() / address
     if folder.is_dir():
         return folder
     with FileLock(f"{folder}.lock"):
@@ -106,4 +106,4 @@ def remembered_sha256(file: Path) -> str:
 
 def remembered_file(facts: Any) -> Path:
     """The file of the cache for one text about some facts."""
-    return private_folder(private_folder(cache_folder()) / "files") / address_of(facts)
+    return private_folder(cache_folder() / "files") / address_of(facts)
