@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub import ModelCardData
 
 from hf_xlsr.utils.markdown import escape_markdown
-from hf_xlsr.utils.printable import printable_line
+from hf_xlsr.utils.printable import printable, printable_line
 from hf_xlsr.utils.redaction import redact_tokens
 
 # Local paths: their folders name the owner of the machine, not the data.
@@ -113,7 +113,7 @@ def part_card(
 ) -> str:
     """A card with metadata, a plain title, paragraphs of Markdown and an example."""
     blocks = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]
-    return "\n\n".join(blocks) + "\n"
+    return printable("\n\n".join(blocks) + "\n")
 
 
 def _longest_run(text: str) -> int:

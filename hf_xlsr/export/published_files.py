@@ -95,7 +95,7 @@ def list_files(
     """
     _check_way(root or folder, folder)
     listing = Listing()
-    for place, folders, file_names in os.walk(folder):
+    for place, folders, file_names in os.walk(folder, onerror=_fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted([*folders, *file_names]):
             path = Path(place, name)
@@ -114,6 +114,11 @@ def list_files(
             else:
                 listing.left_out.append(target)
     return listing
+
+
+def _fail(error: OSError) -> None:
+    """A folder that cannot be read is no empty one."""
+    raise error
 
 
 def named_files(folder: Path, names: Iterable[str]) -> dict[str, Path]:

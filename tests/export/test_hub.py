@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -172,14 +171,6 @@ def test_refusals(
 
 def test_missing_run(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none" in failing(capsys, "push", "--yes", str(tmp_path / "none"), "--repo=me/toy")
-
-
-def test_links_are_not_sent(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "secret").mkdir()
-    (run / "secret" / "key").write_text("private", "utf-8")
-    os.symlink(run / "secret" / "key", run / "model" / "key")
-    assert "link" in failing(capsys, "push", "--yes", str(run), "--repo=me/toy")
-    assert not hub.sent
 
 
 def test_unfinished_run_is_not_sent(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
