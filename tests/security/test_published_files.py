@@ -14,7 +14,8 @@ from call_sites import call_sites, places_of
 from cli_helpers import failing
 
 from hf_xlsr.cli import main
-from hf_xlsr.cli.export import _copy_card
+from hf_xlsr.cli.export import _write_card
+from hf_xlsr.encoders.reading import ModelPlace
 from hf_xlsr.export.published_files import list_files
 from hf_xlsr.runs.publish import uploads_of
 from hf_xlsr.runs.recipe import load_runs
@@ -72,7 +73,7 @@ def test_export_follows_no_link(place: str, run: Path, tmp_path: Path, capsys: p
 def test_export_copies_no_card_behind_a_link(place: str, run: Path, tmp_path: Path) -> None:
     as_link(run / place)
     with pytest.raises(XlsrError, match="is a link"):
-        _copy_card(run, tmp_path)
+        _write_card(ModelPlace(str(run)), run, None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_only_files_of_a_model_are_listed(tiny_export: str, tmp_path: Path) -> None:
