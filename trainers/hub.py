@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import glob
 import logging
 import tempfile
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ from hf_xlsr.export.card import PLACE, card_for
 from hf_xlsr.export.hub import CARD, WEIGHTS, hub_errors
 from hf_xlsr.export.model_card import CardMetadata, card_text
 from hf_xlsr.export.old_names import add_old_names
+from hf_xlsr.export.published_files import list_files
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.card import trainer_facts
@@ -93,6 +95,7 @@ class SlimPushes(Trainer):
                 commit_message=redact_tokens(commit_message or "Push"),
                 revision=revision or self.args.hub_revision,
                 delete_patterns=list(WEIGHTS),
+                allow_patterns=list(map(glob.escape, list_files(Path(folder.name)).files)),
                 run_as_future=True,
             )
             job.add_done_callback(lambda _: folder.cleanup())

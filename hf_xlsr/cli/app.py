@@ -1,7 +1,6 @@
 """The `hf-xlsr` command. Each verb is imported when it is called."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -11,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from hf_xlsr.cli.verbs import HELP, Verb, add_verb
+from hf_xlsr.utils.console import log_printable, say, warn
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 # Verb -> module whose function or `Typer` has its name, and a summary.
@@ -71,7 +71,7 @@ app = typer.Typer(
 
 def _print_version(value: bool) -> None:
     if value:
-        print(f"hf-xlsr {version('hf-xlsr')}")
+        say(f"hf-xlsr {version('hf-xlsr')}")
         raise typer.Exit
 
 
@@ -83,7 +83,7 @@ def _start(
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        say(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The exit status is 0 for success, 1 for invalid input or a file that cannot be read or written (one sentence on
     standard error), 130 for a stop by a signal.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log_printable(logging.WARNING)
     try:
         return typer.main.get_command(app)(arguments, prog_name="hf-xlsr", standalone_mode=False) or 0
     except (UsageError, XlsrError, OSError) as error:
         message = error.format_message() if isinstance(error, UsageError) else str(error)
-        print(f"hf-xlsr: {error_line(message)}", file=sys.stderr)
+        warn(f"hf-xlsr: {error_line(message)}")
         return 1

@@ -13,6 +13,7 @@ import typer
 from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
+from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, check_writable, path_name
 
@@ -67,14 +68,14 @@ def encode(options: EncodeOptions) -> None:
         chunks = _encoded_chunks(encoder, language, stream, encoding)
         if options.output:
             count = _write_files(Path(options.output) / language, chunks)
-            print(f"{language}: {count:,} texts, {Path(options.output) / language}.npy")
+            say(f"{language}: {count:,} texts, {Path(options.output) / language}.npy")
         else:
             count = sum(len(texts) for texts, _ in chunks)
-            print(f"{language}: {count:,} texts")
+            say(f"{language}: {count:,} texts")
 
     rejected = quarantine.report()
     if rejected:
-        print(rejected, file=sys.stderr)
+        warn(rejected)
 
 
 def _encoder(options: EncodedTexts) -> tuple[Any, dict[str, Any]]:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, Protocol, option_specs, specs_of
+from hf_xlsr.utils.console import SafeConsole, say
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 if TYPE_CHECKING:
@@ -144,8 +145,6 @@ def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
 
 
 def _evaluate_model(model: str, options: EvaluateOptions) -> None:
-    from rich.console import Console
-
     from hf_xlsr.evaluation.command import evaluate_files
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
     from hf_xlsr.evaluation.report import results_table
@@ -170,7 +169,7 @@ def _evaluate_model(model: str, options: EvaluateOptions) -> None:
     )
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
-    Console().print(results_table(shown, title=f"{model}, {options.protocol}"))
+    SafeConsole().print(results_table(shown, title=f"{model}, {options.protocol}"))
 
 
 def _suite(options: EvaluateOptions) -> "Suite":
@@ -208,11 +207,9 @@ def _options_of_tasks(options: EvaluateOptions) -> Iterator[str]:
 
 
 def _print_tables(tables: list["ComparisonTable"]) -> None:
-    from rich.console import Console
-
     from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
 
-    Console(highlight=False).print(*map(terminal_table, tables), LEGEND)
+    SafeConsole(highlight=False).print(*map(terminal_table, tables), LEGEND)
 
 
 @dataclass(kw_only=True)
@@ -251,7 +248,7 @@ def compare(options: CompareOptions) -> None:
     elif sys.stdout.isatty():
         _print_tables(tables)
     else:
-        print(comparison.render_tables(tables), end="")
+        say(comparison.render_tables(tables), end="")
 
 
 def _described(protocol: Protocol) -> str:

@@ -12,13 +12,16 @@ import typer
 
 from hf_xlsr.cli.options import MODEL, TEXTS, TextOptions, new_folder, parse_named, read_texts
 from hf_xlsr.cli.report import in_words
+from hf_xlsr.utils.console import ask, say, warn
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.files import atomic_folder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from hf_xlsr.encoders.reading import ModelPlace
+    from hf_xlsr.export.hub import RepoUpload
     from hf_xlsr.runs.methods import Method
 
 
@@ -45,41 +48,42 @@ def export(options: ExportOptions) -> None:
     """Export an encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.encoders.reading import find_model
-    from hf_xlsr.export.hub import folder_files
+    from hf_xlsr.encoders.reading import find_model, named_folder
     from hf_xlsr.export.old_names import add_old_names
+    from hf_xlsr.export.published_files import Listing, list_files
     from hf_xlsr.export.sentence_transformer import save_export
 
     transformers_logging.disable_progress_bar()
-    folder = new_folder(options.output).resolve()
+    folder = new_folder(options.output)
     with_onnx = options.onnx or options.int8
     if with_onnx:
         require_package("onnx", "onnxscript", "onnxruntime")
     source = find_model(options.model, trained=True)
+    home = named_folder(options.model)
+    listing = Listing()
+    if home.is_dir():
+        listing = list_files(Path(source.path), root=home)
     model = _model_to_export(source, options)
 
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
     onnx_files: dict[str, dict[str, float]] = {}
-    try:
+    with atomic_folder(folder) as partial:
         if model is None:
-            _copy_files(folder_files(Path(source.path)), partial)
+            _copy_files(listing.files, partial)
             add_old_names(partial)
+            if listing.left_out:
+                warn(f"Not copied, as they are no files of a model: {', '.join(listing.left_out)}.")
         else:
             save_export(model, partial)
             if not options.route:
-                _write_card(source, Path(options.model), model, partial)
+                _write_card(source, home, model, partial)
         if with_onnx:
             from hf_xlsr.export.onnx_files import write_onnx
 
             onnx_files = write_onnx(partial, int8=options.int8)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
-    print(f'SentenceTransformer("{options.output}")')
+    say(f'SentenceTransformer("{options.output}")')
     for route, numbers in onnx_files.items():
-        print(f"{Path(options.output, 'onnx', route)} against torch: {in_words(numbers)}")
+        say(f"{Path(options.output, 'onnx', route)} against torch: {in_words(numbers)}")
 
 
 def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":
@@ -108,13 +112,12 @@ def _write_card(source: "ModelPlace", run: Path, model: "SentenceTransformer", f
     """Copies the card and the plots of a run, which describe all routes; writes that of a saved model without a run."""
     from hf_xlsr.export.hub import CARD
     from hf_xlsr.export.model_card import PLOTS
+    from hf_xlsr.export.published_files import named_files
     from hf_xlsr.runs.card import card_of_saved
     from hf_xlsr.utils.files import write_text
 
-    for name in (f"model/{CARD}", *PLOTS):
-        file = run / name
-        if file.is_file():
-            shutil.copyfile(file, folder / file.name)
+    for file in named_files(run, (f"model/{CARD}", *PLOTS)).values():
+        shutil.copyfile(file, folder / file.name)
     if source.model_type and not (folder / CARD).is_file():
         write_text(folder / CARD, card_of_saved(source.path, model))
 
@@ -196,7 +199,7 @@ def prune(options: PruneOptions) -> None:
     origin = f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: {sizes}."
     card_file = folder / CARD
     card_file.write_text(card_of_model(str(folder), metadata, origin), "utf-8")
-    print(json.dumps({"output": options.output, **report}, indent=2))
+    say(json.dumps({"output": options.output, **report}, indent=2))
 
 
 def _texts_to_keep(options: PruneOptions) -> tuple[list[str], Iterable[str]]:
@@ -239,26 +242,53 @@ class PushOptions:
         bool, typer.Option("--exist-ok", help="Write to a repository that was not pushed from here.")
     ] = False
     message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None
+    yes: Annotated[bool, typer.Option("--yes", help="Send without a question.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print files and card, and send nothing.")] = False
 
 
-def push(options: PushOptions) -> None:
-    """Push a run or a model to the Hub.
+def push(options: PushOptions) -> int:
+    """Push a run or a model to the Hub, after a question.
 
     The access token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted upload.
     """
-    from hf_xlsr.runs.publish import push_run
+    from hf_xlsr.export.hub import push_uploads
+    from hf_xlsr.runs.publish import uploads_of
 
-    uploads = push_run(
-        options.model,
-        options.repo,
-        what=options.what,
-        private=options.private,
-        exist_ok=options.exist_ok,
-        message=options.message,
-    )
-    for upload in uploads:
-        visibility = "private" if upload.private else "public"
-        print(f"{upload.url} ({visibility}): {upload.files} files, {upload.size / 1e6:.1f} MB")
+    planned = uploads_of(options.model, options.repo, what=options.what, private=options.private)
+    with planned as uploads:
+        for upload in uploads:
+            _print_upload(upload, with_card=options.dry_run)
+        if options.dry_run:
+            return 0
+
+        unasked = (
+            "push asks before it sends, and there is no terminal to ask on. Add --yes to send without a question."
+        )
+        if not options.yes and not ask("Send these files?", unasked):
+            say("Nothing was sent.")
+            return 1
+
+        for result in push_uploads(uploads, exist_ok=options.exist_ok, message=options.message):
+            visibility = "private" if result.private else "public"
+            say(f"{result.url} ({visibility}): {result.files} files, {result.size / 1e6:.1f} MB")
+    return 0
+
+
+def _print_upload(upload: "RepoUpload", *, with_card: bool) -> None:
+    """Prints what would be sent to a repository."""
+    from hf_xlsr.export.hub import CARD
+    from hf_xlsr.utils.redaction import redact_tokens
+
+    visibility = "private" if upload.private else "public"
+    say(f"To {redact_tokens(upload.repo)} ({visibility}): {len(upload.files) + 1} files, {upload.size / 1e6:.1f} MB")
+    sizes = {CARD: len(upload.card.encode())}
+    sizes |= {name: path.stat().st_size for name, path in upload.files.items()}
+    for name, size in sizes.items():
+        say(f"  {name}  {size:,} bytes")
+    if upload.left_out:
+        say(f"Not sent, as they are no files of a model: {', '.join(upload.left_out)}.")
+    if with_card:
+        say(f"\n{redact_tokens(upload.card)}")
 
 
 @dataclass(kw_only=True)
@@ -309,4 +339,4 @@ def card(options: CardOptions) -> None:
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
-        print(file)
+        say(file)

@@ -202,6 +202,8 @@ def new_folder(path: str) -> Path:
 
     check_writable(path, "--output", folder=True)
     folder = Path(path)
+    if folder.is_symlink():
+        raise XlsrError(f"--output '{path}' is a link. Name the folder that it points to.")
     if folder.is_dir() and any(folder.iterdir()):
         raise XlsrError(f"--output '{path}' must be a new or empty folder.")
     return folder

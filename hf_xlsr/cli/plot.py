@@ -9,6 +9,7 @@ import typer
 
 from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
 from hf_xlsr.cli.verbs import HELP, add_verb
+from hf_xlsr.utils.console import say
 from hf_xlsr.utils.errors import XlsrError
 
 PICTURE = typer.Option(help="The picture: .png, .pdf or .svg.")
@@ -39,7 +40,7 @@ def tsne(options: TsneOptions) -> None:
     rows_of_pair, vectors = _encoded({"model": options.model}, options.pairs, options, single=True)
     ((languages, rows),) = rows_of_pair.items()
     sides = vectors["model"][languages]
-    print(plot_tsne(options.output, *sides, *both_sides(rows), languages, seed=options.seed))
+    say(plot_tsne(options.output, *sides, *both_sides(rows), languages, seed=options.seed))
 
 
 @dataclass(kw_only=True)
@@ -55,7 +56,7 @@ def spaces(options: SpacesOptions) -> None:
     from hf_xlsr.evaluation.plots import plot_spaces
 
     _, vectors = _encoded(labelled(options.models), options.pairs, options)
-    print(plot_spaces(options.output, vectors, seed=options.seed))
+    say(plot_spaces(options.output, vectors, seed=options.seed))
 
 
 @dataclass(kw_only=True)
@@ -71,7 +72,7 @@ def languages(options: LanguagesOptions) -> None:
     from hf_xlsr.evaluation.plots import plot_languages
 
     _check_picture(options.output)
-    print(plot_languages(options.output, load_labelled(options.results)))
+    say(plot_languages(options.output, load_labelled(options.results)))
 
 
 def _check_picture(output: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hf_xlsr.utils.console import SafeConsole, say, warn
+from hf_xlsr.utils.files import atomic_write
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.pipeline import MiningRun
@@ -46,7 +48,7 @@ class OutputOptions:
         try:
             yield
         except KeyboardInterrupt:
-            print(f"hf-xlsr: interrupted; the same command resumes from {self.folder}.", file=sys.stderr)
+            warn(f"hf-xlsr: interrupted; the same command resumes from {self.folder}.")
             raise typer.Exit(130) from None
 
     def write(
@@ -105,12 +107,12 @@ class OutputOptions:
             shutil.rmtree(self.folder)
 
         if self.json:
-            print(json.dumps(summary, indent=2, ensure_ascii=False))
+            say(json.dumps(summary, indent=2))  # programs read it: escapes keep the exact text
             return
         first_pairs = summary.pop("first")
         print_facts(summary)
         for row in first_pairs:
-            print(f"{row['score']:.4f}\t{row['source']}\t{row['target']}")
+            say(f"{row['score']:.4f}\t{row['source']}\t{row['target']}")
 
     def _copy_skipped(self, report: Mapping[str, Any]) -> dict[str, str]:
         """Saves the skipped lines of each side that has some; file by side."""
@@ -121,14 +123,13 @@ class OutputOptions:
         for side, counts in report.items():
             if isinstance(counts, dict) and counts.get("skipped"):
                 files[side] = f"{self.output}.{side}.{SKIPPED}"
-                with disk_errors(self.output):
-                    shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, files[side])
+                with disk_errors(self.output), atomic_write(files[side]) as partial:
+                    shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, partial)
         return files
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Prints what a verb reports as a table of names and values."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -138,7 +139,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
         if value not in (None, {}, [], ""):
             table.add_row(escape(name), escape(in_words(value)))
-    Console().print(table)
+    SafeConsole().print(table)
 
 
 def in_words(value: Any) -> str:

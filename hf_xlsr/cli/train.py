@@ -7,6 +7,7 @@ import typer
 
 from hf_xlsr.cli.report import in_words, print_facts
 from hf_xlsr.runs.own_data import OwnData
+from hf_xlsr.utils.console import say
 from hf_xlsr.utils.tasks import import_ahead
 
 SHOWN_LANGUAGES = 15
@@ -36,6 +37,10 @@ class TrainOptions(RecipeOptions):
     """Options of `hf-xlsr train`."""
 
     show: Annotated[bool, typer.Option("--show", help="Print the resolved recipe and stop.")] = False
+    push: Annotated[
+        bool,
+        typer.Option("--push", help="Let the recipe push to the Hub (training.push_to_hub); by default an error."),
+    ] = False
 
 
 def train(options: TrainOptions) -> int:
@@ -47,13 +52,15 @@ def train(options: TrainOptions) -> int:
         import yaml
 
         settings = [run.recipe.settings() for run in runs]
-        print(yaml.safe_dump_all(settings, sort_keys=False, allow_unicode=True), end="")
+        say(yaml.safe_dump_all(settings, sort_keys=False, allow_unicode=True), end="")
         return 0
 
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.runs.inputs import check_inputs
+    from hf_xlsr.runs.sending import check_push
     from hf_xlsr.runs.train import train_recipe
 
+    check_push([run.recipe for run in runs], options.push)
     waiting = list(runs)
     if len(runs) > 1:
         waiting = [run for run in runs if not RunFolder(run.recipe.output_dir).done(run.recipe.settings())]
@@ -61,8 +68,8 @@ def train(options: TrainOptions) -> int:
         check_inputs(waiting)
     for run in runs:
         if run not in waiting:
-            print(f"{run.recipe.name} is done: {run.recipe.output_dir}")
-        elif train_recipe(run).stopped:
+            say(f"{run.recipe.name} is done: {run.recipe.output_dir}")
+        elif train_recipe(run, push=options.push).stopped:
             return 130
     return 0
 
@@ -90,7 +97,7 @@ def prepare(options: PrepareOptions) -> None:
     check_inputs(runs)
     for run in runs:
         run.check_complete()
-        print(f"{run.recipe.name}: {run.describe_data(prepare_recipe(run))}")
+        say(f"{run.recipe.name}: {run.describe_data(prepare_recipe(run))}")
 
 
 @dataclass(kw_only=True)
@@ -144,5 +151,5 @@ def _print_groups(groups: Groups, word: str) -> None:
             if word.casefold() in searched.casefold():
                 matches[name] = text
         if matches:
-            print(group)
+            say(group)
             print_facts(matches)

@@ -184,11 +184,13 @@ def load_sentence_transformer(
 ) -> SentenceTransformer:
     """Loads a folder or Hub id of sentence-transformers, or a plain Hugging Face encoder as sentence-transformers would.
 
-    Code of the folder is never run. Sentences are truncated to the positions that the encoder has.
+    Code of the folder is never run, and weights are safetensors. Sentences are truncated to the positions that the
+    encoder has.
 
     Raises:
-        XlsrError: Weights are missing: sentence-transformers would draw them at random.
+        XlsrError: Weights are missing: sentence-transformers would draw them at random. Or they are pickles.
     """
+    model_kwargs = {"use_safetensors": True, **model_kwargs}
     if load_file_path(path, MODULES_FILE) is None:
         model = SentenceTransformer(modules=_plain_modules(path, model_kwargs), device=device)
     else:

@@ -17,7 +17,7 @@ import numpy as np
 from hf_xlsr.encoders.arguments import WrappedEncoder
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.utils.errors import error_line
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import atomic_write, private_folder, write_text
 
 logger = logging.getLogger(__name__)
 DIGEST = 16  # bytes of a key on disk
@@ -90,6 +90,8 @@ class _InMemory:
 class VectorStore:
     """Vectors of one encoder by key, memory-mapped, in a folder of their own inside `folder`, which encoders share.
 
+    They are believed, so that both folders must be this user's alone (`private_folder`).
+
     `encoder` is everything that determines the vectors apart from the keys, such as the model's `content_hash`. Each
     `add` writes a pair of new files, the keys last, so processes may read and write at once.
 
@@ -102,9 +104,9 @@ class VectorStore:
 
     def __init__(self, folder: str | os.PathLike[str], encoder: Mapping[str, Any]) -> None:
         facts = json.dumps(encoder, sort_keys=True, ensure_ascii=False)
-        self.folder = Path(folder) / hashlib.sha256(facts.encode()).hexdigest()[:32]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "encoder.json").write_text(facts, "utf-8")
+        self.folder = private_folder(folder) / hashlib.sha256(facts.encode()).hexdigest()[:32]
+        private_folder(self.folder)
+        write_text(self.folder / "encoder.json", facts)
         self._read_files: set[Path] = set()
         self._rows: dict[bytes, np.ndarray] = {}  # the vector of each key, a view of a file
 
@@ -117,7 +119,8 @@ class VectorStore:
         """Stores vectors, `(len(keys), width)`."""
         name = uuid.uuid4().hex
         digests = np.frombuffer(b"".join(map(_digest, keys)), np.uint8).reshape(-1, DIGEST)
-        np.save(self.folder / f"{name}{VECTORS}", vectors)
+        with atomic_write(self.folder / f"{name}{VECTORS}") as partial, partial.open("wb") as stream:
+            np.save(stream, vectors)
         with atomic_write(self.folder / f"{name}{KEYS}") as partial, partial.open("wb") as stream:
             np.save(stream, digests)
 

@@ -20,12 +20,13 @@ from sentence_transformers.sentence_transformer.modules import (
     WeightedLayerPooling,
     WordEmbeddings,
 )
+from sentence_transformers.util import load_file_path
 from torch import nn
-from transformers.utils import find_adapter_config_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from hf_xlsr.encoders.heads import KINDS
 from hf_xlsr.encoders.stock import auto_encoder, missing_weights
-from hf_xlsr.utils.auto_classes import forget_code, hub_options, new_model, quiet_loading
+from hf_xlsr.utils.auto_classes import check_adapters, forget_code, hub_options, new_model, quiet_loading
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json
 from hf_xlsr.utils.model_sizes import (
@@ -45,6 +46,8 @@ TRANSFORMER_OPTIONS = {
     *("use_fast", "do_lower_case", "add_bos_token", "add_eos_token", "add_prefix_space"),
     "clean_up_tokenization_spaces",
 }
+SAFE_WEIGHTS = "model.safetensors"
+PICKLED_WEIGHTS = "pytorch_model.bin"
 MODULE_NAME = re.compile(r"sentence_transformers\.(?:\w+\.)*(\w+)")
 
 
@@ -58,6 +61,8 @@ def open_class(stock: Any) -> Any:
         @classmethod
         def load_config(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> Any:
             """As the stock module. No matrix may be larger than the stored weights."""
+            if stock is not Transformer:  # which is loaded from safetensors alone
+                check_safetensors(model_name_or_path, subfolder)
             config = super().load_config(model_name_or_path, subfolder=subfolder, **options)
             place = f"'{Path(model_name_or_path, subfolder)}'"
             activation = config.get("activation_function", "torch.")
@@ -132,6 +137,7 @@ class OpenTransformer(open_class(Transformer)):  # type: ignore[misc]
     def _load_model(self, *args: Any, **kwargs: Any) -> Any:
         if self._given is not None:
             return self._given
+        check_adapters(args[0] if args else kwargs["model_name_or_path"])
         with quiet_loading():
             loaded: Any = super()._load_model(*args, output_loading_info=True, **kwargs)
         encoder, info = loaded
@@ -144,6 +150,16 @@ class OpenTransformer(open_class(Transformer)):  # type: ignore[misc]
         """As for other modules."""
         object.__delattr__(self, "_given")
         super().close()
+
+
+def check_safetensors(path: str, folder: str) -> None:
+    """Raises for a module whose weights are a pickle only, which sentence-transformers would load."""
+    has_safetensors = load_file_path(path, SAFE_WEIGHTS, subfolder=folder) is not None
+    if not has_safetensors and load_file_path(path, PICKLED_WEIGHTS, subfolder=folder) is not None:
+        raise XlsrError(
+            f"the weights in '{Path(folder, PICKLED_WEIGHTS)}' are a pickle, which is not loaded. Save it by "
+            "sentence-transformers again, which writes safetensors."
+        )
 
 
 def check_transformer_options(options: Mapping[str, Any], place: str) -> None:

@@ -35,7 +35,7 @@ from hf_xlsr.encoders.stock import (
     no_pooler,
     set_pad_token,
 )
-from hf_xlsr.utils.auto_classes import OWN_MODEL_TYPES, load_auto
+from hf_xlsr.utils.auto_classes import ADAPTERS, OWN_MODEL_TYPES, load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import inside, read_json
 from hf_xlsr.utils.model_sizes import check_tokenizer_files
@@ -43,8 +43,6 @@ from hf_xlsr.utils.variables import expand
 
 TOKENIZERS = "tokenizers"
 """Folder of a saved model with the tokenizer of each of its encoders."""
-
-ADAPTERS = "adapter_model.safetensors"
 
 Given = Any
 """An encoder as a user gives it: path, id or object; or several, by language."""
@@ -210,13 +208,18 @@ class ModelPlace:
     architecture: str = ""
 
 
+def named_folder(name: str | Path) -> Path:
+    """The folder that a user named, whose variables are expanded; missing for an id on the Hub."""
+    return Path(expand(name)).expanduser()
+
+
 def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
     """Finds a model by the folder of a run, a checkpoint, a saved model or an export, or by its id on the Hub.
 
     Variables `HF_XLSR_*` are expanded. Of a run it is the export, or the weights before that is written; with
     `trained`, the weights, unless only the export is left.
     """
-    home = Path(expand(name)).expanduser()
+    home = named_folder(name)
     is_run = (home / "training" / "recipe.json").is_file()
     if not (trained and is_run):
         for export in (home, home / "model"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from typing_extensions import Unpack
@@ -18,6 +19,7 @@ from hf_xlsr.evaluation.protocols.xsim import xsim
 from hf_xlsr.evaluation.report import metric_value
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import Row, both_sides, by_language, by_pair
+from hf_xlsr.utils.printable import printable_line
 
 SCORED = ("sentence1", "sentence2", "score")
 # Metrics by which a set of data tells whether a model is worse than before; higher is better in all of them.
@@ -195,9 +197,9 @@ def shown_p(p: float | None) -> str:
 
 def changes_table(changes: Mapping[str, Change], title: str) -> Table:
     """A table for the console: `rich.print(changes_table(trainer.changes, "Guards"))`."""
-    table = Table(title=title)
+    table = Table(title=escape(printable_line(title)))
     for name in change_columns(changes):
         table.add_column(name, overflow="fold")
     for key, *cells in change_rows(changes):
-        table.add_row(*map(Text, [key, *cells]))
+        table.add_row(*map(Text, map(printable_line, [key, *cells])))
     return table

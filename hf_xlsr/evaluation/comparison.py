@@ -10,13 +10,12 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-import pandas as pd
-
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import Result, Results, metrics_of
 from hf_xlsr.utils.errors import require_choice
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
+from hf_xlsr.utils.printable import csv_text, printable_line
 
 ENDINGS = (".md", ".csv", ".tex", ".json")
 # What stands for a protocol where no metric is chosen: all of these that it has, under their directions.
@@ -285,7 +284,7 @@ def render_tables(tables: Sequence[ComparisonTable], ending: str = ".md") -> str
 
 
 def _csv(tables: Sequence[ComparisonTable]) -> str:
-    lines = []
+    rows: list[dict[str, Any]] = []
     for table in tables:
         for label, cells in table.rows.items():
             for column, cell in cells.items():
@@ -295,8 +294,8 @@ def _csv(tables: Sequence[ComparisonTable]) -> str:
                     "encoder": label,
                     "column": column,
                 }
-                lines.append({**names, **_plain_cell(cell)})
-    return str(pd.DataFrame(lines).to_csv(index=False))
+                rows.append({**names, **_plain_cell(cell)})
+    return csv_text(rows)
 
 
 def _plain_cell(cell: Cell) -> dict[str, Any]:
@@ -354,12 +353,12 @@ def terminal_table(table: ComparisonTable) -> Any:
     from rich.table import Table
 
     labels, *columns = zip(*_text_rows(table, "[bold]{}[/bold]", "†", "–"), strict=True)
-    title = escape(table_title(table))
-    printed = Table("", *map(escape, labels), title=title, title_justify="left")
+    title = escape(printable_line(table_title(table)))
+    printed = Table("", *map(escape, map(printable_line, labels)), title=title, title_justify="left")
     for column in printed.columns:
         column.overflow = "fold"
     for name, texts in zip(table.shown, columns, strict=True):
-        printed.add_row(escape(name), *texts)
+        printed.add_row(escape(printable_line(name)), *texts)
     return printed
 
 
@@ -407,4 +406,4 @@ def _latex(table: ComparisonTable) -> list[str]:
 
 
 def _escape_tex(text: str) -> str:
-    return text.translate(TEX_ESCAPES)
+    return printable_line(text).translate(TEX_ESCAPES)

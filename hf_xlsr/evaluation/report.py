@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.evaluation.results import Result, Results
+from hf_xlsr.utils.printable import printable_line
 
 # Words of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
@@ -83,7 +84,7 @@ def results_table(results: Results, title: str) -> Table:
 
     Shares are in per cent, correlations, F1 and average precision times 100. Long names continue in the next line.
     """
-    table = Table(title=escape(title))
+    table = Table(title=escape(printable_line(title)))
     for column in ("protocol", "languages", "split", "metric"):
         table.add_column(column, overflow="fold")
     number_columns = ["value"]
@@ -95,7 +96,7 @@ def results_table(results: Results, title: str) -> Table:
     for _, records in groupby(results.records.values(), attrgetter("name")):
         for record in records:
             # Text, because rich would take square brackets in a name for markup.
-            cells = map(Text, _cells(record))
+            cells = map(Text, map(printable_line, _cells(record)))
             table.add_row(*islice(cells, len(table.columns)))
         table.add_section()
     return table

@@ -11,14 +11,13 @@ import yaml
 from huggingface_hub import ModelCardData
 
 from hf_xlsr.utils.markdown import escape_markdown
+from hf_xlsr.utils.printable import printable, printable_line
 from hf_xlsr.utils.redaction import redact_tokens
 
 # Local paths: their folders name the owner of the machine, not the data.
 _LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)
 # Before a sign that starts a list or underlines a heading.
 _BLOCK_START = re.compile(r"^(\d+(?=[.)])|(?=[-+=]))")
-# Not printable, but they change the form of letters in Persian and Hindi.
-_JOINERS = "\u200c\u200d"
 SHOWN_FOLDERS = 1
 # In the code of a card until `card_for` knows where the model goes.
 PLACE = "path/to/this/folder"
@@ -27,8 +26,7 @@ EXAMPLES = ("The weather is lovely today.", "It is sunny outside.")
 
 def one_line(value: object) -> str:
     """The text without line breaks, control characters and access tokens."""
-    text = redact_tokens(" ".join(str(value).split()))
-    return "".join(character for character in text if character.isprintable() or character in _JOINERS)
+    return printable_line(redact_tokens(" ".join(str(value).split())))
 
 
 def prose(value: object) -> str:
@@ -115,7 +113,7 @@ def part_card(
 ) -> str:
     """A card with metadata, a plain title, paragraphs of Markdown and an example."""
     blocks = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]
-    return "\n\n".join(blocks) + "\n"
+    return printable("\n\n".join(blocks) + "\n")
 
 
 def _longest_run(text: str) -> int:

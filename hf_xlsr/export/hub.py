@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard, get_token
 from huggingface_hub.errors import (  # type: ignore[attr-defined]
@@ -78,7 +78,8 @@ def hub_errors(what: str) -> Iterator[None]:
 class RepoUpload:
     """Files (path in the repository -> local file) and card to upload to one repository.
 
-    An existing one may be overwritten if its card has the tag; files there that match `replaces` are deleted.
+    `left_out` are the paths of files that are not sent. An existing repository may be overwritten if its card has the
+    tag; files there that match `replaces` are deleted.
     """
 
     repo: str
@@ -87,6 +88,12 @@ class RepoUpload:
     private: bool = False
     tag: str = TAG
     replaces: Sequence[str] = WEIGHTS
+    left_out: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files and the card."""
+        return sum(path.stat().st_size for path in self.files.values()) + len(self.card.encode())
 
 
 @dataclass(frozen=True)
@@ -97,25 +104,6 @@ class UploadResult:
     private: bool
     files: int
     size: int
-
-
-def folder_files(
-    folder: Path,
-    prefix: str = "",
-    without: Sequence[str] = (),
-) -> dict[str, Path]:
-    """All files of a folder by path in a repository, without hidden ones and those named in `without`."""
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        names = path.relative_to(folder).parts
-        is_hidden = any(name.startswith(".") for name in names)
-        if not path.is_file() or path.name in without or is_hidden:
-            continue
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise XlsrError(f"{path} is a link out of {folder}. Replace it by a copy, or remove it.")
-        files[str(PurePosixPath(prefix, *names))] = path
-
-    return files
 
 
 def push_uploads(
@@ -193,5 +181,4 @@ def _push(
             delete_patterns=list(upload.replaces) or None,
         )
 
-    size = sum(path.stat().st_size for path in upload.files.values()) + len(upload.card.encode())
-    return UploadResult(f"{api.endpoint}/{repo}", private, len(upload.files) + 1, size)
+    return UploadResult(f"{api.endpoint}/{repo}", private, len(upload.files) + 1, upload.size)

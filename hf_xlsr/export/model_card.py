@@ -27,6 +27,7 @@ from hf_xlsr.export.hub import TAG, check_hub_ids
 from hf_xlsr.export.old_names import not_served
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown import markdown_table
+from hf_xlsr.utils.printable import printable
 
 POOLINGS = ("mean", "max", "cls", "lasttoken")
 PLOTS = {"loss.png": "Loss over training", "tsne.png": "Test pairs in two dimensions, by t-SNE"}
@@ -205,7 +206,7 @@ def card_text(facts: CardFacts) -> str:
         keep_trailing_newline=True,
     )
     routes = list(map(one_line, facts.routes))
-    return environment.get_template(facts.method.template).render(
+    text = environment.get_template(facts.method.template).render(
         header=card_header(facts).to_yaml(),
         title=prose(facts.title),
         description=prose(facts.description),
@@ -237,6 +238,7 @@ def card_text(facts: CardFacts) -> str:
         not_served=", ".join(not_served(facts.head, routes, facts.transformer)),
         place=PLACE,
     )
+    return printable(text)
 
 
 def _template(name: str) -> str:

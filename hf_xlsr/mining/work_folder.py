@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write, write_json
+from hf_xlsr.utils.files import LEFTOVER, atomic_write, private_folder, remove_leftovers, write_json
 
 JOB = "job.json"
 STAGE = "stage.json"
@@ -123,8 +123,8 @@ class WorkFolder:
         if self.path.is_file():
             raise XlsrError(f"Work folder {self.path} is a file. Choose another folder.")
         with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        if not job.is_file() and set(os.listdir(self.path)) - {LOCK}:
+            private_folder(self.path)
+        if not job.is_file() and any(not name.startswith((LOCK, LEFTOVER)) for name in os.listdir(self.path)):
             raise XlsrError(f"Work folder {self.path} holds other files. Choose another folder.")
 
         try:
@@ -133,6 +133,7 @@ class WorkFolder:
             raise XlsrError(f"Work folder {self.path} is in use by another process.") from None
 
         with lock:
+            remove_leftovers(self.path, *self.path.iterdir())
             self._check_job(kind, inputs, plan)
             if _read_json(job).get("kind") != kind:
                 for name in self._names() - plan.keys():

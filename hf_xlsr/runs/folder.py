@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write, write_json
+from hf_xlsr.utils.files import atomic_write, place_beside, remove_leftovers, write_json
 
 # Keys that may change when a run resumes: its place, and what follows training.
 FREE_KEYS = ("name", "output_dir", "overwrite", "description", "evaluation", "export", "card")
@@ -33,10 +33,11 @@ class RunFolder:
     ```
     """
 
+    preparing: Path  # where the data of a new run are, while the folder is locked
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.training = self.path / "training"
-        self.preparing = self.path / "training.partial"  # until the data of a new run are prepared
         self.recipe = self.training / "recipe.json"
         self.log = self.training / "log.json"
         self.final = self.training / "final"
@@ -72,10 +73,11 @@ class RunFolder:
         lock = self.path / ".lock"
         try:
             with FileLock(lock, timeout=0):
+                remove_leftovers(self.path, self.training)
                 try:
-                    yield
+                    with place_beside(self.training) as self.preparing:
+                        yield
                 finally:
-                    shutil.rmtree(self.preparing, ignore_errors=True)
                     if list(self.path.iterdir()) == [lock]:
                         lock.unlink()
                         self.path.rmdir()
@@ -85,9 +87,10 @@ class RunFolder:
     def reserve(self, recipe: Mapping[str, Any]) -> Path:
         """Where to prepare the data of a run: in `training` to resume it, else in `preparing`, until `claim`.
 
+        The folder must be `locked`.
+
         With `overwrite`, or before its first checkpoint, an existing run is ignored; another one is an error.
         """
-        shutil.rmtree(self.preparing, ignore_errors=True)
         if not self.recipe.is_file():
             other_files = [*self.training.glob("*"), *filter(Path.exists, self.outputs)]
             if other_files:
@@ -126,7 +129,6 @@ class RunFolder:
                 if filecmp.cmp(stored, weights, shallow=False):
                     # Some file systems have no further names.
                     with suppress(OSError), atomic_write(weights) as partial:
-                        partial.unlink(missing_ok=True)
                         partial.hardlink_to(stored)
                     break
 

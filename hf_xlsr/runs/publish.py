@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
+from hf_xlsr.encoders.assembly import MODULES_FILE
 from hf_xlsr.encoders.loading import load_encoder
-from hf_xlsr.encoders.reading import find_model
+from hf_xlsr.encoders.reading import find_model, named_folder
 from hf_xlsr.export.card import card_for, code, one_line, part_card
-from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, folder_files, push_uploads
+from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, push_uploads
 from hf_xlsr.export.model_card import PLOTS, hub_languages
 from hf_xlsr.export.old_names import rewritten_files
+from hf_xlsr.export.published_files import CHECKPOINT_FILES, Listing, list_files, named_files
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.runs.card import card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
@@ -21,11 +25,10 @@ from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import write_json
 
+LOGS = ("training/recipe.json", "training/log.json", "training/seconds.json", "results.json")
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
 TRAINING_SUFFIX = "-training"
-# Pickled, holds nothing that resuming reads, and the arguments in it may hold a token.
-LEFT_OUT = ("training_args.bin",)
 
 
 def push_run(
@@ -37,7 +40,7 @@ def push_run(
     exist_ok: bool = False,
     message: str | None = None,
 ) -> list[UploadResult]:
-    """Pushes what a finished run left, or the encoder of a saved model or an export.
+    """Pushes what a finished run left, or the encoder of a saved model or an export, without a question.
 
     The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
     `repo` with `-training` appended, which is always private. The same call resumes an interrupted upload.
@@ -46,7 +49,19 @@ def push_run(
         what: `encoder`, `training` or `all`.
         private: Make the encoder's repository private too.
         exist_ok: Write to a repository that was not pushed from here.
+
+    Raises:
+        XlsrError: A folder has links (`hf_xlsr.export.published_files`), or the Hub refuses.
     """
+    with uploads_of(run, repo, what=what, private=private) as uploads:
+        return push_uploads(uploads, exist_ok=exist_ok, message=message)
+
+
+@contextmanager
+def uploads_of(
+    run: str | Path, repo: str, *, what: str = "encoder", private: bool = False
+) -> Iterator[list[RepoUpload]]:
+    """What `push_run` would send to each repository; some of the files are temporary."""
     check_repo(repo)
     require_choice("what", what, PARTS)
 
@@ -60,61 +75,76 @@ def push_run(
                 uploads.append(_model(str(run), repo, private, Path(scratch)))
         if what != "encoder":
             uploads.append(_training(folder, repo))
-        return push_uploads(uploads, exist_ok=exist_ok, message=message)
+        yield uploads
 
 
 def _encoder(folder: RunFolder, repo: str, private: bool, scratch: Path) -> RepoUpload:
+    plots = named_files(folder.path, PLOTS)
     read_run(folder)  # an error for other folders
-    card = folder.model / CARD
-    if not card.is_file():
-        raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
-    files = _files(folder.model, scratch)
-    for name in PLOTS:
-        plot = folder.path / name
-        if plot.is_file():
-            files[name] = plot
-    return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
+    if not (folder.model / CARD).is_file():
+        raise XlsrError(
+            f"run '{folder.path}' has not finished: {folder.model / CARD} is missing; resume it with hf-xlsr train."
+        )
+    listing = list_files(folder.model, root=folder.path)
+    listing.files.update(plots)
+    return _upload(repo, listing, folder.model, private, scratch)
 
 
 def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
     """A model without a run: of a saved model, its export."""
+    home = named_folder(name)
     folder = Path(find_model(name).path)
-    card = folder / CARD
-    text = card.read_text("utf-8") if card.is_file() else card_of_model(name)
-    if not (folder / "modules.json").is_file():
+    listing = Listing()
+    if home.is_dir():
+        listing = list_files(folder, root=home)
+    card = listing.files.get(CARD)
+    text = card.read_text("utf-8") if card else card_of_model(name)
+    if not (folder / MODULES_FILE).is_file():
         folder = scratch / "model"
         save_export(load_encoder(name, "cpu"), folder)
-    return RepoUpload(repo, card_for(text, repo), _files(folder, scratch), private)
+        listing = list_files(folder)
+    return _upload(repo, listing, folder, private, scratch, text)
 
 
-def _files(folder: Path, scratch: Path) -> dict[str, Path]:
-    """The files of a model with the names of older versions in them, without its card; changed ones are in `scratch`."""
-    files = folder_files(folder, without=(CARD, *LEFT_OUT))
+def _upload(
+    repo: str,
+    listing: Listing,
+    folder: Path,
+    private: bool,
+    scratch: Path,
+    card: str | None = None,
+) -> RepoUpload:
+    """A model with the names of older versions in its files; changed ones are in `scratch`."""
+    files = listing.files
+    written_card = files.pop(CARD, None)
+    if card is None:
+        assert written_card is not None
+        card = written_card.read_text("utf-8")
     for name, content in rewritten_files(folder).items():
         if name not in files:  # hidden
             continue
         files[name] = scratch / "rewritten" / name
         files[name].parent.mkdir(parents=True, exist_ok=True)
         write_json(files[name], content)
-    return files
+    return RepoUpload(repo, card_for(card, repo), files, private, left_out=listing.left_out)
 
 
 def _training(folder: RunFolder, repo: str) -> RepoUpload:
+    logs = named_files(
+        folder.path, ("training/recipe.json", "training/log.json", "training/seconds.json", "results.json")
+    )
     recipe = read_run(folder).recipe
     newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:
         raise XlsrError(f"run '{folder.path}' has no complete checkpoint to push.")
 
-    files = {}
-    for file in (folder.recipe, folder.log, folder.training / "seconds.json", folder.results):
-        if file.is_file():
-            files[str(file.relative_to(folder.path))] = file
-    for checkpoint in folder.training.glob("checkpoint-*"):
-        if _step(checkpoint) <= _step(newest):
-            files |= folder_files(checkpoint, f"training/{checkpoint.name}", LEFT_OUT)
-    for weights in (folder.final, folder.merged):
-        if weights.is_dir():
-            files |= folder_files(weights, f"training/{weights.name}", LEFT_OUT)
+    weights = [path for path in folder.training.glob("checkpoint-*") if _step(path) <= _step(newest)]
+    weights += filter(Path.is_dir, (folder.final, folder.merged))
+    listing = Listing(logs)
+    for path in weights:
+        more = list_files(path, CHECKPOINT_FILES, root=folder.path, prefix=f"training/{path.name}")
+        listing.files.update(more.files)
+        listing.left_out.extend(more.left_out)
 
     name = one_line(recipe.name)
     card = part_card(
@@ -131,10 +161,11 @@ def _training(folder: RunFolder, repo: str) -> RepoUpload:
     return RepoUpload(
         repo + TRAINING_SUFFIX,
         card,
-        files,
+        listing.files,
         private=True,
         tag=TRAINING_TAG,
         replaces=("*",),
+        left_out=listing.left_out,
     )
 
 

@@ -19,6 +19,7 @@ from hf_xlsr.runs.overrides import parse_arguments, parse_overrides
 from hf_xlsr.runs.own_data import OwnData, take_own_data
 from hf_xlsr.runs.own_sources import with_own_data
 from hf_xlsr.runs.sections import TRAINING_PLACES, validated
+from hf_xlsr.runs.sending import check_reporters
 from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.validation import Section
@@ -196,6 +197,9 @@ def load_runs(
         arguments: Words of a command line, `--key value`, which win over the recipe and over each run.
         only: Names of runs, in a recipe with a list of them; by default all.
         own_data: Data, languages and encoders instead of the recipe's; `arguments` may name them too.
+
+    Raises:
+        XlsrError: A key or value is invalid; the recipe, rather than `arguments`, reports to a service.
     """
     recipe = read_recipe(name_or_path)
     name = recipe["name"]
@@ -213,6 +217,7 @@ def load_runs(
     overrides = parse_overrides(options, recipe, method_of(recipe))
 
     def changed(content: Mapping[str, Any]) -> Method:
+        check_reporters(name, section(content, "training"), section(overrides, "training"))
         on_own_data = with_own_data(content, own, method_of(content))
         return resolve(named_for_changes(content, merge(on_own_data, overrides)))
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from rich.console import Console
+from rich.markup import escape
 from transformers import TrainerState
 from transformers import logging as transformers_logging
 from transformers.integrations.integration_utils import WandbCallback
@@ -31,6 +32,7 @@ from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
 from hf_xlsr.runs.methods.base import Method, TrainingData
+from hf_xlsr.runs.sending import check_push, describe_sending
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
@@ -42,10 +44,11 @@ from hf_xlsr.trainers.checkpoints import (
     weight_bytes,
 )
 from hf_xlsr.trainers.sharding import gather_model
+from hf_xlsr.utils.console import SafeConsole
 from hf_xlsr.utils.devices import hardware_name, precision_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import write_json, write_text
+from hf_xlsr.utils.files import atomic_write, write_json, write_text
 from hf_xlsr.utils.hashing import address_of_rows
 
 
@@ -71,6 +74,8 @@ def prepare_recipe(method: Method) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         sets = method.evaluation_sets()
         arguments = method.arguments(Path(folder), sets)
+        arguments.push_to_hub = False  # making the trainer would make the repository
+        arguments.report_to = []
         method.check(arguments, sets)
         data = read_data(method, sets)
         trainer = method.build_trainer(arguments, data, sets)
@@ -105,7 +110,8 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
         bad_lines = clean.folder / "rejected.jsonl"
         if bad_lines.is_file():
             name = f"rejected_{task}" if task else "rejected"
-            shutil.copyfile(bad_lines, folder / f"{name}.jsonl")
+            with atomic_write(folder / f"{name}.jsonl") as partial:
+                shutil.copyfile(bad_lines, partial)
     write_json(record, {**data.report(counts), "cache": all_addresses})
 
 
@@ -116,17 +122,30 @@ def fingerprint_of(features: Any) -> str:
     return address_of_rows(getattr(features, "text", features).rows)
 
 
-def train_recipe(method: Method, console: Console | None = None) -> RunResult:
+def train_recipe(method: Method, console: Console | None = None, *, push: bool = False) -> RunResult:
     """Trains, evaluates and exports by a recipe, resuming from the last complete checkpoint of the same run.
 
     If a signal stopped it early, nothing is exported.
+
+    Args:
+        method: A recipe, bound to its method.
+        console: Where results are printed.
+        push: Whether the recipe may push to the Hub (`training.push_to_hub`).
+
+    Raises:
+        XlsrError: The recipe pushes, and may not; inputs are missing; the folder holds something else.
     """
+    if not push:
+        check_push([method.recipe], allowed=False)
     # Other processes wait longer than the usual time-out while the first prepares data and, at the end, evaluates.
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=2))
     # The number of processes changes what an epoch draws; a run cannot resume with another.
     settings = {**method.recipe.settings(), "processes": state.num_processes}
     # Soft wrap: sentences and paths can be searched and copied.
-    console = console or Console(quiet=not state.is_main_process, soft_wrap=True)
+    console = console or SafeConsole(quiet=not state.is_main_process, soft_wrap=True)
+    sending = describe_sending(method.recipe)
+    if sending:
+        console.print(sending, markup=False)
     folder = RunFolder(method.recipe.output_dir)
     method.check_complete()
     check_inputs([method])
@@ -165,7 +184,8 @@ def _train(
     if state.is_main_process:
         record_data(folder.training, data, trainer)
 
-    console.print(f"[bold]{method.recipe.name}[/]: {method.describe_data(data.report(trainer.token_counts))}")
+    described = method.describe_data(data.report(trainer.token_counts))
+    console.print(f"[bold]{escape(method.recipe.name)}[/]: {escape(described)}")
     trainer.add_callback(TrainingClockCallback())
 
     checkpoint = last_whole_checkpoint(folder.training, state.num_processes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,8 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation import BuccData, bucc, language_bias, xsim
 from hf_xlsr.evaluation.pairs import both_ways, encode_pairs, right_texts_both_ways
-from hf_xlsr.utils.files import path_name
+from hf_xlsr.utils.files import atomic_write, path_name
+from hf_xlsr.utils.printable import csv_text
 
 COUNTS = ("pairs", "gold", "queries")
 NEGATIVE = "negative_"  # of a metric of which lower is better, as in `negative_mse` of sentence-transformers
@@ -65,11 +65,11 @@ class ProtocolEvaluator(SentenceEvaluator):
         """Adds a line to the CSV file, which is created with a line of names."""
         path = folder / self.csv_file
         path.parent.mkdir(parents=True, exist_ok=True)  # a name may have a slash
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
-            if not file.tell():
-                writer.writeheader()
-            writer.writerow(row)
+        earlier_rows = b""
+        if path.is_file() and not path.is_symlink():
+            earlier_rows = path.read_bytes()
+        with atomic_write(path) as partial:
+            partial.write_bytes(earlier_rows + csv_text([row], header=not earlier_rows).encode())
 
     def get_config_dict(self) -> dict[str, Any]:
         """The protocol's settings and the options of encoding, for the model card."""

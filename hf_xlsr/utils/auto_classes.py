@@ -32,6 +32,7 @@ OWN_MODEL_TYPES: dict[str, str] = {
 ARCHITECTURES = {**OWN_MODEL_TYPES, "static_embedding": "hf_xlsr.encoders.static"}
 """The same with those of encoders, which are no models by themselves."""
 
+ADAPTERS = "adapter_model.safetensors"
 HUB_OPTIONS = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
 ATTENTION = ("attn_implementation", "_attn_implementation_internal")
 """Where a configuration may name a kernel of the Hub."""
@@ -120,6 +121,7 @@ def load_auto(
     if auto_class is AutoConfig or issubclass(auto_class, PreTrainedConfig):
         check_config_file(path, **hub_options(options))
     if hasattr(auto_class, "_model_mapping"):
+        check_adapters(path)
         config = options.setdefault("config", None) or load_auto(AutoConfig, path)
         options["config"] = config
         check_architecture(auto_class, config)
@@ -179,6 +181,17 @@ def forget_code(config: Any) -> None:
             waiting += values.values()
         elif isinstance(values, list | tuple):
             waiting += values
+
+
+def check_adapters(path: Any) -> None:
+    """Raises for adapters in a pickle only, which transformers would load with the weights."""
+    from transformers.utils.hub import cached_file
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    if find_adapter_config_file(path) is None:
+        return
+    if cached_file(path, ADAPTERS, _raise_exceptions_for_missing_entries=False) is None:
+        raise XlsrError(f"the adapters in '{path}' must be {ADAPTERS}; pickles are not loaded.")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Atomic writes, and checks of places to write to."""
+"""Atomic writes of files and folders, private folders, and checks of places to write to."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 
+# How the names of folders begin in which files are written before they get their place.
+LEFTOVER = ".hf-xlsr-partial-"
 LONGEST_NAME = 200  # bytes; file systems take 255, and names get endings
 
 
@@ -54,11 +57,28 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 @contextmanager
+def place_beside(path: Path) -> Iterator[Path]:
+    """A free place with the name of `path`, in a new folder beside it that nobody else can know or enter.
+
+    What is there at the end is removed: move it before.
+    """
+    with tempfile.TemporaryDirectory(prefix=LEFTOVER, dir=path.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / path.name
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Removes what killed processes left of unfinished writes in folders that no other process writes to."""
+    for folder in folders:
+        for leftover in folder.glob(f"{LEFTOVER}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path to write to, which is moved to `path` at the end.
 
-    A reader finds the old content or the new, even after a stop. Of a symbolic link, the target is replaced. A pipe or a
-    device, such as `/dev/stdout`, receives the bytes at the end.
+    A reader finds the old content or the new, even after a stop. A symbolic link is replaced; what it points to stays. A
+    pipe or a device, such as `/dev/stdout`, receives the bytes at the end.
     """
     if is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
@@ -69,13 +89,63 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
                 shutil.copyfileobj(source, stream)
         return
 
-    file = Path(os.path.realpath(path) if os.path.islink(path) else path)
-    partial = file.with_name(file.name + ".partial")
-    try:
+    file = Path(path)
+    if file.is_symlink() and file.is_relative_to("/dev"):  # of the system: /dev/stdout is a link to a file
+        file = file.resolve()
+    with place_beside(file) as partial:
         yield partial
         partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder to fill, which takes the name of a missing or empty folder at the end.
+
+    Raises:
+        XlsrError: The folder has been filled meanwhile.
+    """
+    folder = Path(path)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with place_beside(folder) as partial:
+        partial.mkdir()
+        yield partial
+        try:
+            partial.replace(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise XlsrError(f"'{path}' was filled by another command meanwhile. Choose another folder.") from error
+
+
+def private_folder(path: str | os.PathLike[str]) -> Path:
+    """A folder whose content is believed later: work that resumes, stored embeddings, prepared data.
+
+    A missing one is made for this user alone (mode 0700).
+
+    Raises:
+        XlsrError: Others could have written what is in it: it, or a link in its place, belongs to another user, or its
+            group or everyone may write there.
+    """
+    folder = Path(path)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+        return folder
+    except FileExistsError:
+        if not folder.is_dir():
+            raise XlsrError(f"'{folder}' must be a folder. Choose another place.") from None
+
+    if hasattr(os, "getuid"):
+        status = folder.stat()
+        owners = {folder.lstat().st_uid, status.st_uid}
+        if owners - {os.getuid(), 0}:
+            raise XlsrError(f"Folder '{folder}' belongs to another user, who could change it. Use one of your own.")
+        if status.st_mode & 0o022:
+            raise XlsrError(
+                f"Others may write to folder '{folder}', and change what is read from it. Run `chmod go-w` on it, or use "
+                "another folder."
+            )
+    return folder
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 from filelock import FileLock
 from huggingface_hub.constants import HF_HOME
 
+from hf_xlsr.utils.files import private_folder, write_text
+
 
 def update_from_file(digest: Any, path: Path) -> None:
     """Adds the content of a file to a digest of hashlib, in blocks."""
@@ -55,8 +57,8 @@ def array_hash(array: np.ndarray) -> str:
 
 
 def cache_folder() -> Path:
-    """The folder that `HF_XLSR_CACHE` names; by default `hf_xlsr` in that of Hugging Face (`HF_HOME`)."""
-    return Path(os.environ.get("HF_XLSR_CACHE") or os.path.join(HF_HOME, "hf_xlsr")).expanduser()
+    """The folder that `HF_XLSR_CACHE` names, of one user; by default `hf_xlsr` in that of Hugging Face (`HF_HOME`)."""
+    return private_folder(Path(os.environ.get("HF_XLSR_CACHE") or os.path.join(HF_HOME, "hf_xlsr")).expanduser())
 
 
 def address_of(facts: Any) -> str:
@@ -82,11 +84,9 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
     folder = cache_folder() / address
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
-            unfinished = folder.with_name(f"{address}.partial")
-            unfinished.mkdir(exist_ok=True)
+            unfinished = private_folder(folder.with_name(f"{address}.partial"))
             make(unfinished)
             unfinished.rename(folder)
     return folder
@@ -100,14 +100,10 @@ def remembered_sha256(file: Path) -> str:
         return cache_file.read_text("utf-8")
 
     sha256 = file_sha256(file)
-    unfinished = cache_file.with_suffix(f".{os.getpid()}")  # several processes may hash one file at once
-    unfinished.write_text(sha256, "utf-8")
-    unfinished.replace(cache_file)
+    write_text(cache_file, sha256)
     return sha256
 
 
 def remembered_file(facts: Any) -> Path:
     """The file of the cache for one text about some facts."""
-    file = cache_folder() / "files" / address_of(facts)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return file
+    return private_folder(cache_folder() / "files") / address_of(facts)

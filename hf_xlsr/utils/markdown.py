@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.printable import printable_line
 from hf_xlsr.utils.yaml import parse_yaml
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
@@ -21,7 +22,7 @@ def escape_markdown(text: str) -> str:
         >>> escape_markdown("a|b <i> 2*3*4")
         'a\\\\|b \\\\<i\\\\> 2\\\\*3\\\\*4'
     """
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return SPECIAL.sub(r"\\\1", printable_line(text))
 
 
 def markdown_table(

@@ -17,7 +17,6 @@ from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.loading import find_model, load_encoder
 from hf_xlsr.evaluation.rows import both_sides
-from hf_xlsr.runs import publish
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
@@ -30,7 +29,7 @@ VERBS = {
     "debias": ["debias", "fit", "MODEL", "--texts", "en=en.txt", "fr=fr.txt", "--output", "out"],
     "plot": ["plot", "tsne", "MODEL", *DATA, "--output", "out.png"],
     "export": ["export", "MODEL", "--output", "out"],
-    "push": ["push", "MODEL", "--repo", "me/model"],
+    "push": ["push", "MODEL", "--repo", "me/model", "--yes"],
     "card": ["card", "MODEL", "--license", "mit"],
 }
 KINDS = ("run", "checkpoint", "saved", "export", "stock")
@@ -90,7 +89,7 @@ def test_verb_takes_folder(
     name = "run/training/kept" if kind == "checkpoint" else kind
     monkeypatch.chdir(tmp_path)
     uploads: list[Any] = []
-    monkeypatch.setattr(publish, "push_uploads", lambda made, **_: uploads.extend(made) or [])
+    monkeypatch.setattr("hf_xlsr.export.hub.push_uploads", lambda made, **_: uploads.extend(made) or [])
 
     assert main([name if word == "MODEL" else word for word in VERBS[verb]]) == 0
 

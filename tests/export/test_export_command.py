@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,14 +121,6 @@ def test_run(runs: Path, tmp_path: Path) -> None:
     exported = SentenceTransformer(str(tmp_path / "one"))
     assert exported.max_seq_length == 24
     assert len(exported) == 2  # the recipe asks for no normalisation
-
-
-def test_link_out_of_an_export(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(runs / "one" / "model", tmp_path / "model")
-    (tmp_path / "secret").write_text("private", "utf-8")
-    (tmp_path / "model" / "note").symlink_to(tmp_path / "secret")
-    assert "link" in failing(capsys, "export", str(tmp_path / "model"), "--output", str(tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
 
 
 def test_checkpoint(runs: Path, tmp_path: Path) -> None:

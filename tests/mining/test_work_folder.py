@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,12 @@ def test_half_removed_stage_is_unfinished(tmp_path: Path, monkeypatch: pytest.Mo
     folder = tmp_path / "work"
     claim(folder)
 
-    def interrupt(path: Path) -> None:
-        raise KeyboardInterrupt
+    remove = shutil.rmtree
+
+    def interrupt(path: Path, **options: Any) -> None:
+        if Path(path).name in PLAN:
+            raise KeyboardInterrupt
+        remove(path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", interrupt)

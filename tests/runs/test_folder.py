@@ -53,22 +53,24 @@ def test_failed_attempt(bad: dict[str, Any], overwrite: bool, tmp_path: Path, mo
     elif "data" in bad:
         assert not folder.path.exists()
     train_recipe(resolve({**good, "overwrite": False} if "data" in bad else good))
-    assert folder.results.is_file() and not folder.preparing.exists()
+    assert folder.results.is_file()
+    assert not list(folder.path.glob(".hf-xlsr*"))
 
 
 def test_run_is_replaced_until_its_first_checkpoint(tmp_path: Path) -> None:
     first = resolve(recipe(tmp_path)).recipe.settings()
     other = resolve(recipe(tmp_path, seed=2)).recipe.settings()
     folder = RunFolder(tmp_path / "run")
-    folder.path.mkdir()
     for settings in (first, other, first):
-        assert folder.reserve(settings) == folder.preparing
-        folder.claim(settings)
+        with folder.locked():
+            assert folder.reserve(settings) == folder.preparing
+            folder.claim(settings)
     (folder.training / "checkpoint-1").mkdir()
-    assert folder.reserve(first) == folder.training
-    with pytest.raises(XlsrError, match="seed"):
-        folder.reserve(other)
-    assert folder.reserve({**other, "overwrite": True}) == folder.preparing
+    with folder.locked():
+        assert folder.reserve(first) == folder.training
+        with pytest.raises(XlsrError, match="seed"):
+            folder.reserve(other)
+        assert folder.reserve({**other, "overwrite": True}) == folder.preparing
 
 
 def test_lock_of_two_starts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; links, pipes and devices stay what they are."""
+"""Files are written whole or not at all; pipes and devices stay what they are."""
 
 from __future__ import annotations
 
@@ -25,21 +25,6 @@ def test_failure_keeps_the_old_content(tmp_path: Path) -> None:
         raise ValueError("stop")
     assert file.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_link_stays(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    folder.mkdir()
-    target = folder / "today.json"
-    target.write_text("old")
-    link = tmp_path / "latest.json"
-    link.symlink_to(target)
-
-    save_results(link, METRICS, settings={})
-
-    assert link.is_symlink()
-    assert json.loads(target.read_text())["metrics"] == METRICS
-    assert os.listdir(folder) == ["today.json"]
 
 
 @pytest.fixture

@@ -8,7 +8,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from rich.cells import cell_len, set_cell_size
+
+from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.printable import printable, printable_line
 
 DPI = 150
 # The first six are distinct for colour-blind readers too (Okabe and Ito).
@@ -35,7 +39,7 @@ styled = rc_context(
 
 def shorten(text: str, width: int) -> str:
     """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two)."""
-    line = " ".join(text.split())
+    line = printable_line(text)
     if cell_len(line) <= width:
         return line
     return set_cell_size(line, width - 1).rstrip() + "…"
@@ -64,5 +68,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     metadata = UNDATED.get(file.suffix.lower())
-    figure.savefig(file, dpi=DPI, metadata=metadata)
+    for text in figure.findobj(Text):  # all but the names of ticks, which axes write anew
+        text.set_text(printable(text.get_text()))
+    with atomic_write(file) as partial:
+        figure.savefig(partial, dpi=DPI, metadata=metadata)
     return file

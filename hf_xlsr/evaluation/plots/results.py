@@ -26,6 +26,7 @@ from hf_xlsr.evaluation.protocols.language_bias import SHARE
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.evaluation.results import metrics_of
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.printable import printable_line
 
 OTHER_LANGUAGES_COLOUR = COLOURS[0]
 QUERY_LANGUAGE_COLOUR = COLOURS[1]
@@ -111,7 +112,7 @@ def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) 
             color=colour,
         )
 
-    axes.set_yticks(range(len(table.shown)), table.shown)
+    axes.set_yticks(range(len(table.shown)), list(map(printable_line, table.shown)))
     axes.set_ylim(len(table.shown) - 0.4, -0.6)
     axes.grid(axis="x", color="0.9")
     axes.set_axisbelow(True)
@@ -224,7 +225,7 @@ def _draw_shares(axes: Axes, shares: Mapping[str, float], language: str, *, with
     )
 
     axes.set(ylim=(0, 100), yticks=[0, 50, 100], xlim=(-0.7, count - 0.3))
-    names = list(shares) if with_names else [""] * count
+    names = list(map(printable_line, shares)) if with_names else [""] * count
     axes.set_xticks(range(count), names, fontsize=8)
     axes.tick_params(axis="y", labelsize=7)
     axes.tick_params(axis="x", length=0)

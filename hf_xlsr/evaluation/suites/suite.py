@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -27,6 +26,7 @@ from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
 from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare_encoders, render_tables
 from hf_xlsr.evaluation.protocol import DataOptions, option_specs
 from hf_xlsr.evaluation.results import Results, load_results, save_results
+from hf_xlsr.utils.console import warn
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import check_writable, path_name, write_text
@@ -166,7 +166,7 @@ def evaluate_suite(
                 failures.append(f"{label}/{name}: {reason}")
                 logger.exception("%s/%s failed", label, name)
 
-        print(f"{label}: {runner.account()}", file=sys.stderr)
+        warn(f"{label}: {runner.account()}")
         merged[label] = _merged(contents)
 
     tables = compare_encoders(merged)

@@ -363,7 +363,7 @@ class TranslationMethod(FineTuningMethod):
             finished.metrics = scored.results
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             for key, signature in scored.signatures.items():
-                console.print(f"{key}: {signature}", highlight=False)
+                console.print(f"{key}: {signature}", markup=False, highlight=False)
 
             finished.data_hashes["test"] = hash_of_pairs(test)
             finished.facts["bleu_signatures"] = scored.signatures
