@@ -274,7 +274,7 @@ class Bench:
         files = []
         for pattern in self.patterns:
             # A kill may leave unfinished files, with other names.
-            files += [path for path in out.glob(pattern) if path.is_file() and path.suffix != ".partial"]
+            files += [path for path in out.glob(pattern) if path.is_file() and ".partial" not in str(path)]
         return {(str(path.relative_to(out)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files}
 
     def is_half(self, out: Path) -> bool:

@@ -48,34 +48,30 @@ def export(options: ExportOptions) -> None:
     from hf_xlsr.encoders.reading import find_model
     from hf_xlsr.export.hub import folder_files
     from hf_xlsr.export.old_names import add_old_names
-    from hf_xlsr.export.sentence_transformer import save_export
+    from hf_xlsr.export.sentence_transformer import write_export
+    from hf_xlsr.utils.files import atomic_folder
 
     transformers_logging.disable_progress_bar()
-    folder = new_folder(options.output).resolve()
+    folder = new_folder(options.output)
     with_onnx = options.onnx or options.int8
     if with_onnx:
         require_package("onnx", "onnxscript", "onnxruntime")
     source = find_model(options.model, trained=True)
     model = _model_to_export(source, options)
 
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
     onnx_files: dict[str, dict[str, float]] = {}
-    try:
+    with atomic_folder(folder) as partial:
         if model is None:
             _copy_files(folder_files(Path(source.path)), partial)
             add_old_names(partial)
         else:
-            save_export(model, partial)
+            write_export(model, partial)
             if not options.route:
                 _write_card(source, Path(options.model), model, partial)
         if with_onnx:
             from hf_xlsr.export.onnx_files import write_onnx
 
             onnx_files = write_onnx(partial, int8=options.int8)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
     print(f'SentenceTransformer("{options.output}")')
     for route, numbers in onnx_files.items():
@@ -171,8 +167,9 @@ def prune(options: PruneOptions) -> None:
     from hf_xlsr.export.card import code, public_path
     from hf_xlsr.export.hub import CARD, is_hub_id
     from hf_xlsr.export.pruning import prune as prune_model
-    from hf_xlsr.export.sentence_transformer import save_export
+    from hf_xlsr.export.sentence_transformer import write_export
     from hf_xlsr.runs.card import card_of_model
+    from hf_xlsr.utils.files import atomic_folder, write_text
 
     transformers_logging.disable_progress_bar()
     if bool(options.texts) == bool(options.recipe):
@@ -183,8 +180,6 @@ def prune(options: PruneOptions) -> None:
 
     encoder = load_encoder(options.model, "cpu")
     pruned, report = prune_model(encoder, texts, layers=layers, vocab_size=options.vocab_size)
-    save_export(pruned, folder)
-
     metadata: dict[str, Any] = {"language": languages}
     if is_hub_id(options.model) and not Path(options.model).exists():
         metadata["base_model"] = options.model
@@ -194,8 +189,9 @@ def prune(options: PruneOptions) -> None:
     if layers_before:
         sizes += f", {layers_after} of {layers_before} layers"
     origin = f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: {sizes}."
-    card_file = folder / CARD
-    card_file.write_text(card_of_model(str(folder), metadata, origin), "utf-8")
+    with atomic_folder(folder) as partial:
+        write_export(pruned, partial)
+        write_text(partial / CARD, card_of_model(str(partial), metadata, origin))
     print(json.dumps({"output": options.output, **report}, indent=2))
 
 

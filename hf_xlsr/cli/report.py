@@ -42,12 +42,12 @@ class OutputOptions:
 
     @contextmanager
     def resumable(self) -> Iterator[None]:
-        """Ends with status 130 when interrupted."""
+        """Says how to resume when interrupted."""
         try:
             yield
         except KeyboardInterrupt:
             print(f"hf-xlsr: interrupted; the same command resumes from {self.folder}.", file=sys.stderr)
-            raise typer.Exit(130) from None
+            raise
 
     def write(
         self,
@@ -115,14 +115,13 @@ class OutputOptions:
     def _copy_skipped(self, report: Mapping[str, Any]) -> dict[str, str]:
         """Saves the skipped lines of each side that has some; file by side."""
         from hf_xlsr.mining.texts import SKIPPED
-        from hf_xlsr.mining.work_folder import disk_errors
+        from hf_xlsr.utils.files import copy_file
 
         files = {}
         for side, counts in report.items():
             if isinstance(counts, dict) and counts.get("skipped"):
                 files[side] = f"{self.output}.{side}.{SKIPPED}"
-                with disk_errors(self.output):
-                    shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, files[side])
+                copy_file(self.folder / f"{side}.text" / SKIPPED, files[side])
         return files
 
 

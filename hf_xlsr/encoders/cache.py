@@ -17,7 +17,7 @@ import numpy as np
 from hf_xlsr.encoders.arguments import WrappedEncoder
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.utils.errors import error_line
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import atomic_write, write_text
 
 logger = logging.getLogger(__name__)
 DIGEST = 16  # bytes of a key on disk
@@ -104,7 +104,7 @@ class VectorStore:
         facts = json.dumps(encoder, sort_keys=True, ensure_ascii=False)
         self.folder = Path(folder) / hashlib.sha256(facts.encode()).hexdigest()[:32]
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "encoder.json").write_text(facts, "utf-8")
+        write_text(self.folder / "encoder.json", facts)
         self._read_files: set[Path] = set()
         self._rows: dict[bytes, np.ndarray] = {}  # the vector of each key, a view of a file
 
@@ -117,9 +117,9 @@ class VectorStore:
         """Stores vectors, `(len(keys), width)`."""
         name = uuid.uuid4().hex
         digests = np.frombuffer(b"".join(map(_digest, keys)), np.uint8).reshape(-1, DIGEST)
-        np.save(self.folder / f"{name}{VECTORS}", vectors)
-        with atomic_write(self.folder / f"{name}{KEYS}") as partial, partial.open("wb") as stream:
-            np.save(stream, digests)
+        for ending, array in ((VECTORS, vectors), (KEYS, digests)):
+            with atomic_write(self.folder / f"{name}{ending}") as partial, partial.open("wb") as stream:
+                np.save(stream, array)
 
     def _read_new_files(self) -> None:
         new_files = set(self.folder.glob(f"*{KEYS}")) - self._read_files

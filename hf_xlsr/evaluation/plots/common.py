@@ -10,6 +10,8 @@ from matplotlib import font_manager, rc_context
 from matplotlib.figure import Figure
 from rich.cells import cell_len, set_cell_size
 
+from hf_xlsr.utils.files import atomic_write
+
 DPI = 150
 # The first six are distinct for colour-blind readers too (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
@@ -64,5 +66,6 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     metadata = UNDATED.get(file.suffix.lower())
-    figure.savefig(file, dpi=DPI, metadata=metadata)
+    with atomic_write(file) as partial:
+        figure.savefig(partial, dpi=DPI, metadata=metadata, format=file.suffix.removeprefix(".") or None)
     return file
