@@ -8,6 +8,7 @@ from transformers import initialization as init
 
 from hf_xlsr.losses.queue_info_nce import QuantizedRows, quantize_rows
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.memory import require_memory
 
 NO_TEXT = -1  # example number of empty rows
 
@@ -35,6 +36,8 @@ class MemoryQueue(nn.Module):
     def __init__(self, size: int, width: int, storage: str = "float32") -> None:
         super().__init__()
         self.size = size
+        bytes_of_values = size * width * getattr(torch, storage).itemsize
+        require_memory(f"a queue of `queue_size` {size:,}", bytes_of_values)
         scales = torch.zeros(size, dtype=torch.float32) if storage == "int8" else None
         self.register_buffer("values", torch.zeros(size, width, dtype=getattr(torch, storage)))
         self.register_buffer("scales", scales)

@@ -13,8 +13,9 @@ import torch
 from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, TrainerCallback, set_seed
-from transformers.trainer_utils import PredictionOutput, SaveStrategy
+from transformers import AutoConfig, EarlyStoppingCallback, TrainerCallback, set_seed
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, SaveStrategy
+from transformers.utils import CONFIG_NAME
 
 from hf_xlsr.data.conversion import DataConverter
 from hf_xlsr.data.encoding import TOKEN_COUNTS
@@ -43,9 +44,13 @@ from hf_xlsr.trainers.live_encoder import (
 from hf_xlsr.trainers.logged_losses import LoggedLosses
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
+from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import disk_errors
+from hf_xlsr.utils.seals import seal
 
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 Evaluation = Callable[[Any], Mapping[str, float]]
 
 
@@ -367,13 +372,32 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
             self.changes = self.compare_guards()
         return output
 
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        checkpoint = Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with disk_errors(checkpoint):
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # each process writes its random state
+            if self.args.should_save:
+                seal(checkpoint)
+
     def load_checkpoint(self, folder: Path) -> None:
         """Loads the weights of a checkpoint, and what else a trainer keeps with them."""
         self._load_from_checkpoint(str(folder))
+        self._take_special_tokens(folder)
 
     def load_best_checkpoint(self) -> None:
         """Loads the weights of the checkpoint that the trainer's state calls the best."""
         self._load_best_model()
+        self._take_special_tokens(Path(str(self.state.best_model_checkpoint)))
+
+    def _take_special_tokens(self, folder: Path) -> None:
+        """Takes the special tokens that a training wrote into its configuration from that of a checkpoint."""
+        if not (folder / CONFIG_NAME).is_file():  # adapters
+            return
+        stored = load_auto(AutoConfig, str(folder)).get_text_config()
+        config = base_model(self.accelerator.unwrap_model(self.model)).config.get_text_config()
+        for name in SPECIAL_TOKENS:
+            setattr(config, name, getattr(stored, name, None))
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         if self.stopped_early and self.state.global_step < self.state.max_steps:
@@ -402,6 +426,11 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
     @property
     def stopped_early(self) -> bool:
         """Whether a signal ended the last training."""
+        return bool(self.stop_signal)
+
+    @property
+    def stop_signal(self) -> int:
+        """The number of the signal that ended the last training; 0 if none did."""
         return self._graceful_stop.stopped
 
     def get_batch_samples(self, *args: Any) -> Any:

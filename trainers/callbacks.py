@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -17,7 +16,7 @@ import torch.distributed
 from transformers import TrainerCallback
 
 from hf_xlsr.utils.distributed import process_index
-from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.files import read_json, write_json
 
 EPOCH_TOLERANCE = 1e-6  # less than the part of an epoch that a step is
 STANDARD_ERROR = 2
@@ -47,23 +46,26 @@ class GracefulStopCallback(TrainerCallback):
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        self.stopped = False
-        self._signalled = False  # by a signal to this process; `stopped` may come from another process
+        self.stopped = 0  # the number of a signal
+        self._signalled = 0  # by a signal to this process; `stopped` may come from another process
         self._stepping = False
         self._previous: dict[int, Any] = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._signalled or not self._stepping:
+            previous = self._previous.get(number)
+            if callable(previous):  # knows the signal
+                previous(number, frame)
             raise KeyboardInterrupt
-        self._signalled = True
+        self._signalled = number
         if process_index() == 0:
             # print is not reentrant in a signal handler. The terminal may be closed.
             with contextlib.suppress(OSError):
                 os.write(STANDARD_ERROR, STOP_MESSAGE)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.stopped = False
-        self._signalled = False
+        self.stopped = 0
+        self._signalled = 0
         self._stepping = False
 
         # Python allows handlers in the main thread only. When Trainer restarts with a smaller batch size, handlers are
@@ -80,7 +82,7 @@ class GracefulStopCallback(TrainerCallback):
             # A signal reaches processes at different steps; they must stop at the same one.
             flag = torch.tensor(float(self._signalled), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
-            self.stopped = bool(flag)
+            self.stopped = int(flag)
 
         if self.stopped:
             control.should_save = True
@@ -118,9 +120,10 @@ class TrainingClockCallback(TrainerCallback):
     def read(cls, folder: str | Path) -> float:
         """Total seconds; 0 for a new run."""
         file = Path(folder) / cls.FILE
-        if not file.is_file():
+        try:
+            return float(read_json(file))
+        except (OSError, ValueError, TypeError):  # new, or torn
             return 0.0
-        return float(json.loads(file.read_text("utf-8")))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._before = self.read(str(args.output_dir))

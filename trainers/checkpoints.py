@@ -21,6 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, 
 
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.seals import broken_seal
 
 logger = logging.getLogger(__name__)
 
@@ -31,22 +32,21 @@ FURTHER_VALUES = ("amsgrad", "momentum", "centered")
 
 
 def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
-    """The newest complete checkpoint; a killed process may leave an incomplete one.
+    """The newest complete checkpoint; a killed process may leave an incomplete one, a crash of the machine a torn one.
 
     The main process writes `trainer_state.json` last, and every process its random state: a checkpoint with all of
-    them is complete, and so is one that holds only weights.
+    them is complete, and so is one that holds only weights. One whose files differ from its seal is skipped with a
+    warning.
     """
     random_states = ["rng_state.pth"]
     if processes > 1:
         random_states = [f"rng_state_{rank}.pth" for rank in range(processes)]
 
-    checkpoints: dict[int, Path] = {}
-    for path in Path(folder).glob("checkpoint-*"):
-        step = path.name.rsplit("-", 1)[1]
-        if step.isdigit():
-            checkpoints[int(step)] = path
-
-    for _, path in sorted(checkpoints.items(), reverse=True):
+    for path in checkpoints_of(folder):
+        torn = broken_seal(path)
+        if torn:
+            logger.warning("'%s' is torn; the checkpoint is skipped.", path / torn)
+            continue
         try:
             json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
         except (OSError, ValueError):
@@ -57,6 +57,16 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     return None
 
 
+def checkpoints_of(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, also incomplete ones, newest first."""
+    checkpoints: dict[int, Path] = {}
+    for path in Path(folder).glob("checkpoint-*"):
+        step = path.name.rsplit("-", 1)[1]
+        if step.isdigit():
+            checkpoints[int(step)] = path
+    return [checkpoints[step] for step in sorted(checkpoints, reverse=True)]
+
+
 def holds_only_weights(checkpoint: Path) -> bool:
     """Whether a checkpoint was saved with `save_only_model`; the main process saves its random state in every other."""
     return (checkpoint / TRAINER_STATE_NAME).is_file() and not any(checkpoint.glob("rng_state*.pth"))
@@ -64,7 +74,14 @@ def holds_only_weights(checkpoint: Path) -> bool:
 
 def check_resumable(checkpoint: str | Path | bool | None) -> None:
     """Checks that training can resume: Trainer would go on at the step of a checkpoint, but with a new optimiser."""
-    if isinstance(checkpoint, str | Path) and holds_only_weights(Path(checkpoint)):
+    if not isinstance(checkpoint, str | Path):
+        return
+    torn = broken_seal(checkpoint)
+    if torn:
+        raise XlsrError(
+            f"'{Path(checkpoint) / torn}' is torn: training cannot resume from it. Use an older checkpoint."
+        )
+    if holds_only_weights(Path(checkpoint)):
         raise XlsrError(
             f"'{checkpoint}' was saved with `save_only_model`: training cannot resume from it. Start again, or from "
             "its weights: it as `model`, or as the recipe's `start_from`."

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from hf_xlsr.cli.ending import Signals, unexpected
 from hf_xlsr.cli.verbs import HELP, Verb, add_verb
 from hf_xlsr.utils.console import log_printable, say, warn
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.files import is_full
 
 # Verb -> module whose function or `Typer` has its name, and a summary.
 VERBS: dict[str, tuple[str, str]] = {
@@ -33,6 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 # Public in neither typer nor click since typer brings its own click.
 UsageError: Any = typer.BadParameter.__base__
+INTERRUPTED = 130  # of typer, for any signal
 
 
 class VerbGroup(TyperGroup):
@@ -89,13 +92,29 @@ def _start(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
-    The exit status is 0 for success, 1 for invalid input or a file that cannot be read or written (one sentence on
-    standard error), 130 for a stop by a signal.
+    The exit status is 0 for success, 1 for an error (one sentence on standard error), 130 for a stop by Ctrl-C, 143 for
+    one by SIGTERM. The traceback of an error that is neither invalid input nor a file that cannot be read or written goes
+    to a log, which the sentence names; with `HF_XLSR_DEBUG=1` it is raised.
     """
     log_printable(logging.WARNING)
-    try:
-        return typer.main.get_command(app)(arguments, prog_name="hf-xlsr", standalone_mode=False) or 0
-    except (UsageError, XlsrError, OSError) as error:
-        message = error.format_message() if isinstance(error, UsageError) else str(error)
-        warn(f"hf-xlsr: {error_line(message)}")
-        return 1
+    with Signals() as signals:
+        try:
+            status: int = typer.main.get_command(app)(arguments, prog_name="hf-xlsr", standalone_mode=False) or 0
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        except UsageError as error:
+            return _say(error.format_message())
+        except Exception as error:
+            is_expected = isinstance(error, XlsrError | OSError) and not is_full(error)
+            return _say(str(error) if is_expected else unexpected(error))
+
+        if status == INTERRUPTED:  # typer's, too
+            _say(signals.sentence())
+            return signals.status
+        return status
+
+
+def _say(message: str) -> int:
+    """Prints one sentence on standard error; returns the status of an error."""
+    warn(f"hf-xlsr: {error_line(message)}")
+    return 1

@@ -15,7 +15,7 @@ from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write, check_writable, path_name
+from hf_xlsr.utils.files import atomic_folder, atomic_write, check_writable, path_name
 
 ROWS_AT_ONCE = 4096
 
@@ -124,6 +124,7 @@ def _write_files(path: Path, chunks: Iterable[tuple[Sequence[str], Any]]) -> int
         # NumPy pads headers, so that one for more rows takes the same place.
         matrix.seek(0)
         matrix.write(npy_header((count, dimension), "<f4"))
+        Path(f"{path}.npy").unlink(missing_ok=True)  # an old one must not stand beside new texts
     return count
 
 
@@ -184,13 +185,15 @@ def apply(options: ApplyOptions) -> None:
     """Remove the language bias from a model."""
     from hf_xlsr.encoders.debias import Debias
     from hf_xlsr.encoders.loading import load_encoder
-    from hf_xlsr.export import debias_sentence_transformer, save_export
+    from hf_xlsr.export import debias_sentence_transformer
+    from hf_xlsr.export.sentence_transformer import write_export
 
     removal = Debias.load(options.fitted)
     folder = new_folder(options.output)
     encoder = load_encoder(options.model, "cpu")
     debiased = debias_sentence_transformer(encoder, removal, normalize=options.normalize)
-    save_export(debiased, folder)
+    with atomic_folder(folder) as partial:
+        write_export(debiased, partial)
     print_facts({"output": options.output, **removal.facts()})
 
 

@@ -51,7 +51,7 @@ def export(options: ExportOptions) -> None:
     from hf_xlsr.encoders.reading import find_model, named_folder
     from hf_xlsr.export.old_names import add_old_names
     from hf_xlsr.export.published_files import Listing, list_files
-    from hf_xlsr.export.sentence_transformer import save_export
+    from hf_xlsr.export.sentence_transformer import write_export
 
     transformers_logging.disable_progress_bar()
     folder = new_folder(options.output)
@@ -73,7 +73,7 @@ def export(options: ExportOptions) -> None:
             if listing.left_out:
                 warn(f"Not copied, as they are no files of a model: {', '.join(listing.left_out)}.")
         else:
-            save_export(model, partial)
+            write_export(model, partial)
             if not options.route:
                 _write_card(source, home, model, partial)
         if with_onnx:
@@ -174,8 +174,9 @@ def prune(options: PruneOptions) -> None:
     from hf_xlsr.export.card import code, public_path
     from hf_xlsr.export.hub import CARD, is_hub_id
     from hf_xlsr.export.pruning import prune as prune_model
-    from hf_xlsr.export.sentence_transformer import save_export
+    from hf_xlsr.export.sentence_transformer import write_export
     from hf_xlsr.runs.card import card_of_model
+    from hf_xlsr.utils.files import atomic_folder, write_text
 
     transformers_logging.disable_progress_bar()
     if bool(options.texts) == bool(options.recipe):
@@ -186,8 +187,6 @@ def prune(options: PruneOptions) -> None:
 
     encoder = load_encoder(options.model, "cpu")
     pruned, report = prune_model(encoder, texts, layers=layers, vocab_size=options.vocab_size)
-    save_export(pruned, folder)
-
     metadata: dict[str, Any] = {"language": languages}
     if is_hub_id(options.model) and not Path(options.model).exists():
         metadata["base_model"] = options.model
@@ -197,8 +196,9 @@ def prune(options: PruneOptions) -> None:
     if layers_before:
         sizes += f", {layers_after} of {layers_before} layers"
     origin = f"Pruned from {code(public_path(options.model))} for {', '.join(map(code, languages))}: {sizes}."
-    card_file = folder / CARD
-    card_file.write_text(card_of_model(str(folder), metadata, origin), "utf-8")
+    with atomic_folder(folder) as partial:
+        write_export(pruned, partial)
+        write_text(partial / CARD, card_of_model(str(partial), metadata, origin))
     say(json.dumps({"output": options.output, **report}, indent=2))
 
 

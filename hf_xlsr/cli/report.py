@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_xlsr.utils.console import SafeConsole, say, warn
-from hf_xlsr.utils.files import atomic_write
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.pipeline import MiningRun
@@ -44,12 +43,12 @@ class OutputOptions:
 
     @contextmanager
     def resumable(self) -> Iterator[None]:
-        """Ends with status 130 when interrupted."""
+        """Says how to resume when interrupted."""
         try:
             yield
         except KeyboardInterrupt:
             warn(f"hf-xlsr: interrupted; the same command resumes from {self.folder}.")
-            raise typer.Exit(130) from None
+            raise
 
     def write(
         self,
@@ -117,14 +116,13 @@ class OutputOptions:
     def _copy_skipped(self, report: Mapping[str, Any]) -> dict[str, str]:
         """Saves the skipped lines of each side that has some; file by side."""
         from hf_xlsr.mining.texts import SKIPPED
-        from hf_xlsr.mining.work_folder import disk_errors
+        from hf_xlsr.utils.files import copy_file
 
         files = {}
         for side, counts in report.items():
             if isinstance(counts, dict) and counts.get("skipped"):
                 files[side] = f"{self.output}.{side}.{SKIPPED}"
-                with disk_errors(self.output), atomic_write(files[side]) as partial:
-                    shutil.copyfile(self.folder / f"{side}.text" / SKIPPED, partial)
+                copy_file(self.folder / f"{side}.text" / SKIPPED, files[side])
         return files
 
 

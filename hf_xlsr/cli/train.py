@@ -1,7 +1,8 @@
 """The verbs `train`, `prepare`, `recipes` and `corpora`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +10,9 @@ from hf_xlsr.cli.report import in_words, print_facts
 from hf_xlsr.runs.own_data import OwnData
 from hf_xlsr.utils.console import say
 from hf_xlsr.utils.tasks import import_ahead
+
+if TYPE_CHECKING:
+    from hf_xlsr.runs.methods import Method
 
 SHOWN_LANGUAGES = 15
 # Name -> text, by the group of the name.
@@ -30,6 +34,18 @@ class RecipeOptions(OwnData):
         ),
     ] = None
     only: Annotated[list[str] | None, typer.Option(help="Only these runs of a list.", metavar="RUN")] = None
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Hash all data files again: one may have changed with equal size and time."),
+    ] = False
+
+    def check(self, runs: "Sequence[Method]") -> None:
+        """Raises for missing inputs; with `--verify`, hashes the data files anew."""
+        from hf_xlsr.runs.inputs import check_inputs, verify_inputs
+
+        check_inputs(runs)
+        if self.verify:
+            verify_inputs(runs)
 
 
 @dataclass(kw_only=True)
@@ -56,7 +72,6 @@ def train(options: TrainOptions) -> int:
         return 0
 
     from hf_xlsr.runs.folder import RunFolder
-    from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.sending import check_push
     from hf_xlsr.runs.train import train_recipe
 
@@ -65,12 +80,14 @@ def train(options: TrainOptions) -> int:
     if len(runs) > 1:
         waiting = [run for run in runs if not RunFolder(run.recipe.output_dir).done(run.recipe.settings())]
     if waiting:
-        check_inputs(waiting)
+        options.check(waiting)
     for run in runs:
         if run not in waiting:
             say(f"{run.recipe.name} is done: {run.recipe.output_dir}")
-        elif train_recipe(run, push=options.push).stopped:
-            return 130
+            continue
+        result = train_recipe(run, push=options.push)
+        if result.stopped:
+            return 128 + result.stopped
     return 0
 
 
@@ -88,13 +105,12 @@ def prepare(options: PrepareOptions) -> None:
     """
     if options.num_proc > 1:
         import_ahead("transformers", "hf_xlsr.data.conversion", "hf_xlsr.data.preparation")
-    from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.recipe import load_runs
     from hf_xlsr.runs.train import prepare_recipe
 
     overrides = [*(options.overrides or ()), "--data.num_proc", str(options.num_proc)]
     runs = load_runs(options.recipe, overrides, options.only, own_data=options)
-    check_inputs(runs)
+    options.check(runs)
     for run in runs:
         run.check_complete()
         say(f"{run.recipe.name}: {run.describe_data(prepare_recipe(run))}")

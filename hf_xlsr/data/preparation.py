@@ -191,14 +191,23 @@ def source_content(source: Source) -> list[Any]:
     content: list[Any] = [source.model_dump(exclude={"path"}, exclude_defaults=True)]
     if source.corpus is not None:
         content.append(hub_revision(CORPORA[source.corpus].hub_id))
+    for path, file in source_files(source):
+        if file is None:
+            content.append((Path(path).name, hub_revision(path)))
+        else:
+            content.append((file.name, remembered_sha256(file)))
+    return content
+
+
+def source_files(source: Source) -> Iterator[tuple[str, Path | None]]:
+    """The paths of a source with the files of each, those of folders too; None for a dataset of the Hub."""
     for path in source.paths:
         for file in expand_braces(path)[0]:
             if file.is_dir():
-                members = sorted(filter(Path.is_file, file.rglob("*")))
-                content += [(member.name, remembered_sha256(member)) for member in members]
+                for member in sorted(filter(Path.is_file, file.rglob("*"))):
+                    yield path, member
             else:
-                content.append((file.name, remembered_sha256(file) if file.is_file() else hub_revision(path)))
-    return content
+                yield path, file if file.is_file() else None
 
 
 def hub_revision(dataset: str | None) -> str | None:

@@ -6,7 +6,7 @@ import copy
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -205,7 +205,7 @@ def load_sentence_transformer(
 
     for module in list(model.modules()):
         if type(module) in MODULE_CLASSES.values():
-            module.close()
+            cast("Any", module).close()
         if isinstance(module, Transformer):
             _fit_length_and_padding(module)
     return model

@@ -119,10 +119,9 @@ class VectorStore:
         """Stores vectors, `(len(keys), width)`."""
         name = uuid.uuid4().hex
         digests = np.frombuffer(b"".join(map(_digest, keys)), np.uint8).reshape(-1, DIGEST)
-        with atomic_write(self.folder / f"{name}{VECTORS}") as partial, partial.open("wb") as stream:
-            np.save(stream, vectors)
-        with atomic_write(self.folder / f"{name}{KEYS}") as partial, partial.open("wb") as stream:
-            np.save(stream, digests)
+        for ending, array in ((VECTORS, vectors), (KEYS, digests)):
+            with atomic_write(self.folder / f"{name}{ending}") as partial, partial.open("wb") as stream:
+                np.save(stream, array)
 
     def _read_new_files(self) -> None:
         new_files = set(self.folder.glob(f"*{KEYS}")) - self._read_files

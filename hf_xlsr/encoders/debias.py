@@ -21,7 +21,7 @@ from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.arguments import WrappedEncoder
 from hf_xlsr.encoders.encoding import BATCH_SIZE, Encoder, embed, route_of, unit_length
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
-from hf_xlsr.utils.files import path_name, read_json, write_json
+from hf_xlsr.utils.files import atomic_write, path_name, read_json, write_json
 from hf_xlsr.utils.vectors import check_finite
 
 TENSORS = "debias.safetensors"
@@ -172,8 +172,11 @@ class Debias:
         facts = {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}
 
         home.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, home / TENSORS)
-        write_json(home / FACTS, facts)
+        with atomic_write(home / FACTS) as facts_file:
+            write_json(facts_file, facts)
+            with atomic_write(home / TENSORS) as tensors_file:
+                save_file(tensors, tensors_file)
+                (home / FACTS).unlink(missing_ok=True)  # old ones must not stand beside new tensors
         return home
 
     @classmethod

@@ -130,7 +130,7 @@ class OpenTransformer(open_class(Transformer)):  # type: ignore[misc]
         check_model_sizes(build, config, f"'{path}'", stored_shapes(path, **where))
         return config, has_adapters
 
-    def _configure_use_cache(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]  # static there
+    def _configure_use_cache(self, *args: Any, **kwargs: Any) -> None:  # static there
         if self._given is None and hasattr(Transformer, "_configure_use_cache"):  # sentence-transformers 6.2
             Transformer._configure_use_cache(*args, **kwargs)  # noqa: SLF001  # see above
 
@@ -185,5 +185,6 @@ class ModuleClasses(dict[str, type[nn.Module]]):
 
 
 MODULE_CLASSES = ModuleClasses(Transformer=OpenTransformer, Router=OpenRouter, Asym=OpenRouter)
-for kind in (*KINDS.values(), BoW, LSTM, StaticEmbedding, WeightedLayerPooling, WordEmbeddings):
-    MODULE_CLASSES[kind.__name__] = open_class(kind)
+_OTHER_KINDS: tuple[type[nn.Module], ...] = (BoW, LSTM, StaticEmbedding, WeightedLayerPooling, WordEmbeddings)
+for _kind in (*KINDS.values(), *_OTHER_KINDS):
+    MODULE_CLASSES[_kind.__name__] = open_class(_kind)

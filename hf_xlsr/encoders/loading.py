@@ -19,6 +19,8 @@ from hf_xlsr.encoders.onnx import FLOAT_FILE, OnnxEncoder
 from hf_xlsr.encoders.reading import find_model, read_saved
 from hf_xlsr.utils.devices import choose_precision, resolve_device
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
+from hf_xlsr.utils.files import torn_json
+from hf_xlsr.utils.memory import require_memory_for_weights
 
 DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8", "auto")
 # What `auto` measures: 96 sentences of 5 to 16 words.
@@ -49,6 +51,7 @@ def load_encoder(
     if dtype in ("onnx", "onnx-int8"):
         return OnnxEncoder(model_place.path, int8=dtype == "onnx-int8")
 
+    require_memory_for_weights(model_place.path)
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     try:
         if model_place.model_type:
@@ -59,7 +62,9 @@ def load_encoder(
             # sentence-transformers leaves a Dense inside a Router in float32.
             loaded = loaded.to(getattr(torch, dtype))
     except Exception as error:  # a damaged folder raises errors of many types
-        raise XlsrError(f"Model '{model}' cannot be loaded: {error_line(error, 200)}") from error
+        torn = torn_json(model_place.path)
+        where = f"'{torn}': " if torn else ""
+        raise XlsrError(f"Model '{model}' cannot be loaded: {where}{error_line(error, 200)}") from error
 
     return loaded
 

@@ -24,6 +24,7 @@ from hf_xlsr.encoders.encoding import LONGEST
 from hf_xlsr.encoders.static import StaticEmbeddingModel
 from hf_xlsr.utils.auto_classes import load_auto, new_model, quiet_loading
 from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.memory import require_memory_for_weights
 
 logger = logging.getLogger(__name__)
 
@@ -253,6 +254,7 @@ def encoder_from_pretrained(
     **options: Any,
 ) -> Any:
     """A pretrained encoder without its pooler, with float32 weights; `place` names the value in errors."""
+    require_memory_for_weights(path)
     try:
         config = load_auto(AutoConfig, path)
         options = {"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options}

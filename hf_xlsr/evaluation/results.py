@@ -8,6 +8,8 @@ import os
 import platform
 import re
 import sys
+import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -36,6 +38,8 @@ PACKAGES = (
     "faiss-cpu",
     "mteb",
 )
+TORN = (zipfile.BadZipFile, zlib.error, EOFError)
+"""What else numpy raises for a damaged file of outcomes."""
 # Metrics that count what the others are measured on.
 COUNTS = ("gold", "pairs", "queries", "documents", "sentences", "rows")
 AVERAGE = re.compile(r"(?:mean|average)-of-\d+")
@@ -252,7 +256,7 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         records = [Result(**record) for record in content.pop("records").values()]
         metrics = Results(records, _load_outcomes(path, content.pop("statistics")))
-    except (OSError, ValueError, LookupError, TypeError, MemoryError) as error:
+    except (*TORN, OSError, ValueError, LookupError, TypeError, AttributeError, MemoryError) as error:
         raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
     return {**content, "metrics": metrics}
 

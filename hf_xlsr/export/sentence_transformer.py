@@ -12,7 +12,7 @@ from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder, load_sentenc
 from hf_xlsr.encoders.heads import build_head, new_head
 from hf_xlsr.encoders.stock import usable_length
 from hf_xlsr.export.old_names import add_old_names
-from hf_xlsr.utils.files import read_json, write_json
+from hf_xlsr.utils.files import atomic_folder, read_json, write_json
 
 
 def to_sentence_transformer(
@@ -68,13 +68,20 @@ def to_sentence_transformer(
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
     """Writes a model of stock modules to a folder, and loads it: `SentenceTransformer(path)` needs no hf-xlsr.
 
-    It has the names of older versions too, see `add_old_names`.
+    It has the names of older versions too, see `add_old_names`. Files take their names when all are written; others
+    in the folder stay.
     """
-    model.save(str(path), create_model_card=False)
-    if any(getattr(module, "do_lower_case", False) for module in model.modules()):
-        _keep_lower_case(Path(path))
-    add_old_names(Path(path))
+    with atomic_folder(path, merge=True) as partial:
+        write_export(model, partial)
     return load_sentence_transformer(str(path), "cpu")
+
+
+def write_export(model: SentenceTransformer, folder: Path) -> None:
+    """As `save_export`, into a folder that has no name yet."""
+    model.save(str(folder), create_model_card=False)
+    if any(getattr(module, "do_lower_case", False) for module in model.modules()):
+        _keep_lower_case(folder)
+    add_old_names(folder)
 
 
 def _keep_lower_case(folder: Path) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 
 from hf_xlsr.mining.texts import on_one_line
 from hf_xlsr.mining.thresholds import PrecisionCurve
-from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import atomic_write, write_text
 
@@ -77,14 +76,13 @@ def write_pairs(
             count += 1
             yield row
 
-    with disk_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as partial:
-            if kind == "parquet":
-                _write_parquet(partial, counted(), columns)
-            else:
-                with partial.open("w", encoding="utf-8", newline="") as written:
-                    written.writelines(LINES[kind](counted(), columns, languages or ()))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as partial:
+        if kind == "parquet":
+            _write_parquet(partial, counted(), columns)
+        else:
+            with partial.open("w", encoding="utf-8", newline="") as written:
+                written.writelines(LINES[kind](counted(), columns, languages or ()))
     return count
 
 

@@ -31,9 +31,10 @@ from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_hash, read_texts
-from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder, disk_errors, npy_header
+from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder, npy_header
 from hf_xlsr.utils.devices import parse_size
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import disk_errors
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,9 @@ from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.sources import Source, open_texts
-from hf_xlsr.mining.work_folder import disk_errors, save_rows
+from hf_xlsr.mining.work_folder import save_rows
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import disk_errors
 from hf_xlsr.utils.hashing import data_hash, file_sha256
 
 DUPLICATES = ("merge", "keep")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
+import logging
 import os
 import shutil
 import time
@@ -18,12 +18,14 @@ from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import LEFTOVER, atomic_write, private_folder, remove_leftovers, write_json
+from hf_xlsr.utils.files import LEFTOVER, atomic_write, disk_errors, private_folder, remove_leftovers, write_json
+from hf_xlsr.utils.seals import hashes_of, torn_file
+
+logger = logging.getLogger(__name__)
 
 JOB = "job.json"
 STAGE = "stage.json"
 LOCK = "lock"
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -46,7 +48,7 @@ class Stage:
         self._state = self.state | entries
         if self.path is not None:
             self.path.mkdir(parents=True, exist_ok=True)
-            _write_json(self.path / STAGE, self._state)
+            write_json(self.path / STAGE, self._state)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -55,7 +57,16 @@ class Stage:
 
     def finish(self, **result: Any) -> None:
         """Marks the stage as finished, with what it found."""
-        self.update(result=result)
+        files = {}
+        if self.path is not None and self.path.is_dir():
+            files = hashes_of(self.path, without=[STAGE])
+        self.update(result=result, files=files)
+
+    def torn_file(self) -> Path | None:
+        """A file of the finished stage that is not as it was then; None if all are."""
+        assert self.path is not None
+        name = torn_file(self.path, self.state.get("files", {}))
+        return None if name is None else self.path / name
 
     def wait(self, name: str = "result") -> Any:
         """Waits until another process has finished the stage, or has stored another entry; returns what it stored."""
@@ -93,6 +104,8 @@ class Stage:
                 shutil.rmtree(path)
             elif path.suffix == ".npy" and path.stem not in keep:
                 path.unlink()
+        if self.result is not None:
+            self.finish(**self.result)
 
 
 class WorkFolder:
@@ -138,10 +151,15 @@ class WorkFolder:
             if _read_json(job).get("kind") != kind:
                 for name in self._names() - plan.keys():
                     shutil.rmtree(self.path / name)
-            _write_json(job, {"kind": kind, "inputs": inputs})
+            write_json(job, {"kind": kind, "inputs": inputs})
             for name, settings in plan.items():
-                if not self._is_of(name, settings):
-                    self.stage(name).restart(settings)
+                stage = self.stage(name)
+                if self._is_of(name, settings):
+                    torn = stage.torn_file()
+                    if torn is None:
+                        continue
+                    logger.warning("'%s' is torn; its stage runs again.", torn)
+                stage.restart(settings)
 
             yield
 
@@ -153,7 +171,7 @@ class WorkFolder:
     ) -> None:
         """Refuses to remove finished stages of another job; a changed file is the same job."""
         old = _read_json(self.path / JOB)
-        same_kind = old.get("kind") == kind
+        same_kind = old.get("kind", kind) == kind  # a torn file says nothing
         finished = [name for name in self._names() if self.stage(name).result is not None]
         if not finished or (same_kind and all(self._is_of(name, plan.get(name)) for name in finished)):
             return
@@ -177,36 +195,20 @@ class WorkFolder:
         return settings is not None and self.stage(name).state.get("settings") == json.loads(json.dumps(settings))
 
 
-@contextmanager
-def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns a full disk into an error that names the path."""
-    try:
-        yield
-    except OSError as error:
-        # NumPy reports a short write without an error number.
-        if error.errno in FULL or "written" in str(error):
-            raise XlsrError(
-                f"The disk of {path} is full, or a limit on file size is reached. Finished stages are kept: make room "
-                "and run the same command again."
-            ) from error
-        raise
-
-
 def _create_array(path: Path, shape: tuple[int, ...], dtype: type) -> None:
     """Writes a `.npy` file of zeros, and moves it into place when all its blocks are allocated."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as partial:
-            np.lib.format.open_memmap(partial, "w+", dtype, shape)
-            if hasattr(os, "posix_fallocate"):
-                # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
-                with partial.open("r+b") as file:
-                    os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as partial:
+        np.lib.format.open_memmap(partial, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):
+            # A disk that fills up under a memory-mapped file kills the process: allocate all blocks now.
+            with partial.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Writes an `.npz` file, and moves it into place when it is complete."""
-    with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -231,15 +233,10 @@ def save_rows(
     dtype: DTypeLike,
 ) -> None:
     """Writes a `.npy` file block by block, and moves it into place when it is complete."""
-    with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         file.write(npy_header(shape, dtype))
         for block in blocks:
             file.write(block.astype(dtype, order="C", copy=False).tobytes())  # `tofile` hides that the disk is full
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with disk_errors(path):
-        write_json(path, content)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -110,11 +110,12 @@ def card_of_saved(path: str, encoder: Any) -> str:
         encoder: Its export, a `SentenceTransformer`.
     """
     config = load_auto(AutoConfig, path)
-    (method,) = [
-        recipe_method.trainer_class.method
-        for recipe_method in METHODS.values()
-        if recipe_method.config_class is type(config) and recipe_method.arguments_class.trains_embeddings
-    ]
+    methods = []
+    for recipe_method in METHODS.values():
+        arguments: Any = recipe_method.arguments_class
+        if recipe_method.config_class is type(config) and arguments.trains_embeddings:
+            methods.append(recipe_method.trainer_class.method)
+    (method,) = methods
     return card_text(
         CardFacts(
             title=Path(path).resolve().name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import json
+import logging
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,8 +14,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write, place_beside, remove_leftovers, write_json
+from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.files import atomic_write, place_beside, read_json, remove_leftovers, write_json
+from hf_xlsr.utils.seals import broken_seal
+
+logger = logging.getLogger(__name__)
 
 # Keys that may change when a run resumes: its place, and what follows training.
 FREE_KEYS = ("name", "output_dir", "overwrite", "description", "evaluation", "export", "card")
@@ -58,7 +62,11 @@ class RunFolder:
 
     @property
     def trained(self) -> bool:
-        """Whether `final` is complete: the state of its training is written after the weights."""
+        """Whether `final` is complete: the state of its training is written after the weights. A torn one is not."""
+        torn = broken_seal(self.final)
+        if torn:
+            logger.warning("'%s' is torn; it is made again from a checkpoint.", self.final / torn)
+            return False
         return (self.final / TRAINER_STATE_NAME).is_file() and any(self.final.glob("*.safetensors"))
 
     @property
@@ -136,11 +144,24 @@ class RunFolder:
         """Whether a run with this recipe has finished, in which only the place may differ."""
         if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
             return False
+        try:
+            read_json(self.results)
+        except ValueError:  # torn
+            return False
         return not differing_keys(self._stored_recipe(), recipe, without=PLACE_KEYS)
 
     def _stored_recipe(self) -> dict[str, Any]:
-        recipe: dict[str, Any] = json.loads(self.recipe.read_text("utf-8"))
-        return recipe
+        return read_record(self.recipe)
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """What a run wrote of itself to a JSON file."""
+    try:
+        return dict(read_json(file))
+    except (ValueError, TypeError) as error:
+        raise XlsrError(
+            f"'{file}' is torn ({error_line(error, 100)}). Start again with --overwrite true or in another folder."
+        ) from error
 
 
 def differing_keys(

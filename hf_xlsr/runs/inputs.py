@@ -16,6 +16,7 @@ from hf_xlsr.data.columns import PLACEHOLDER, selecting_columns
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import CONSECUTIVE, PAIRS
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
+from hf_xlsr.data.preparation import source_files
 from hf_xlsr.data.sources import (
     RowFilter,
     Source,
@@ -26,6 +27,7 @@ from hf_xlsr.data.sources import (
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe, holds_named_sources, holds_sources
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import remembered_sha256
 from hf_xlsr.utils.variables import expand, unset_variables, variables_of
 
 
@@ -127,6 +129,19 @@ def check_inputs(runs: Sequence[Method]) -> None:
             if path not in output_folders:
                 missing += missing_model(key, path, local=key == "start_from")
     _raise_missing(missing, f"recipe '{runs[0].recipe.name}'")
+
+
+def verify_inputs(runs: Sequence[Method]) -> None:
+    """Reads every data file of runs again for its hash, which is otherwise remembered, see `remembered_sha256`."""
+    for run in runs:
+        for _, source in data_sources(run.recipe):
+            parts = [source]
+            if source.is_template:
+                parts = [source.in_language(language) for language in source.languages_or(run.recipe.languages)]
+            for part in parts:
+                for _, file in source_files(part):
+                    if file is not None:
+                        remembered_sha256(file, verify=True)
 
 
 def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:

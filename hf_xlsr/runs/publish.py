@@ -5,18 +5,24 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
+import torch
 from huggingface_hub import ModelCardData
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from hf_xlsr.encoders.assembly import MODULES_FILE
+from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.loading import load_encoder
-from hf_xlsr.encoders.reading import find_model, named_folder
+from hf_xlsr.encoders.reading import find_model, named_folder, read_saved
 from hf_xlsr.export.card import card_for, code, one_line, part_card
 from hf_xlsr.export.hub import CARD, RepoUpload, UploadResult, check_repo, push_uploads
 from hf_xlsr.export.model_card import PLOTS, hub_languages
 from hf_xlsr.export.old_names import rewritten_files
 from hf_xlsr.export.published_files import CHECKPOINT_FILES, Listing, list_files, named_files
+from hf_xlsr.export.sample_texts import sample_texts
 from hf_xlsr.export.sentence_transformer import save_export
 from hf_xlsr.runs.card import card_of_model, licence_of
 from hf_xlsr.runs.folder import RunFolder
@@ -26,6 +32,7 @@ from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import write_json
 
 LOGS = ("training/recipe.json", "training/log.json", "training/seconds.json", "results.json")
+TOLERANCE = 1e-4  # of embeddings of length 1
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
 TRAINING_SUFFIX = "-training"
@@ -85,9 +92,49 @@ def _encoder(folder: RunFolder, repo: str, private: bool, scratch: Path) -> Repo
         raise XlsrError(
             f"run '{folder.path}' has not finished: {folder.model / CARD} is missing; resume it with hf-xlsr train."
         )
+    _check_export(folder)
     listing = list_files(folder.model, root=folder.path)
     listing.files.update(plots)
     return _upload(repo, listing, folder.model, private, scratch)
+
+
+def _check_export(folder: RunFolder) -> None:
+    """Raises unless the model of a run loads, and gives the embeddings of the trained weights, if these are there."""
+    weights = [home for home in (folder.merged, folder.final) if any(home.glob("*.safetensors"))]
+    is_export = (folder.model / MODULES_FILE).is_file()
+    if is_export:
+        exported = load_encoder(str(folder.model), "cpu")
+    if not weights:
+        return
+    if not is_export:
+        _check_weights(folder.model, weights[0])
+        return
+
+    place = find_model(folder.path, trained=True)
+    trained = read_saved(place).detached()
+    model = trained.assemble()
+    for route, part in trained.parts.items():
+        texts = list(chain.from_iterable(sample_texts(part.tokenizer, route).values()))
+        expected = unit_length(model.encode(texts, task=route or None))
+        difference = abs(unit_length(exported.encode(texts, task=route or None)) - expected).max()
+        if not difference <= TOLERANCE:
+            raise XlsrError(
+                f"'{folder.model}' must give the embeddings of '{place.path}', got a difference of {difference:.1e}. "
+                "Remove it and run hf-xlsr train again, which exports it anew."
+            )
+
+
+def _check_weights(model: Path, trained: Path) -> None:
+    """The same for a model that is no sentence encoder: its weights are the trained ones."""
+    for file in model.glob("*.safetensors"):
+        try:
+            weights = load_file(file)
+            expected = load_file(trained / file.name)
+            is_equal = all(torch.equal(weights[name], expected[name]) for name in expected)
+        except (OSError, SafetensorError, KeyError) as error:
+            raise XlsrError(f"'{file}' cannot be read, or differs from '{trained}': {error!r}.") from error
+        if not is_equal:
+            raise XlsrError(f"'{file}' must have the weights of '{trained / file.name}'.")
 
 
 def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:

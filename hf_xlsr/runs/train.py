@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from hf_xlsr.encoders.loading import finite_length
 from hf_xlsr.evaluation.results import save_results, with_intervals
 from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
-from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.folder import RunFolder, read_record
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
 from hf_xlsr.runs.methods.base import Method, TrainingData
 from hf_xlsr.runs.sending import check_push, describe_sending
@@ -38,6 +37,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.checkpoints import (
     DiskSizeCallback,
+    checkpoints_of,
     last_whole_checkpoint,
     saved_bytes,
     tokenizer_bytes,
@@ -48,17 +48,18 @@ from hf_xlsr.utils.console import SafeConsole
 from hf_xlsr.utils.devices import hardware_name, precision_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import atomic_write, write_json, write_text
+from hf_xlsr.utils.files import atomic_folder, copy_file, disk_errors, write_json, write_text
 from hf_xlsr.utils.hashing import address_of_rows
+from hf_xlsr.utils.seals import seal
 
 
 @dataclass
 class RunResult:
-    """The folder of a run, its test metrics by name, and whether a signal ended the training early."""
+    """The folder of a run, its test metrics by name, and the signal that ended the training early, else 0."""
 
     folder: Path
     metrics: dict[str, float]
-    stopped: bool = False
+    stopped: int = 0
 
 
 def read_data(method: Method, sets: Mapping[str, Any]) -> TrainingData:
@@ -97,7 +98,7 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
 
     stored_addresses: dict[str, str] = {}
     if record.is_file():
-        stored_addresses = json.loads(record.read_text("utf-8"))["cache"]
+        stored_addresses = read_record(record).get("cache", {})
     all_addresses = {**addresses, **stored_addresses}
     if any(all_addresses[key] != address for key, address in addresses.items()):
         raise XlsrError(
@@ -110,8 +111,7 @@ def record_data(folder: Path, data: TrainingData, trainer: XlsrTrainer | None = 
         bad_lines = clean.folder / "rejected.jsonl"
         if bad_lines.is_file():
             name = f"rejected_{task}" if task else "rejected"
-            with atomic_write(folder / f"{name}.jsonl") as partial:
-                shutil.copyfile(bad_lines, partial)
+            copy_file(bad_lines, folder / f"{name}.jsonl")
     write_json(record, {**data.report(counts), "cache": all_addresses})
 
 
@@ -193,7 +193,7 @@ def _train(
     prepared = time.monotonic()
 
     is_saved = folder.trained
-    is_finished = _take_finished(trainer, folder, checkpoint)
+    is_finished = _take_finished(trainer, folder, checkpoint, is_saved=is_saved)
     if not is_finished and not _trains_to_the_end(trainer, checkpoint):
         has_state = not trainer.args.save_only_model
         then = "the same command resumes from it" if has_state else "`save_only_model` left out what a resume needs"
@@ -201,7 +201,7 @@ def _train(
             f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved, and "
             f"{then}."
         )
-        return RunResult(folder.path, {}, stopped=True)
+        return RunResult(folder.path, {}, stopped=trainer.stop_signal)
 
     if not (is_finished and is_saved):
         _save_final(trainer, folder.final)
@@ -244,19 +244,22 @@ def _save_final(trainer: XlsrTrainer, final: Path) -> None:
     """Saves the final model, and at last the state of its training."""
     if trainer.is_world_process_zero():
         shutil.rmtree(final, ignore_errors=True)  # its weights may be a file of a checkpoint too
-    trainer.save_model(str(final))
+    with disk_errors(final):
+        trainer.save_model(str(final))
     if trainer.is_world_process_zero():
         trainer.state.save_to_json(str(final / TRAINER_STATE_NAME))
+        seal(final)
 
 
-def _take_finished(trainer: XlsrTrainer, folder: RunFolder, checkpoint: Path | None) -> bool:
+def _take_finished(trainer: XlsrTrainer, folder: RunFolder, checkpoint: Path | None, *, is_saved: bool) -> bool:
     """Loads the result of a finished training: its final model if complete, else its last checkpoint.
 
     Trainer, resuming from it, would take one more step.
     """
     final = folder.final
-    ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
-    if folder.trained and not trainer.is_fsdp_enabled:
+    # Also a training that stopped early by its protocol; its end is in the newest checkpoint, if that is whole.
+    ended = any(final.glob("*.safetensors")) and checkpoint in checkpoints_of(folder.training)[:1]
+    if is_saved and not trainer.is_fsdp_enabled:
         trainer.state = TrainerState.load_from_json(str(final / TRAINER_STATE_NAME))
         trainer.load_checkpoint(final)
         return True
@@ -327,8 +330,9 @@ def _finish(
 
     merged_model = merged(model)
     if merged_model is not model:  # later runs start from merged weights
-        merged_model.save_pretrained(folder.merged)
-        trainer.save_tokenizers(folder.merged)
+        with atomic_folder(folder.merged, merge=True) as partial:
+            merged_model.save_pretrained(partial)
+            trainer.save_tokenizers(partial)
 
     write_json(folder.log, trainer.state.log_history)
     # A run shorter than logging_steps logs no loss.

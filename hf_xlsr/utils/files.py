@@ -1,10 +1,11 @@
-"""Atomic writes of files and folders, private folders, and checks of places to write to."""
+"""Atomic writes of files and folders, private folders, full disks, and checks of places to write to."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -51,6 +52,38 @@ def inside(home: str | os.PathLike[str], *names: str) -> str:
     return "" if path == Path() else path.as_posix()
 
 
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# What safetensors and tokenizers, numpy, and torch say of it.
+FULL_MESSAGES = re.compile(
+    r"No space left|File too large|\d requested and \d+ written|unexpected pos \d|iostream error"
+)
+OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or one behind it, says that a disk is full or a limit on file size is reached."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, XlsrError):
+        if getattr(inner, "errno", None) in FULL or FULL_MESSAGES.search(str(inner)):
+            return True
+        inner = inner.__cause__ or inner.__context__
+    return False
+
+
+@contextmanager
+def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns a full disk into an error that names the path."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise XlsrError(
+            f"'{os.fspath(path)}' cannot be written: the disk is full, or a limit on file size is reached. Make room and "
+            "run the same command again."
+        ) from error
+
+
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a pipe or a device, such as a terminal."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
@@ -79,7 +112,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A reader finds the old content or the new, even after a stop. A symbolic link is replaced; what it points to stays. A
     pipe or a device, such as `/dev/stdout`, receives the bytes at the end.
+
+    Raises:
+        XlsrError: The disk is full.
     """
+    with disk_errors(path), _partial_file(path) as partial:
+        yield partial
+
+
+@contextmanager
+def _partial_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     if is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
             # Some writers seek, or take the format from the name.
@@ -95,26 +137,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     with place_beside(file) as partial:
         yield partial
         partial.replace(file)
-
-
-@contextmanager
-def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new folder to fill, which takes the name of a missing or empty folder at the end.
-
-    Raises:
-        XlsrError: The folder has been filled meanwhile.
-    """
-    folder = Path(path)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with place_beside(folder) as partial:
-        partial.mkdir()
-        yield partial
-        try:
-            partial.replace(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            raise XlsrError(f"'{path}' was filled by another command meanwhile. Choose another folder.") from error
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
@@ -148,13 +170,66 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str], *, merge: bool = False) -> Iterator[Path]:
+    """A new folder to fill beside `path`, which takes its name at the end; nothing is left of it after an error.
+
+    Args:
+        path: Missing or an empty folder, also at the end: of two calls at once, one wins.
+        merge: Instead of that, move each file into a folder that holds others, which stay.
+
+    Raises:
+        XlsrError: The folder has been filled meanwhile, or the disk is full.
+    """
+    folder = Path(os.path.abspath(path))
+    with disk_errors(path):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with place_beside(folder) as partial:
+            partial.mkdir()
+            yield partial
+            try:
+                partial.rename(folder)
+            except OSError as error:
+                if merge and folder.is_dir():
+                    _move_files(partial, folder)
+                elif error.errno in OCCUPIED:
+                    raise XlsrError(f"'{path}' was filled by another command. Choose another folder.") from error
+                else:
+                    raise
+
+
+def _move_files(source: Path, target: Path) -> None:
+    """Moves each file to its place in another folder, where it replaces an older one."""
+    for file in sorted(source.rglob("*")):
+        place = target / file.relative_to(source)
+        if file.is_dir():
+            place.mkdir(exist_ok=True)
+        else:
+            file.replace(place)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     with atomic_write(path) as partial:
         partial.write_text(text, "utf-8")
 
 
+def copy_file(source: Path, path: str | os.PathLike[str]) -> None:
+    with atomic_write(path) as partial:
+        shutil.copyfile(source, partial)
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     return json.loads(Path(path).read_text("utf-8"))
+
+
+def torn_json(folder: str | os.PathLike[str]) -> Path | None:
+    """The first JSON file in a folder that is not JSON, to name it in an error."""
+    for file in sorted(Path(folder).rglob("*.json")):
+        try:
+            read_json(file)
+        except ValueError:
+            return file
+    return None
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

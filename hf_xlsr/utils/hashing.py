@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -14,7 +17,11 @@ import numpy as np
 from filelock import FileLock
 from huggingface_hub.constants import HF_HOME
 
-from hf_xlsr.utils.files import private_folder, write_text
+from hf_xlsr.utils.files import disk_errors, private_folder, write_text
+from hf_xlsr.utils.seals import SEAL, broken_seal, sampled_hash, seal
+
+logger = logging.getLogger(__name__)
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def update_from_file(digest: Any, path: Path) -> None:
@@ -80,24 +87,43 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
     """The folder of an `address_of` in the cache, made by the first call; others that need it wait.
 
     `make` fills a folder, which keeps what a killed call left there. Only a complete folder gets the address as its name.
+    One with a torn file is made again, with a warning.
+
+    Raises:
+        XlsrError: The disk is full.
     """
     folder = cache_folder() / address
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
-    with FileLock(f"{folder}.lock"):
-        if not folder.is_dir():
-            unfinished = private_folder(folder.with_name(f"{address}.partial"))
-            make(unfinished)
-            unfinished.rename(folder)
+    with FileLock(f"{folder}.lock"), disk_errors(folder):
+        if _is_whole(folder):
+            return folder
+        if folder.is_dir():
+            logger.warning("'%s' is torn; it is made again.", folder / str(broken_seal(folder) or SEAL))
+            shutil.rmtree(folder)
+        unfinished = private_folder(folder.with_name(f"{address}.partial"))
+        make(unfinished)
+        seal(unfinished)
+        unfinished.rename(folder)
     return folder
 
 
-def remembered_sha256(file: Path) -> str:
-    """`file_sha256`, remembered in the cache for as long as path, size and time of the file stay the same."""
+def _is_whole(folder: Path) -> bool:
+    return (folder / SEAL).is_file() and broken_seal(folder) is None
+
+
+def remembered_sha256(file: Path, *, verify: bool = False) -> str:
+    """`file_sha256`, remembered in the cache for as long as path, size, time and a sample of the file stay the same.
+
+    A change in place of a large file that keeps all of these is noticed with `verify`, which reads it again.
+    """
     status = file.stat()
-    cache_file = remembered_file([file.resolve(), status.st_size, status.st_mtime_ns, status.st_ino])
-    if cache_file.is_file():
-        return cache_file.read_text("utf-8")
+    facts = [file.resolve(), status.st_size, status.st_mtime_ns, status.st_ino, sampled_hash(file)]
+    cache_file = remembered_file(facts)
+    if cache_file.is_file() and not verify:
+        remembered = cache_file.read_text("utf-8", "replace")
+        if _SHA256.fullmatch(remembered):
+            return remembered
 
     sha256 = file_sha256(file)
     write_text(cache_file, sha256)

@@ -8,6 +8,7 @@ never write different content to one name.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -133,6 +134,9 @@ _work: Work
 def _start(work: Work) -> None:
     global _work
     _work = work
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes of a terminal: the first ends the others
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     Thread(target=_end_with_parent, daemon=True).start()
 

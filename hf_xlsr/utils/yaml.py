@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
         self.measures: dict[int, tuple[int, int]] = {}  # size and height of finished nodes
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        mark = self.peek_event().start_mark
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         is_alias = self.check_event(yaml.AliasEvent)
         size_before = self.size
         deepest_before = self.deepest

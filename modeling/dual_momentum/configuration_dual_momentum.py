@@ -77,7 +77,7 @@ class DualMomentumConfig(EncoderSettingsConfig):
             if not isinstance(config, PreTrainedConfig):
                 encoder_configs[name] = AutoConfig.for_model(**config)
         self.encoder_configs = encoder_configs
-        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        super().__post_init__(**kwargs)
 
     def validate_encoders(self) -> None:
         """Checks that each language has an encoder and that all sentence embeddings have one width."""

@@ -88,7 +88,7 @@ class HictlConfig(SentenceEncoderConfig):
             self.text_config = AutoConfig.for_model(
                 "xlm-roberta", vocab_size=250_002, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
             )
-        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        super().__post_init__(**kwargs)
 
     @property
     def reads_masked_input(self) -> bool:

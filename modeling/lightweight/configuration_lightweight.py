@@ -120,7 +120,7 @@ class LightweightConfig(SentenceEncoderConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.text_config is None:
             self.text_config = paper_encoder_config()
-        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        super().__post_init__(**kwargs)
 
 
 @strict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import torch
 from cli_helpers import failing
 from hub_helpers import READER, TOKEN, Hub, Repo, train, write_recipe
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
@@ -176,6 +177,24 @@ def test_missing_run(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_unfinished_run_is_not_sent(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run / "model")
     assert "has not finished" in failing(capsys, "push", "--yes", str(run), "--repo=me/toy")
+    assert not hub.sent
+
+
+def test_export_with_other_vectors_is_not_sent(hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "model" / "model.safetensors"
+    weights = load_file(file)
+    name = max(weights, key=lambda key: weights[key].numel())
+    weights[name][:, 0] += 0.1
+    save_file(weights, file, metadata={"format": "pt"})
+    assert f"'{run / 'model'}' must give the embeddings of" in failing(capsys, "push", str(run), "--repo=me/toy")
+    assert not hub.sent
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "modules.json", "config.json", "tokenizer.json"])
+def test_torn_export_is_not_sent(name: str, hub: Hub, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "model" / name
+    os.truncate(file, file.stat().st_size // 2)
+    assert str(run / "model") in failing(capsys, "push", str(run), "--repo=me/toy")
     assert not hub.sent
 
 

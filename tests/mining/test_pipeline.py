@@ -147,7 +147,7 @@ def kills(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
         ("stages", "npy_header", 7, {"source.text", "target.text", "source.vectors"}),
         ("stages", "neighbours_both_ways", 1, ENCODED),
         ("pipeline", "extract_pairs", 1, ENCODED | {"neighbours"}),
-        ("work_folder", "_write_json", 3, set()),
+        ("work_folder", "write_json", 3, set()),
     ],
 )
 def test_killed_and_resumed_equals_undisturbed(

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
+from hf_xlsr.trainers.checkpoints import check_resumable, last_whole_checkpoint
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.seals import seal
 
 ONE = ("rng_state.pth",)
 TWO = ("rng_state_0.pth", "rng_state_1.pth")
@@ -48,3 +50,18 @@ def test_a_checkpoint_of_weights_alone_is_complete(processes: int, tmp_path: Pat
     newest = write_checkpoint(tmp_path, 10, ())
 
     assert last_whole_checkpoint(tmp_path, processes) == newest
+
+
+@pytest.mark.parametrize("content", [b"weig", b"", bytes(7)], ids=["half", "empty", "zeros"])
+def test_a_torn_checkpoint_falls_back(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (2, 10):
+        checkpoint = write_checkpoint(tmp_path, step, ONE)
+        (checkpoint / "model.safetensors").write_bytes(b"weights")
+        seal(checkpoint)
+    torn = checkpoint / "model.safetensors"
+    torn.write_bytes(content)
+
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    assert f"'{torn}' is torn" in caplog.text
+    with pytest.raises(XlsrError, match=f"'{torn}' is torn"):
+        check_resumable(str(checkpoint))

@@ -90,8 +90,8 @@ def test_resume_on_two_processes_is_bit_equal(step: int, recipe: Path, tmp_path:
 def test_interrupt_saves_a_checkpoint(recipe: Path, tmp_path: Path) -> None:
     command = train(recipe, tmp_path / "run", "run.txt", "--max_steps", "4000")
     command.wait_for(lambda: last_whole_checkpoint(tmp_path / "run" / "training"))
-    command.send(signal.SIGINT)
-    text = command.finish(status=130)
+    command.send(signal.SIGTERM)
+    text = command.finish(status=143)
     assert "Finishing the step" in text and "Stopped at step" in text and "Traceback" not in text
     saved = last_whole_checkpoint(tmp_path / "run" / "training")
     assert saved is not None and f"step {int(saved.name.split('-')[1]):,} of 4,000" in text

@@ -71,5 +71,5 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     for text in figure.findobj(Text):  # all but the names of ticks, which axes write anew
         text.set_text(printable(text.get_text()))
     with atomic_write(file) as partial:
-        figure.savefig(partial, dpi=DPI, metadata=metadata)
+        figure.savefig(partial, dpi=DPI, metadata=metadata, format=file.suffix.removeprefix(".") or None)
     return file

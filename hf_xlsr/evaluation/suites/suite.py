@@ -164,7 +164,8 @@ def evaluate_suite(
             except Exception as error:  # the others should run
                 reason = error_line(error) or type(error).__name__
                 failures.append(f"{label}/{name}: {reason}")
-                logger.exception("%s/%s failed", label, name)
+                # What is invalid or full says so in one sentence.
+                logger.error("%s/%s failed", label, name, exc_info=not isinstance(error, XlsrError))
 
         warn(f"{label}: {runner.account()}")
         merged[label] = _merged(contents)
@@ -243,7 +244,11 @@ class _Runner:
         """The content of the results file, which is measured unless it is there."""
         key = self._key(task)
         if file.is_file():
-            content = load_results(file)
+            try:
+                content = load_results(file)
+            except XlsrError as error:
+                logger.warning("%s It is measured again.", error)
+                content = {"settings": {}}
             if content["settings"].get("suite_key") == key:
                 return content
 

@@ -37,7 +37,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments, evaluate_sets, metric_keys
 from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 from hf_xlsr.utils.auto_classes import load_auto
-from hf_xlsr.utils.files import write_text
+from hf_xlsr.utils.files import atomic_folder, write_text
 from hf_xlsr.utils.hashing import address_of, cached, data_hash
 from hf_xlsr.utils.validation import Section
 
@@ -76,8 +76,9 @@ class FineTuningMethod(Method):
     def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any) -> Any:
         """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`; loads it from there."""
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        model.save_pretrained(folder.model)
-        tokenizer.save_pretrained(str(folder.model))
+        with atomic_folder(folder.model, merge=True) as partial:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(str(partial))
         # As in training: on a CPU bfloat16 rounds differently with another implementation.
         attention = {"attn_implementation": attention_of(model.config)}
         return load_auto(type(model), folder.model, **attention).to(trainer.args.device)
