@@ -27,7 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "score": ("mine", "Score given pairs by margin and cosine."),
     "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
     "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX."),
-    "push": ("export", "Push a run or a model to the Hub."),
+    "push": ("export", "Push a run or a model to the Hub, after a question."),
     "card": ("export", "Write the card of a run or a model."),
     "debias": ("encode", "Remove language bias from sentence embeddings."),
     "recipes": ("train", "List the recipes by method, with what they read."),

@@ -92,8 +92,8 @@ def _encoder(folder: RunFolder, repo: str, private: bool, scratch: Path) -> Repo
         raise XlsrError(
             f"run '{folder.path}' has not finished: {folder.model / CARD} is missing; resume it with hf-xlsr train."
         )
-    _check_export(folder)
     listing = list_files(folder.model, root=folder.path)
+    _check_export(folder)
     listing.files.update(plots)
     return _upload(repo, listing, folder.model, private, scratch)
 

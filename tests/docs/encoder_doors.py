@@ -83,7 +83,7 @@ REASONS = {
     r"mask token": "no mask token",
     r"width": "other width",
     r"routes|one encoder|Router": "routes",
-    r"StaticEmbedding": "static",
+    r"StaticEmbedding|linear layers": "static",
     r"no ONNX graph|^t5$": "T5",
 }
 

@@ -20,15 +20,16 @@ ALLOWED = {
 
 
 def loads(tree: ast.AST) -> Iterator[str]:
-    """Calls that load a model, a tokenizer or a configuration from a place."""
+    """Calls that load a foreign model or tokenizer from a place; models of this package have classes of their own."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
         arguments = [ast.unparse(argument) for argument in node.args]
         is_auto = called.split(".")[0] in LOADERS and called.endswith("from_pretrained")
+        is_foreign = called == "load_auto" and arguments[:1] != ["AutoConfig"] and arguments[0] in LOADERS
         is_assembled = called == "SentenceTransformer" and bool(arguments)  # `modules=` alone loads nothing
-        if called == "load_auto" or is_auto or is_assembled:
+        if is_foreign or is_auto or is_assembled:
             yield called
 
 

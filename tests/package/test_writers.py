@@ -46,13 +46,12 @@ REASONS = {
     "runs/methods/fine_tuning.py:make": "into a folder of `cached`",
     "runs/methods/fine_tuning.py:evaluate_and_export": "calls FineTuning.save",
     "runs/train.py:_save_final": "the state of the training and the seal are written last",
-    "sentence_transformers/evaluators.py:_append_row": "a line for each evaluation, as sentence-transformers does",
     "trainers/base.py:save_tokenizers": "into a checkpoint, which is sealed afterwards",
     "trainers/dual_momentum.py:_save": "into a checkpoint, which is sealed afterwards",
     "trainers/dual_momentum.py:save_tokenizers": "into a checkpoint, which is sealed afterwards",
     "trainers/hub.py:export_trainer": "into a temporary folder",
+    "utils/files.py:atomic_folder": "a whole folder",
     "utils/hashing.py:cached": "a whole folder",
-    "utils/hashing.py:remembered_sha256": "a file of this process, which is renamed",
 }
 
 

@@ -138,8 +138,7 @@ JOINED = {
     "hf_xlsr/data/preparation.py": {"f'{number:06d}.judged.arrow'"},
     "hf_xlsr/encoders/cache.py": {
         "hashlib.sha256(facts.encode()).hexdigest()[:32]",
-        "f'{name}{VECTORS}'",
-        "f'{name}{KEYS}'",
+        "f'{name}{ending}'",
     },
     "hf_xlsr/encoders/folder_modules.py": {"subfolder", "cls.config_file_name"},
     "hf_xlsr/encoders/onnx.py": {
@@ -149,7 +148,6 @@ JOINED = {
         "route",
         "export_part.folder",
     },
-    "hf_xlsr/encoders/cache.py": {"f'{name}{VECTORS}'", "f'{name}{KEYS}'", "f'{name}{ending}'"},
     "hf_xlsr/encoders/reading.py": {"inside(path, read_json(modules_file)[0]['path'])", "name"},
     "hf_xlsr/evaluation/plots/results.py": {"f'{name}.png'"},
     "hf_xlsr/evaluation/suites/suite.py": {"f'{file_name(name)}.json'", "f'table{ending}'", "file_name(label)"},

@@ -38,6 +38,7 @@ def run(tiny_export: str, tmp_path: Path) -> Path:
         shutil.copytree(tiny_export, home / "training" / folder)
         for name in ("trainer_state.json", "rng_state.pth", "optimizer.pt"):
             (home / "training" / folder / name).write_text("{}", "utf-8")
+    (home / "training" / "final" / "model.safetensors").unlink()  # with which an export is compared
     (home / "training" / "recipe.json").write_text(json.dumps(method.recipe.settings()), "utf-8")
     return home
 

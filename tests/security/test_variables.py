@@ -118,16 +118,16 @@ def test_environment_is_read_by_fixed_names(package: str) -> None:
 
 
 def reads_a_variable(node: ast.AST) -> bool:
-    """Whether code expands variables, or looks up one whose name is not written there."""
+    """Whether code expands variables, or looks up one whose name is neither written there nor a constant."""
     match node:
         case ast.Attribute(attr="expandvars" | "environb"):
             return True
         case ast.Subscript(value=ast.Attribute(attr="environ"), slice=name):
-            return not isinstance(name, ast.Constant)
+            return not (isinstance(name, ast.Constant) or ast.unparse(name).isupper())
         case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="environ"), attr="get"), args=[name, *_]):
-            return not isinstance(name, ast.Constant)
+            return not (isinstance(name, ast.Constant) or ast.unparse(name).isupper())
         case ast.Call(func=ast.Attribute(attr="getenv"), args=[name, *_]):
-            return not isinstance(name, ast.Constant)
+            return not (isinstance(name, ast.Constant) or ast.unparse(name).isupper())
     return False
 
 
