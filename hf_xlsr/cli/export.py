@@ -31,7 +31,10 @@ class ExportOptions:
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also onnx/model.onnx: tokens to sentence embeddings in one graph.")
     ] = False
-    int8: Annotated[bool, typer.Option("--int8", help="Also onnx/model_quantized.onnx, quantized.")] = False
+    openvino: Annotated[
+        bool, typer.Option("--openvino", help="Also openvino/openvino_model.xml: the same graph for OpenVINO.")
+    ] = False
+    int8: Annotated[bool, typer.Option("--int8", help="Also these graphs quantized; alone, those of --onnx.")] = False
     route: Annotated[
         str | None, typer.Option(help="Only the encoder of this language, without routes: for transformers.js.")
     ] = None
@@ -42,7 +45,7 @@ class ExportOptions:
 
 
 def export(options: ExportOptions) -> None:
-    """Export an encoder: sentence-transformers, AutoModel, ONNX."""
+    """Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."""
     from transformers import logging as transformers_logging
 
     from hf_xlsr.encoders.reading import find_model
@@ -52,15 +55,17 @@ def export(options: ExportOptions) -> None:
 
     transformers_logging.disable_progress_bar()
     folder = new_folder(options.output).resolve()
-    with_onnx = options.onnx or options.int8
+    with_onnx = options.onnx or (options.int8 and not options.openvino)
     if with_onnx:
         require_package("onnx", "onnxscript", "onnxruntime")
+    if options.openvino:
+        require_package("openvino", "onnx", "onnxscript", *(["nncf"] if options.int8 else []))
     source = find_model(options.model, trained=True)
     model = _model_to_export(source, options)
 
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    onnx_files: dict[str, dict[str, float]] = {}
+    reports: dict[str, dict[str, dict[str, Any]]] = {}
     try:
         if model is None:
             _copy_files(folder_files(Path(source.path)), partial)
@@ -72,14 +77,19 @@ def export(options: ExportOptions) -> None:
         if with_onnx:
             from hf_xlsr.export.onnx_files import write_onnx
 
-            onnx_files = write_onnx(partial, int8=options.int8)
+            reports["onnx"] = write_onnx(partial, int8=options.int8)
+        if options.openvino:
+            from hf_xlsr.export.openvino_files import write_openvino
+
+            reports["openvino"] = write_openvino(partial, int8=options.int8)
         partial.replace(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
     print(f'SentenceTransformer("{options.output}")')
-    for route, numbers in onnx_files.items():
-        print(f"{Path(options.output, 'onnx', route)} against torch: {in_words(numbers)}")
+    for name, report in reports.items():
+        for route, numbers in report.items():
+            print(f"{Path(options.output, name, route)} against torch: {in_words(numbers)}")
 
 
 def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":

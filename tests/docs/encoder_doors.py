@@ -62,8 +62,8 @@ from hf_xlsr import (  # noqa: E402
 )
 from hf_xlsr.cli import main as command  # noqa: E402
 from hf_xlsr.encoders.encoding import embed, routes_of  # noqa: E402
+from hf_xlsr.encoders.graphs import GraphEncoder  # noqa: E402
 from hf_xlsr.encoders.loading import load_encoder  # noqa: E402
-from hf_xlsr.encoders.onnx import OnnxEncoder  # noqa: E402
 from hf_xlsr.encoders.reading import read_encoder  # noqa: E402
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba  # noqa: E402
 from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
@@ -300,8 +300,8 @@ def is_served(trial: Try) -> str:
 def to_onnx(trial: Try) -> str:
     exports(trial)
     report = write_onnx(trial.home / "out", int8=True)
-    trial.check(OnnxEncoder(trial.home / "out"), tolerance=2e-6)
-    trial.check(OnnxEncoder(trial.home / "out", int8=True), tolerance=1.0)
+    trial.check(GraphEncoder(trial.home / "out"), tolerance=2e-6)
+    trial.check(GraphEncoder(trial.home / "out", "onnx-int8"), tolerance=1.0)
     assert min(numbers["cosine_int8"]["lowest"] for numbers in report.values()) > INT8_COSINE
     return YES
 
