@@ -50,7 +50,7 @@ small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DA
 	$(BIN)/hf-xlsr train small_15_mini
 
 bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers
-	for case in methods mining queue_info_nce hictl cmlm onnx_files; do \
+	for case in methods mining queue_info_nce hictl cmlm exports; do \
 		$(BIN)/python -m benchmarks $$case || exit 1; \
 	done
 

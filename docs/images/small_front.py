@@ -1,7 +1,7 @@
 """Draws docs/images/small_front.svg: accuracy of small encoders on Tatoeba against their speed, with their teacher.
 
 usage: python -m docs.images.small_front SPEEDS EVALUATIONS...
-SPEEDS/ENCODER.json are of `python -m benchmarks onnx_files`, EVALUATIONS folders of `hf-xlsr evaluate --output`, where
+SPEEDS/ENCODER.json are of `python -m benchmarks exports`, EVALUATIONS folders of `hf-xlsr evaluate --output`, where
 ENCODER-int8 is the same encoder in ONNX int8. An encoder without ONNX files has one mark.
 """
 

@@ -26,7 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "mine": ("mine", "Find translations in two texts."),
     "score": ("mine", "Score given pairs by margin and cosine."),
     "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
-    "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX."),
+    "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."),
     "push": ("export", "Push a run or a model to the Hub, after a question."),
     "card": ("export", "Write the card of a run or a model."),
     "debias": ("encode", "Remove language bias from sentence embeddings."),

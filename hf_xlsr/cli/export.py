@@ -34,7 +34,10 @@ class ExportOptions:
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also onnx/model.onnx: tokens to sentence embeddings in one graph.")
     ] = False
-    int8: Annotated[bool, typer.Option("--int8", help="Also onnx/model_quantized.onnx, quantized.")] = False
+    openvino: Annotated[
+        bool, typer.Option("--openvino", help="Also openvino/openvino_model.xml: the same graph for OpenVINO.")
+    ] = False
+    int8: Annotated[bool, typer.Option("--int8", help="Also these graphs quantized; alone, those of --onnx.")] = False
     route: Annotated[
         str | None, typer.Option(help="Only the encoder of this language, without routes: for transformers.js.")
     ] = None
@@ -43,9 +46,14 @@ class ExportOptions:
         typer.Option(help="FOLDER, or LANG=FOLDER for each, of a saved model; by default the one next to it."),
     ] = None
 
+    @property
+    def with_onnx(self) -> bool:
+        """Whether ONNX files are written; `--int8` alone means theirs."""
+        return self.onnx or (self.int8 and not self.openvino)
+
 
 def export(options: ExportOptions) -> None:
-    """Export an encoder: sentence-transformers, AutoModel, ONNX."""
+    """Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."""
     from transformers import logging as transformers_logging
 
     from hf_xlsr.encoders.reading import find_model, named_folder
@@ -55,9 +63,10 @@ def export(options: ExportOptions) -> None:
 
     transformers_logging.disable_progress_bar()
     folder = new_folder(options.output)
-    with_onnx = options.onnx or options.int8
-    if with_onnx:
+    if options.with_onnx:
         require_package("onnx", "onnxscript", "onnxruntime")
+    if options.openvino:
+        require_package("openvino", "onnx", "onnxscript", *(["nncf"] if options.int8 else []))
     source = find_model(options.model, trained=True)
     home = named_folder(options.model)
     listing = Listing()
@@ -65,7 +74,6 @@ def export(options: ExportOptions) -> None:
         listing = list_files(Path(source.path), root=home)
     model = _model_to_export(source, options)
 
-    onnx_files: dict[str, dict[str, float]] = {}
     with atomic_folder(folder) as partial:
         if model is None:
             _copy_files(listing.files, partial)
@@ -76,14 +84,26 @@ def export(options: ExportOptions) -> None:
             write_export(model, partial)
             if not options.route:
                 _write_card(source, home, model, partial)
-        if with_onnx:
-            from hf_xlsr.export.onnx_files import write_onnx
-
-            onnx_files = write_onnx(partial, int8=options.int8)
+        reports = _write_graphs(partial, options)
 
     say(f'SentenceTransformer("{options.output}")')
-    for route, numbers in onnx_files.items():
-        say(f"{Path(options.output, 'onnx', route)} against torch: {in_words(numbers)}")
+    for name, report in reports.items():
+        for route, numbers in report.items():
+            say(f"{Path(options.output, name, route)} against torch: {in_words(numbers)}")
+
+
+def _write_graphs(folder: Path, options: ExportOptions) -> dict[str, dict[str, dict[str, Any]]]:
+    """Writes the graphs of an export; how they differ from torch, by kind and route."""
+    reports: dict[str, dict[str, dict[str, Any]]] = {}
+    if options.with_onnx:
+        from hf_xlsr.export.onnx_files import write_onnx
+
+        reports["onnx"] = write_onnx(folder, int8=options.int8)
+    if options.openvino:
+        from hf_xlsr.export.openvino_files import write_openvino
+
+        reports["openvino"] = write_openvino(folder, int8=options.int8)
+    return reports
 
 
 def _model_to_export(source: "ModelPlace", options: ExportOptions) -> "SentenceTransformer | None":

@@ -103,7 +103,10 @@ class ModelOptions:
     ] = None
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest.", **ENCODING),
+        typer.Option(
+            help="float32, bfloat16, float16, onnx, onnx-int8, openvino, openvino-int8, or auto, the fastest.",
+            **ENCODING,
+        ),
     ] = None
 
     def encoder_options(self) -> "EncoderOptions":

@@ -15,14 +15,15 @@ from sentence_transformers.util import get_device_name
 from hf_xlsr.encoders.assembly import load_sentence_transformer
 from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.encoders.fingerprint import content_hash
-from hf_xlsr.encoders.onnx import FLOAT_FILE, OnnxEncoder
+from hf_xlsr.encoders.graph_sessions import FORMATS
+from hf_xlsr.encoders.graphs import GraphEncoder
 from hf_xlsr.encoders.reading import find_model, read_saved
 from hf_xlsr.utils.devices import choose_precision, resolve_device
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 from hf_xlsr.utils.files import torn_json
 from hf_xlsr.utils.memory import require_memory_for_weights
 
-DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8", "auto")
+DTYPES = ("float32", "bfloat16", "float16", *FORMATS, "auto")
 # What `auto` measures: 96 sentences of 5 to 16 words.
 SENTENCE = "the quick brown fox jumps over a lazy dog and runs home through deep cold rivers"
 TEXTS = [f"{number}: {' '.join(SENTENCE.split()[: 4 + number % 12])}" for number in range(96)]
@@ -34,22 +35,22 @@ def load_encoder(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Any:
-    """Loads a model by sentence-transformers, or its ONNX files.
+    """Loads a model by sentence-transformers, or its graphs of ONNX or OpenVINO.
 
     Args:
         model: Folder of a run, a saved model or an export, or a Hub id, see `find_model`.
         device: For instance `cpu` or `cuda:1`; chosen by sentence-transformers if None.
         dtype: Precision of the weights, `float32`, `bfloat16` or `float16`; as stored if None. bfloat16 is about twice
-            as fast on hardware that supports it; cosines change by some thousandths. `onnx` and `onnx-int8` are the
-            files written by `hf-xlsr export --onnx --int8`, on the CPU. `auto` is the fastest one by a short measurement,
-            see `fastest_dtype`.
+            as fast on hardware that supports it; cosines change by some thousandths. `onnx`, `onnx-int8`, `openvino`
+            and `openvino-int8` are the files written by `hf-xlsr export --onnx --openvino --int8`, on the CPU. `auto`
+            is the fastest one by a short measurement, see `fastest_dtype`.
     """
     check_choice(model, device, dtype)
     if dtype == "auto":
         dtype = fastest_dtype(model, device)
     model_place = find_model(model)
-    if dtype in ("onnx", "onnx-int8"):
-        return OnnxEncoder(model_place.path, int8=dtype == "onnx-int8")
+    if dtype in FORMATS:
+        return GraphEncoder(model_place.path, dtype)
 
     require_memory_for_weights(model_place.path)
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
@@ -88,16 +89,18 @@ def check_choice(
 def fastest_dtype(model: str, device: str | None = None) -> str:
     """The `dtype` of `load_encoder` that encodes some sentences in the shortest time.
 
-    Tried are `float32`, `bfloat16` where the hardware computes it, and `onnx` where the folder has the file. One whose
-    embeddings have a cosine below 0.999 with those of `float32` is not chosen.
+    Tried are `float32`, `bfloat16` where the hardware computes it, and on the CPU every graph of which the folder has
+    the file and whose library is installed. One whose embeddings have a cosine below 0.999 with those of `float32` is
+    not chosen.
     """
     on_cpu = (device or get_device_name()).startswith("cpu")
     candidates = []
     if choose_precision(cpu=on_cpu) == "bfloat16":
         candidates.append("bfloat16")
-    onnx_folder = Path(find_model(model).path) / "onnx"
-    if on_cpu and find_spec("onnxruntime") and any(onnx_folder.rglob(FLOAT_FILE)):
-        candidates.append("onnx")
+    home = Path(find_model(model).path)
+    for dtype, graph in FORMATS.items():
+        if on_cpu and find_spec(graph.package) and any((home / graph.folder).rglob(graph.file)):
+            candidates.append(dtype)
 
     fastest = "float32"
     if candidates:

@@ -15,6 +15,7 @@ from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, fit_debias
 from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, EncodingOptions
+from hf_xlsr.encoders.graph_sessions import FORMATS
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.parallel_texts import SELF
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, check_options, find_protocols
@@ -115,7 +116,7 @@ class Task:
 
     def inputs_for(self, model: str, encoder: EncoderOptions) -> Inputs:
         """The data with the way a model encodes them, and what is removed of its vectors."""
-        if (encoder.dtype or "").startswith("onnx") and self.protocols[0].name == "mteb":
+        if encoder.dtype in FORMATS and self.protocols[0].name == "mteb":
             raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
 
         inputs = replace(self.inputs, encoding={**encoder.encoding, "show_progress_bar": sys.stderr.isatty()})

@@ -31,7 +31,7 @@ TAG = "hf-xlsr"  # in the cards of our encoders
 CARD = "README.md"
 EMPTY = {".gitattributes", CARD}  # files that the Hub adds to a new repository
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.onnx", "*.onnx.data")
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.onnx", "*.onnx.data", "*openvino_model*")
 LONGEST = 500  # characters of an error
 
 

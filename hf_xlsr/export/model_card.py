@@ -13,8 +13,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import as_list
+from hf_xlsr.encoders.graphs import GRAPH_MODULES
 from hf_xlsr.encoders.heads import HeadConfig, leaves_out_prompt, pooling_name
-from hf_xlsr.encoders.onnx import GRAPH_MODULES
 from hf_xlsr.encoders.static import module_configs
 from hf_xlsr.encoders.stock import has_decoder
 from hf_xlsr.evaluation.before_after import Change, change_columns, change_rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,9 @@ from torch.onnx import OnnxExporterError
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.encoders.graph_sessions import FORMATS, OUTPUT
+from hf_xlsr.encoders.graphs import INPUTS, PROMPT_LENGTH, GraphEncoder, export_parts
 from hf_xlsr.encoders.heads import run_head
-from hf_xlsr.encoders.onnx import (
-    FLOAT_FILE,
-    INPUTS,
-    INT8_FILE,
-    OUTPUT,
-    PROMPT_LENGTH,
-    OnnxEncoder,
-    export_parts,
-    onnx_session,
-)
 from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.export.sample_texts import sample_texts
@@ -68,16 +61,17 @@ class PromptlessPooling(nn.Module):
 class SentenceGraph(nn.Module):
     """One encoder with the modules after it, in float32.
 
-    Linear layers behind mean or first-token pooling give the same before it, so the states have them too: transformers.js
-    pools and normalises `last_hidden_state`. Behind another pooling, only `sentence_embedding` is right.
+    Linear layers behind mean or first-token pooling give the same before it. With `linear_first` the states have them
+    too, for transformers.js, which pools and normalises `last_hidden_state`; behind another pooling, only
+    `sentence_embedding` is right. Without it the states are the encoder's, for readers that run the modules behind it.
     """
 
-    def __init__(self, part: EncoderPart) -> None:
+    def __init__(self, part: EncoderPart, *, linear_first: bool) -> None:
         super().__init__()
         self.encoder = part.encoder
         head: list[Any] = list(part.head or ())
         linear: list[Any] = []
-        if isinstance(head[0], Pooling) and head[0].pooling_mode in LINEAR_POOLINGS:
+        if linear_first and isinstance(head[0], Pooling) and head[0].pooling_mode in LINEAR_POOLINGS:
             linear = list(takewhile(_is_linear, head[1:]))
             del head[1 : 1 + len(linear)]
 
@@ -129,48 +123,81 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         XlsrError: A module or the architecture is unsupported, or embeddings differ from those of torch.
     """
     require_package("onnx", "onnxscript", "onnxruntime")
-    export_parts(export)
-    encoder = read_encoder(str(export), "export")
-    graphs = {route: SentenceGraph(part) for route, part in encoder.parts.items()}
+    return OnnxWriter().write(export, int8=int8)
 
-    report: dict[str, dict[str, Any]] = {}
-    for route, graph in graphs.items():
-        folder = Path(export, "onnx", route)
-        folder.mkdir(parents=True, exist_ok=True)
-        report[route] = {"difference": _write_float(graph, folder / FLOAT_FILE)}
-        if int8:
+
+class OnnxWriter:
+    """Writes the ONNX files of an export, and compares them with torch."""
+
+    dtype = "onnx"
+    linear_first = True
+
+    def write(self, export: str | Path, *, int8: bool) -> dict[str, dict[str, Any]]:
+        """Writes the files in float32 and, if asked for, int8. Returns the report of `write_onnx`."""
+        export_parts(export)
+        encoder = read_encoder(str(export), "export")
+        report: dict[str, dict[str, Any]] = {}
+        for route, part in encoder.parts.items():
+            graph = SentenceGraph(part, linear_first=self.linear_first)
+            file = graph_file(export, self.dtype, route)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            report[route] = {"difference": self._write_compared(graph, file)}
+        if not int8:
+            return report
+
+        texts_by_route = {route: sample_texts(part.tokenizer, route) for route, part in encoder.parts.items()}
+        for route, texts in texts_by_route.items():
             with _quiet():
-                _write_int8(folder / FLOAT_FILE, folder / INT8_FILE)
-
-    if int8:
-        for route, numbers in _measure_int8(export, encoder).items():
+                self.write_int8(export, route, list(chain.from_iterable(texts.values())))
+        for route, numbers in _measure_int8(
+            encoder, GraphEncoder(export, f"{self.dtype}-int8"), texts_by_route
+        ).items():
             report[route] |= numbers
-    return report
+        return report
+
+    def write_float(self, graph: SentenceGraph, file: Path) -> None:
+        """Writes a graph in float32."""
+        write_graph(graph, file)
+
+    def write_int8(self, export: str | Path, route: str, texts: list[str]) -> None:
+        """Writes the quantised graph of a route, next to the one in float32; `texts` are in its languages."""
+        _quantize(graph_file(export, self.dtype, route), graph_file(export, f"{self.dtype}-int8", route))
+
+    def _write_compared(self, graph: SentenceGraph, file: Path) -> float:
+        """Writes the graph in float32, and returns the largest difference of its embeddings from those of torch."""
+        batches = _batches(graph)
+        with torch.no_grad():
+            expected = torch.cat([graph(**batch)[1] for batch in batches])
+
+        architecture = graph.encoder.config.model_type
+        try:
+            with _quiet():
+                self.write_float(graph, file)
+        except (RuntimeError, OnnxExporterError) as error:
+            raise XlsrError(
+                f"Architecture '{architecture}' has no {self.dtype} graph, which is unsupported."
+            ) from error
+
+        session = FORMATS[self.dtype].session(file, exact=True)
+        arrays = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
+        embeddings = torch.from_numpy(np.concatenate(session.embed(arrays)))
+        difference = float((expected - embeddings).abs().max())
+        if not difference <= TOLERANCE:
+            raise XlsrError(
+                f"Embeddings of the {self.dtype} graph must equal torch's, got a difference of {difference:.1e}: "
+                f"architecture '{architecture}' is unsupported."
+            )
+        return difference
 
 
-def _write_float(graph: SentenceGraph, file: Path) -> float:
-    """Writes the graph in float32, and returns the largest difference of its embeddings from those of torch."""
-    batches = _batches(graph)
-    with torch.no_grad():
-        expected = torch.cat([graph(**batch)[1] for batch in batches])
-
-    architecture = graph.encoder.config.model_type
-    try:
-        with _quiet():
-            _write_graph(graph, file)
-    except (RuntimeError, OnnxExporterError) as error:
-        raise XlsrError(f"torch has no ONNX graph of architecture '{architecture}', which is unsupported.") from error
-
-    difference = float((expected - _run(file, batches)).abs().max())
-    if not difference <= TOLERANCE:
-        raise XlsrError(
-            f"Embeddings of the ONNX graph must equal torch's, got a difference of {difference:.1e}: architecture "
-            f"'{architecture}' is unsupported."
-        )
-    return difference
+def graph_file(export: str | Path, dtype: str, route: str = "") -> Path:
+    """The file of a graph in an export."""
+    graph_format = FORMATS[dtype]
+    return Path(export, graph_format.folder, route, graph_format.file)
 
 
-def _write_graph(graph: SentenceGraph, file: Path) -> None:
+def write_graph(graph: SentenceGraph, file: Path) -> None:
+    """Writes a graph as an ONNX file."""
     sizes: dict[str, dict[int, Any]] = dict.fromkeys(graph.inputs, {})
     sizes |= dict.fromkeys(INPUTS, {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")})
     program = torch.onnx.export(
@@ -186,7 +213,7 @@ def _write_graph(graph: SentenceGraph, file: Path) -> None:
     program.save(str(file))
 
 
-def _write_int8(source: Path, file: Path) -> None:
+def _quantize(source: Path, file: Path) -> None:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -224,24 +251,15 @@ def _batches(graph: SentenceGraph) -> list[dict[str, torch.Tensor]]:
     return batches
 
 
-def _run(file: Path, batches: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-    """The sentence embeddings of all batches by the graph in a file."""
-    session = onnx_session(file)
-    embeddings = []
-    for batch in batches:
-        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-        embeddings += session.run([OUTPUT], arrays)
-    return torch.from_numpy(np.concatenate(embeddings))
-
-
-def _measure_int8(export: str | Path, encoder: SentenceEncoder) -> dict[str, dict[str, Any]]:
+def _measure_int8(
+    encoder: SentenceEncoder,
+    quantised: GraphEncoder,
+    texts_by_route: Mapping[str, Mapping[str, Sequence[str]]],
+) -> dict[str, dict[str, Any]]:
     """Cosines of the int8 embeddings of sample texts with those of torch, by route."""
     exact = encoder.assemble()
-    quantised = OnnxEncoder(export, int8=True)
-
     report = {}
-    for route, part in encoder.parts.items():
-        texts = sample_texts(part.tokenizer, route)
+    for route, texts in texts_by_route.items():
         sentences = list(chain.from_iterable(texts.values()))
         expected = unit_length(exact.encode(sentences, task=route or None))
         vectors = unit_length(quantised.encode(sentences, task=route or None))
@@ -256,11 +274,11 @@ def _measure_int8(export: str | Path, encoder: SentenceEncoder) -> dict[str, dic
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides warnings of torch and onnxruntime about their internals."""
+    """Hides warnings of torch and onnxruntime about their internals, and the progress bars of nncf."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

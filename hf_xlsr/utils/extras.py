@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 
@@ -15,6 +18,7 @@ PACKAGES = {
     "lamb": "pytorch_optimizer",
     "mteb": "mteb",
     "onnx": "onnx onnxruntime onnxscript",
+    "openvino": "nncf openvino",
     "peft": "peft",
     "plots": "matplotlib",
     "text": "defusedxml polib py3langid sentencex",
@@ -29,6 +33,12 @@ def require_package(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise XlsrError(f"Package '{package}' is not installed. Run `pip install 'hf-xlsr[{EXTRAS[package]}]'`.")
+
+
+def import_without_telemetry(package: str) -> Any:
+    """Imports openvino or nncf. Both send events to a server unless `openvino_telemetry` cannot be imported."""
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    return importlib.import_module(package)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import torch
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
+from hf_xlsr.encoders import graph_sessions
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.debias import Debias, DebiasedEncoder
+from hf_xlsr.encoders.graphs import GraphEncoder
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = [pair["source"] for pair in make_pairs(7, seed=4)]
 WIDTH = 16
 PROMPTS = {"query": "red ", "passage": "blue ", "fr": "stone bird "}
-KINDS = ("cached", "stored", "debiased", "onnx")
+GRAPHS = ("onnx", "openvino")
+KINDS = ("cached", "stored", "debiased", *GRAPHS)
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +47,30 @@ def plain(loaded: SentenceTransformer) -> SentenceTransformer:
 
 
 @pytest.fixture(scope="module")
-def onnx_folder(folder: Path) -> Path:
+def graph_folder(folder: Path) -> Path:
     for package in ("onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
     from hf_xlsr.export.onnx_files import write_onnx
+    from hf_xlsr.export.openvino_files import write_openvino
 
     write_onnx(folder)
+    if find_spec("openvino"):
+        write_openvino(folder)
     return folder
+
+
+def graph_encoder(folder: Path, dtype: str) -> Any:
+    if dtype == "openvino":
+        pytest.importorskip("openvino")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_sessions, "cpu_has_fast_bfloat16", lambda: False)
+        return GraphEncoder(folder, dtype, threads=1)
 
 
 @pytest.fixture(params=KINDS)
 def encoder(request: pytest.FixtureRequest, plain: SentenceTransformer) -> Any:
-    if request.param == "onnx":
-        from hf_xlsr.encoders.onnx import OnnxEncoder
-
-        return OnnxEncoder(request.getfixturevalue("onnx_folder"), threads=1)
+    if request.param in GRAPHS:
+        return graph_encoder(request.getfixturevalue("graph_folder"), request.param)
     if request.param == "debiased":
         nothing = Debias({"en": np.zeros((WIDTH, 1))})
         return Languageless(plain, nothing)
@@ -181,11 +194,10 @@ def test_inputs_other_than_texts_are_refused(encoder: Any, inputs: Any):
         encoder.encode(inputs)
 
 
-def test_onnx_refuses_another_device(onnx_folder: Path):
-    from hf_xlsr.encoders.onnx import OnnxEncoder
-
+@pytest.mark.parametrize("dtype", GRAPHS)
+def test_graphs_refuse_another_device(graph_folder: Path, dtype: str):
     with pytest.raises(XlsrError, match="device"):
-        OnnxEncoder(onnx_folder, threads=1).encode(TEXTS, device="cuda:0")
+        graph_encoder(graph_folder, dtype).encode(TEXTS, device="cuda:0")
 
 
 def test_width_of_the_model_is_the_default(encoder: Any, plain: SentenceTransformer):

@@ -12,8 +12,10 @@ import torch
 from conftest import tiny_encoder
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.encoders import loading
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.encoders.loading import encoder_facts, load_encoder
+from hf_xlsr.encoders.graph_sessions import FORMATS
+from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -37,11 +39,36 @@ def test_dtype_of_weights(tiny_export: str):
         ({"dtype": "bf16"}, "dtype"),
         ({"device": "cuda:99"}, "device"),
         ({"dtype": "onnx-int8"}, "--int8"),
+        ({"dtype": "openvino-int8"}, "openvino"),
     ],
 )
 def test_invalid_options(options: Any, key: str, tiny_export: str):
     with pytest.raises(XlsrError, match=key):
         load_encoder(tiny_export, **options)
+
+
+@pytest.mark.parametrize(
+    ("missing", "fastest"),
+    [([], "openvino"), (["openvino"], "onnx"), (["openvino", "onnxruntime"], "float32")],
+    ids=str,
+)
+def test_auto_is_the_fastest_with_equal_embeddings(
+    missing: list[str], fastest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for graph in FORMATS.values():
+        file = tmp_path / graph.folder / graph.file
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    seconds = {"float32": 4.0, "bfloat16": 5.0, "onnx": 3.0, "onnx-int8": 1.0, "openvino": 2.0, "openvino-int8": 1.5}
+
+    def timed(dtype: str) -> tuple[np.ndarray, float]:
+        vector = [0.6, 0.8] if dtype.endswith("int8") else [0.0, 1.0]
+        return np.array([vector]), seconds[dtype]
+
+    monkeypatch.setattr(loading, "_timed", timed)
+    monkeypatch.setattr(loading, "load_encoder", lambda model, device, dtype: dtype)
+    monkeypatch.setattr(loading, "find_spec", lambda package: package not in missing)
+    assert fastest_dtype(str(tmp_path), "cpu") == fastest
 
 
 def test_missing_folder():

@@ -219,3 +219,14 @@ def test_commands_and_code_of_the_page(
         exec(compile(block, str(PAGE), "exec"), namespace)
     assert len(blocks) == 4 and namespace["cosines"].min() > 0.98
     assert "'tatoeba/en-en/test/accuracy': 1.0" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_openvino_files_alone(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("onnx", "onnxscript", "openvino", "nncf"):
+        pytest.importorskip(package)
+    output = tmp_path / "encoder"
+    assert run_export(tiny_export, "--output", str(output), "--openvino") == 0
+    assert (output / "openvino" / "openvino_model.xml").is_file()
+    assert not (output / "onnx").exists()
+    assert f"{output / 'openvino'} against torch: difference " in capsys.readouterr().out

@@ -110,14 +110,16 @@ def test_changed_run_is_mirrored(hub: Hub, run: Path) -> None:
     files = hub.repos["me/toy"].files
     files["notes.md"] = b"mine"
     files["model-00001-of-00002.safetensors"] = files["model.safetensors"]
-    files["onnx/model.onnx"] = b"old"
+    for name in ("onnx/model.onnx", "openvino/openvino_model.bin"):
+        files[name] = b"old"
     shutil.rmtree(run / "training" / "checkpoint-4")
     assert main(["card", str(run), "--license", "apache-2.0"]) == 0
 
     push(run, "--what", "all")
 
     of_encoder, of_state = hub.commits[-2:]
-    assert of_encoder == (["README.md"], ["model-00001-of-00002.safetensors", "onnx/model.onnx"])
+    old_weights = ["model-00001-of-00002.safetensors", "onnx/model.onnx", "openvino/openvino_model.bin"]
+    assert of_encoder == (["README.md"], old_weights)
     assert "notes.md" in files  # what others added stays
     assert b"license: apache-2.0" in files["README.md"]
 

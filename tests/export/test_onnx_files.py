@@ -1,4 +1,4 @@
-"""ONNX files of exports: the vectors of torch whatever the size of a batch, in float32 and nearly so in int8."""
+"""Graphs of exports, of ONNX and OpenVINO: the vectors of torch in float32, nearly so in int8, in batches of any size."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ from given_encoders import GIVEN, SENTENCES, build  # noqa: E402
 
 from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.export import save_export, to_sentence_transformer
+from hf_xlsr.export.onnx_files import graph_file
 from hf_xlsr.export.sample_texts import SENTENCES as SAMPLE_SENTENCES
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
 
-pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
 onnx = pytest.importorskip("onnx")
 
-from hf_xlsr.encoders.onnx import OnnxEncoder  # noqa: E402
-from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
+from graph_kinds import KINDS, WRITERS, exact_encoder  # noqa: E402
 
 LONG = " ".join(ENGLISH)
 
@@ -56,9 +54,14 @@ def exports(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def reports(exports: Path) -> dict[str, Any]:
-    return {name: write_onnx(exports / name, int8=True) for name in ("single", "routed")}
+def reports(exports: Path, kind: str) -> dict[str, Any]:
+    return {name: WRITERS[kind](exports / name, int8=True) for name in ("single", "routed")}
 
 
 @pytest.mark.slow
@@ -68,6 +71,11 @@ def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
         for numbers in report.values():
             assert 0 <= numbers["difference"] < 1e-5
             assert 0.98 < numbers["cosine_int8"]["lowest"] <= numbers["cosine_int8"]["mean"] <= 1.0001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["onnx"], indirect=True)
+def test_weights_in_onnx_have_seven_bits(exports: Path, reports: dict[str, Any]) -> None:
     # Eight signed bits overflow on processors without VNNI, which the cosines above show on those alone.
     weights = onnx.load(exports / "single" / "onnx" / "model_quantized.onnx").graph.initializer
     matrices = [weight for weight in weights if weight.data_type == onnx.TensorProto.INT8 and len(weight.dims) > 1]
@@ -77,10 +85,10 @@ def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_cosines_of_int8_are_those_of_the_sentences(exports: Path, reports: dict[str, Any]) -> None:
+def test_cosines_of_int8_are_those_of_the_sentences(exports: Path, kind: str, reports: dict[str, Any]) -> None:
     for name, languages in (("single", {"": ["en", "fr"]}), ("routed", {"en": ["en"], "zh": ["zh"]})):
         exact = SentenceTransformer(str(exports / name), device="cpu")
-        encoder = OnnxEncoder(exports / name, int8=True)
+        encoder = exact_encoder(exports / name, f"{kind}-int8")
         for route, numbers in reports[name].items():
             assert set(languages[route]) <= set(numbers["languages"])
             assert route == "" or numbers["languages"] == languages[route]
@@ -93,11 +101,11 @@ def test_cosines_of_int8_are_those_of_the_sentences(exports: Path, reports: dict
 
 
 @pytest.mark.slow
-def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
+def test_vectors_equal_torch(exports: Path, kind: str, reports: dict[str, Any]) -> None:
     folder = exports / "single"
     model = SentenceTransformer(str(folder), device="cpu")
-    encoder = OnnxEncoder(folder, threads=1)
-    int8_encoder = OnnxEncoder(folder, int8=True, threads=1)
+    encoder = exact_encoder(folder, kind)
+    int8_encoder = exact_encoder(folder, f"{kind}-int8")
     for texts in (["Tea."], ENGLISH, [LONG], [*ENGLISH, LONG, "garden"] * 3):
         expected = model.encode(texts)
         for batch_size in (1, 2, 64):
@@ -112,9 +120,9 @@ def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_options_of_encode(exports: Path, reports: dict[str, Any]) -> None:
+def test_options_of_encode(exports: Path, kind: str, reports: dict[str, Any]) -> None:
     model = SentenceTransformer(str(exports / "single"), device="cpu")
-    encoder = OnnxEncoder(exports / "single", threads=1)
+    encoder = exact_encoder(exports / "single", kind)
     model.prompts = encoder.prompts = {"query": "garden tea "}
     model.default_prompt_name = encoder.default_prompt_name = "query"
     options: dict[str, Any]
@@ -130,9 +138,9 @@ def test_options_of_encode(exports: Path, reports: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_routes(exports: Path, reports: dict[str, Any]) -> None:
+def test_routes(exports: Path, kind: str, reports: dict[str, Any]) -> None:
     model = SentenceTransformer(str(exports / "routed"), device="cpu")
-    encoder = OnnxEncoder(exports / "routed", threads=1)
+    encoder = exact_encoder(exports / "routed", kind)
     assert routes_of(encoder) == ("en", "zh")
     for language, texts in (("en", ENGLISH), ("zh", CHINESE)):
         expected = embed(model, texts, language=language)
@@ -145,15 +153,15 @@ def test_routes(exports: Path, reports: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GIVEN)
-def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
+def test_given_encoders_are_equal_or_refused(name: str, kind: str, tmp_path: Path) -> None:
     model = save_export(build(name, tmp_path / "raw"), tmp_path / "export")
     try:
-        write_onnx(tmp_path / "export")
+        WRITERS[kind](tmp_path / "export")
     except XlsrError as error:
         assert name in ("chat", "static", "static_words", "t5")
         assert "\n" not in str(error)
         return
-    encoder = OnnxEncoder(tmp_path / "export", threads=1)
+    encoder = exact_encoder(tmp_path / "export", kind)
     for language in routes_of(model) or (None,):
         expected = embed(model, SENTENCES, language=language, normalize=False)
         vectors = embed(encoder, SENTENCES, language=language, normalize=False)
@@ -161,18 +169,18 @@ def test_given_encoders_are_equal_or_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_truncated_vectors(exports: Path, reports: Any, tmp_path: Path) -> None:
+def test_truncated_vectors(exports: Path, kind: str, reports: Any, tmp_path: Path) -> None:
     home = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
     settings = json.loads((home / "config_sentence_transformers.json").read_text("utf-8"))
     write_json(home / "config_sentence_transformers.json", {**settings, "truncate_dim": 6})
     expected = SentenceTransformer(str(home), device="cpu").encode(ENGLISH)
-    encoder = OnnxEncoder(home)
+    encoder = exact_encoder(home, kind)
     assert expected.shape[1] == encoder.get_embedding_dimension() == 6
     np.testing.assert_allclose(encoder.encode(ENGLISH), expected, atol=1e-4)
 
 
 @pytest.mark.slow
-def test_letters_are_lowered(parts: Parts, tmp_path: Path) -> None:
+def test_letters_are_lowered(parts: Parts, kind: str, tmp_path: Path) -> None:
     """A folder of an older sentence-transformers says so in its settings, not in its tokenizer."""
     encoder = AutoModel.from_config(AutoConfig.for_model(**tiny_encoder(len(parts.tokenizers["en"]))))
     save_export(to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH), tmp_path)
@@ -180,31 +188,31 @@ def test_letters_are_lowered(parts: Parts, tmp_path: Path) -> None:
     write_json(tmp_path / "tokenizer.json", {**tokenizer, "normalizer": {"type": "NFKC"}})
     settings = json.loads((tmp_path / "sentence_bert_config.json").read_text("utf-8"))
     write_json(tmp_path / "sentence_bert_config.json", {**settings, "do_lower_case": True})
-    write_onnx(tmp_path)
+    WRITERS[kind](tmp_path)
 
     texts = [text.upper() for text in ENGLISH]
     expected = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
-    np.testing.assert_allclose(OnnxEncoder(tmp_path, threads=1).encode(texts), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(exact_encoder(tmp_path, kind).encode(texts), expected, rtol=0, atol=2e-6)
 
 
-def test_missing_weights_are_refused(parts: Parts, tmp_path: Path) -> None:
+def test_missing_weights_are_refused(parts: Parts, kind: str, tmp_path: Path) -> None:
     encoder = AutoModel.from_config(AutoConfig.for_model(**tiny_encoder(len(parts.tokenizers["en"]))))
     model = to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH)
     save_export(model, tmp_path / "export")
     weights = load_file(tmp_path / "export" / "model.safetensors")
     save_file({f"other.{name}": value for name, value in weights.items()}, tmp_path / "export" / "model.safetensors")
     with pytest.raises(XlsrError, match="weights"):
-        write_onnx(tmp_path / "export")
+        WRITERS[kind](tmp_path / "export")
 
 
 @pytest.mark.slow
-def test_missing_files_are_refused(exports: Path, reports: Any, tiny_export: str, tmp_path: Path) -> None:
+def test_missing_files_are_refused(exports: Path, kind: str, reports: Any, tiny_export: str, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
-    (copy / "onnx" / "model_quantized.onnx").unlink()
-    for folder, int8, key in (
-        (tiny_export, False, "--onnx"),
-        (copy, True, "--int8"),
-        (tmp_path, False, tmp_path.name),
+    graph_file(copy, f"{kind}-int8").unlink()
+    for folder, dtype, key in (
+        (Path(tiny_export), kind, f"--{kind}"),
+        (copy, f"{kind}-int8", f"--{kind} --int8"),
+        (tmp_path, kind, tmp_path.name),
     ):
         with pytest.raises(XlsrError, match=key):
-            OnnxEncoder(folder, int8=int8)
+            exact_encoder(folder, dtype)

@@ -1,4 +1,4 @@
-"""ONNX graphs of every pooling, with and without the prompt, and of the modules in front of it and behind it."""
+"""Graphs of every pooling, with and without the prompt, and of the modules in front of it and behind it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers.backend.utils import backend_should_export
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import CNN, Dropout, LayerNorm, Pooling, WordWeights
 from torch import nn
@@ -27,15 +28,13 @@ from given_encoders import (  # noqa: E402
     tiny_tokenizer,
     tiny_transformer,
 )
+from graph_kinds import KINDS, WRITERS, exact_encoder  # noqa: E402
 
+from hf_xlsr.encoders.graph_sessions import OnnxSession  # noqa: E402
+from hf_xlsr.encoders.graphs import INPUTS, GraphModel  # noqa: E402
 from hf_xlsr.export import save_export
 from hf_xlsr.utils.errors import XlsrError
-
-for package in ("onnx", "onnxruntime", "onnxscript"):
-    pytest.importorskip(package)
-
-from hf_xlsr.encoders.onnx import OnnxEncoder, OnnxModel  # noqa: E402
-from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
+from hf_xlsr.utils.extras import import_without_telemetry
 
 POOLINGS: list[Any] = [*Pooling.POOLING_MODES, ("cls", "mean"), Pooling.POOLING_MODES]
 
@@ -70,15 +69,16 @@ def with_head(folder: Path, *modules: nn.Module) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("pooling", "include_prompt", "head"), CASES)
-def test_vectors_equal_torch(pooling: Any, include_prompt: bool, head: str, tmp_path: Path) -> None:
+def test_vectors_equal_torch(pooling: Any, include_prompt: bool, head: str, kind: str, tmp_path: Path) -> None:
     in_front, behind = HEADS[head]
     pool = Pooling(WIDTH, pooling, include_prompt=include_prompt)
     model = with_head(tmp_path, *in_front, pool, *behind(pool.get_embedding_dimension()))
     model = save_export(model, tmp_path / "export")
 
-    write_onnx(tmp_path / "export")
-    encoder = OnnxEncoder(tmp_path / "export", threads=1)
+    WRITERS[kind](tmp_path / "export")
+    encoder = exact_encoder(tmp_path / "export", kind)
 
     options: dict[str, Any]
     for options in (
@@ -91,25 +91,49 @@ def test_vectors_equal_torch(pooling: Any, include_prompt: bool, head: str, tmp_
         np.testing.assert_allclose(encoder.encode(SENTENCES, **options), expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [pytest.param("t5", marks=pytest.mark.slow), "static", "chat"])
-def test_encoders_without_graphs_are_refused(name: str, tmp_path: Path) -> None:
+def test_encoders_without_graphs_are_refused(name: str, kind: str, tmp_path: Path) -> None:
     save_export(build(name, tmp_path / "raw"), tmp_path / "export")
     with pytest.raises(XlsrError) as caught:
-        write_onnx(tmp_path / "export", int8=True)
+        WRITERS[kind](tmp_path / "export", int8=True)
     assert "\n" not in str(caught.value)
 
 
-def test_modules_that_read_padding_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_modules_that_read_padding_are_refused(kind: str, tmp_path: Path) -> None:
     convolution = CNN(WIDTH, out_channels=4)
     pool = Pooling(convolution.get_embedding_dimension())
     save_export(with_head(tmp_path, convolution, pool), tmp_path / "export")
     with pytest.raises(XlsrError, match="CNN"):
-        write_onnx(tmp_path / "export")
+        WRITERS[kind](tmp_path / "export")
+
+
+@pytest.mark.slow
+def test_sentence_transformers_finds_the_states_of_the_encoder(tmp_path: Path) -> None:
+    """Its OpenVINO backend needs a package for older versions; it runs the modules behind the encoder itself."""
+    pytest.importorskip("openvino")
+    model = with_head(tmp_path, Pooling(WIDTH), dense(WIDTH, WIDTH, nn.Identity()))
+    folder = tmp_path / "export"
+    save_export(model, folder)
+    WRITERS["openvino"](folder)
+
+    exports_itself, place = backend_should_export(folder, True, {}, "openvino_model.xml", "openvino*.xml", "OpenVINO")
+    assert not exports_itself
+    core = import_without_telemetry("openvino").Core()
+    file = folder / place["subfolder"] / place["file_name"]
+    graph = core.compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    features = model.preprocess(SENTENCES)
+    states = graph({name: features[name].numpy() for name in INPUTS})["last_hidden_state"]
+    expected = model[0](features)["token_embeddings"].detach().numpy()
+    is_token = features["attention_mask"].numpy() == 1
+    np.testing.assert_allclose(states[is_token], expected[is_token], rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("prompt", ["", "one two: ", "three"])
 def test_prompts_are_counted_as_in_torch(prompt: str, tmp_path: Path) -> None:
     model = with_head(tmp_path, Pooling(WIDTH, include_prompt=False))
     expected = model.preprocess(SENTENCES, prompt=prompt).get("prompt_length", 0)
-    length = OnnxModel(None, model.tokenizer, 32).prompt_length(prompt)
+    no_session = OnnxSession.__new__(OnnxSession)
+    length = GraphModel(no_session, model.tokenizer, 32).prompt_length(prompt)
     assert length == expected

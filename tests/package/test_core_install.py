@@ -37,7 +37,7 @@ from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.languages import language_identifier
 from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.corpora.loading import load_corpus
-from hf_xlsr.encoders.onnx import OnnxEncoder
+from hf_xlsr.encoders.graphs import GraphEncoder
 from hf_xlsr.evaluation.bleu import corpus_bleu
 from hf_xlsr.evaluation.metrics import load_metric
 from hf_xlsr.trainers.adapters import add_adapters
@@ -50,7 +50,8 @@ for call in (
     language_identifier,
     lambda: split_sentences("One. Two.", "en"),
     lambda: list(load_corpus("bible", languages=["en"])),
-    lambda: OnnxEncoder("."),
+    lambda: GraphEncoder("."),
+    lambda: GraphEncoder(".", "openvino"),
     lambda: corpus_bleu(["a"], ["a"]),
     lambda: load_metric("mining_f1"),
     lambda: add_adapters(None, rank=2),
@@ -127,4 +128,4 @@ def test_core_names_missing_extras(core: Path, tmp_path: Path) -> None:
     extras = run(core, "-c", MISSED, folder=tmp_path).splitlines()
     of_modules = ["hf_xlsr.evaluation.mteb mteb", "hf_xlsr.evaluation.plots plots"]
     of_texts = ["text", "text", "text", "text"]
-    assert extras == [*of_modules, *of_texts, "bible", "onnx", "translation", "evaluate", "peft"]
+    assert extras == [*of_modules, *of_texts, "bible", "onnx", "openvino", "translation", "evaluate", "peft"]

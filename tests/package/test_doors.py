@@ -13,7 +13,7 @@ ALLOWED = {
     "hf_xlsr/encoders/assembly.py": "loads and assembles models of sentence-transformers",
     "hf_xlsr/encoders/reading.py": "reads what users give",
     "hf_xlsr/encoders/stock.py": "loads plain encoders",
-    "hf_xlsr/encoders/onnx.py": "reads the tokenizers next to ONNX files",
+    "hf_xlsr/encoders/graphs.py": "reads the tokenizers next to graphs",
     "hf_xlsr/data/tokenization.py": "reads tokenizers that recipes name, and trained ones in the cache",
     "modeling/heads.py": "reads the masked-LM head of an encoder's place",
 }

@@ -141,12 +141,9 @@ JOINED = {
         "f'{name}{ending}'",
     },
     "hf_xlsr/encoders/folder_modules.py": {"subfolder", "cls.config_file_name"},
-    "hf_xlsr/encoders/onnx.py": {
-        "first_folder",
-        "folder",
-        "INT8_FILE if int8 else FLOAT_FILE",
-        "route",
-        "export_part.folder",
+    "hf_xlsr/encoders/graphs.py": {
+        *("first_folder", "folder", "route", "export_part.folder"),
+        *("graph_format.folder", "graph_format.file"),
     },
     "hf_xlsr/encoders/reading.py": {"inside(path, read_json(modules_file)[0]['path'])", "name"},
     "hf_xlsr/evaluation/plots/results.py": {"f'{name}.png'"},

@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from hf_xlsr.encoders.assembly import SentenceEncoder, router_modules
 from hf_xlsr.encoders.debias import Debias
-from hf_xlsr.encoders.onnx import export_parts
+from hf_xlsr.encoders.graphs import export_parts
 from hf_xlsr.encoders.reading import encoder_folder
 from hf_xlsr.evaluation.suites.suite import file_name
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig

@@ -1,8 +1,9 @@
-"""The parts of an export by route, and encoding with its ONNX files by onnxruntime on the CPU."""
+"""The parts of an export by route, and encoding with its graphs, of ONNX or OpenVINO, on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,15 @@ import numpy as np
 from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.encoders.arguments import EncodeMethods
 from hf_xlsr.encoders.encoding import LONGEST
+from hf_xlsr.encoders.graph_sessions import FORMATS, Batch, GraphSession
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.files import inside, path_name, read_json
 
-FLOAT_FILE = "model.onnx"
-INT8_FILE = "model_quantized.onnx"
 INPUTS = ("input_ids", "attention_mask")
 PROMPT_LENGTH = "prompt_length"
 """Input of a graph whose pooling leaves out the prompt: the number of its tokens."""
-OUTPUT = "sentence_embedding"
 GRAPH_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout", "WordWeights")
 """Modules that a graph may have behind the encoder, in any order. A `CNN` would read the padding."""
 
@@ -63,18 +62,18 @@ def export_parts(export: str | Path) -> dict[str, ExportPart]:
 
 
 def _part(home: Path, modules: Sequence[tuple[str, str]]) -> ExportPart:
-    """The encoder whose modules, type and folder, are these; an error for what ONNX files cannot hold."""
+    """The encoder whose modules, type and folder, are these; an error for what a graph cannot hold."""
     classes = [module_type.rpartition(".")[2] for module_type, _ in modules]
     folder = modules[0][1]
     if classes[0] != "Transformer" or "Pooling" not in classes or not set(classes[1:]) <= set(GRAPH_MODULES):
         raise XlsrError(
-            f"'{home}' must be a Transformer with a Pooling behind it, for ONNX files only with modules of "
+            f"'{home}' must be a Transformer with a Pooling behind it, for a graph only with modules of "
             f"{', '.join(GRAPH_MODULES)}, got {', '.join(classes)}."
         )
 
     settings = _settings(home / folder / "sentence_bert_config.json")
     if "message" in settings.get("modality_config", {}):
-        raise XlsrError(f"'{home}' reads texts as messages of a chat, which ONNX files do not.")
+        raise XlsrError(f"'{home}' reads texts as messages of a chat, which graphs do not.")
     return ExportPart(folder, settings.get("max_seq_length"), settings.get("do_lower_case", False))
 
 
@@ -84,18 +83,12 @@ def _settings(file: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class OnnxModel:
-    """The ONNX file of one encoder, with its tokenizer and the number of tokens that it reads."""
+class GraphModel:
+    """The graph of one encoder, with its tokenizer and the number of tokens that it reads."""
 
-    session: Any
+    session: GraphSession
     tokenizer: Any
     max_length: int
-
-    @property
-    def width(self) -> int:
-        """Width of the embeddings."""
-        shapes = {output.name: output.shape for output in self.session.get_outputs()}
-        return int(shapes[OUTPUT][1])
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         encoded = self.tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)
@@ -110,20 +103,19 @@ class OnnxModel:
         ends_specially = ids[-1:] and ids[-1] in self.tokenizer.all_special_ids
         return len(ids) - bool(ends_specially)
 
-    def embed(self, rows: list[list[int]], prompt_length: int) -> np.ndarray:
-        """Embeddings of rows of token ids, `(rows, width)`, float32."""
+    def batch(self, rows: list[list[int]], prompt_length: int = 0) -> Batch:
+        """Inputs of the graph from rows of token ids."""
         inputs = dict(zip(INPUTS, pad_rows(rows, self.tokenizer.pad_token_id), strict=True))
-        if any(graph_input.name == PROMPT_LENGTH for graph_input in self.session.get_inputs()):
+        if PROMPT_LENGTH in self.session.inputs:
             inputs[PROMPT_LENGTH] = np.array([prompt_length])
-        embeddings: np.ndarray = self.session.run([OUTPUT], inputs)[0]
-        return embeddings
+        return inputs
 
 
-class OnnxEncoder(EncodeMethods):
-    """Encoder for evaluation and mining that runs the files that `write_onnx` wrote to the folder of an export.
+class GraphEncoder(EncodeMethods):
+    """Encoder for evaluation and mining that runs the graphs that `hf-xlsr export` wrote to the folder of an export.
 
-    `int8` chooses `model_quantized.onnx`; `threads` are by default as many as cores. `routes` are the languages of a
-    model with an encoder for each: `encode(sentences, task="zh")`.
+    `dtype` is `onnx`, `onnx-int8`, `openvino` or `openvino-int8`; `threads` are by default as many as cores. `routes` are
+    the languages of a model with an encoder for each: `encode(sentences, task="zh")`.
     """
 
     device = "cpu"
@@ -131,43 +123,45 @@ class OnnxEncoder(EncodeMethods):
     def __init__(
         self,
         export: str | Path,
+        dtype: str = "onnx",
         *,
-        int8: bool = False,
         threads: int | None = None,
     ) -> None:
         from transformers import AutoTokenizer
 
-        require_package("onnxruntime")
+        require_choice("dtype", dtype, FORMATS)
+        graph_format = FORMATS[dtype]
+        require_package(graph_format.package)
         home = Path(export)
         config = _settings(home / "config_sentence_transformers.json")
         self.truncate_dim = config.get("truncate_dim")
         # sentence-transformers adds these two when it loads a model.
         self.prompts: dict[str, str] = {"query": "", "document": "", **(config.get("prompts") or {})}
         self.default_prompt_name: str | None = config.get("default_prompt_name")
-        self.precision = "int8" if int8 else "float32"
 
-        self._models: dict[str, OnnxModel] = {}
+        self.models: dict[str, GraphModel] = {}
         for route, export_part in export_parts(home).items():
-            file = home / "onnx" / route / (INT8_FILE if int8 else FLOAT_FILE)
+            file = home / graph_format.folder / route / graph_format.file
             if not file.is_file():
-                raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... --onnx --int8`.")
-            session = onnx_session(file, threads)
+                raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {graph_format.options}`.")
+            session = graph_format.session(file, threads)
             tokenizer = load_auto(AutoTokenizer, str(home / export_part.folder))
             if export_part.lower_case:
                 _lower_case(tokenizer.backend_tokenizer)
             max_length = min(tokenizer.model_max_length, export_part.max_length or LONGEST, LONGEST)
-            self._models[route] = OnnxModel(session, tokenizer, int(max_length))
+            self.models[route] = GraphModel(session, tokenizer, int(max_length))
 
-        self.routes = tuple(filter(None, self._models))
+        self.routes = tuple(filter(None, self.models))
+        self.precision = "int8" if dtype.endswith("int8") else session.precision
 
     @property
     def max_seq_length(self) -> int:
         """Tokens that sentences are truncated to; the most of any encoder."""
-        return max(model.max_length for model in self._models.values())
+        return max(model.max_length for model in self.models.values())
 
     def get_embedding_dimension(self) -> int:
-        first_model = next(iter(self._models.values()))
-        return self.truncate_dim or first_model.width
+        first_model = next(iter(self.models.values()))
+        return self.truncate_dim or first_model.session.width
 
     def vectors_of(
         self,
@@ -182,19 +176,24 @@ class OnnxEncoder(EncodeMethods):
 
         require_choice("device", str(options.get("device", self.device)), [self.device])
         route = task if task and self.routes else ""
-        require_choice("task", route, self._models)
-        model = self._models[route]
+        require_choice("task", route, self.models)
+        model = self.models[route]
 
         ids = model.token_ids([prompt + text for text in texts])
         prompt_length = model.prompt_length(prompt)
         longest_first = sorted(range(len(ids)), key=lambda row: len(ids[row]), reverse=True)
 
-        batch_size = options["batch_size"]
-        vectors = np.empty((len(texts), model.width), np.float32)
+        # Every stream gets a batch, also of few texts.
+        batch_size = min(options["batch_size"], math.ceil(len(ids) / model.session.streams))
         starts = range(0, len(ids), batch_size)
-        for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):
-            rows = longest_first[start : start + batch_size]
-            vectors[rows] = model.embed([ids[row] for row in rows], prompt_length)
+
+        def batches() -> Iterator[Batch]:
+            for start in tqdm(starts, desc="encoding", disable=not options["show_progress_bar"]):
+                rows = longest_first[start : start + batch_size]
+                yield model.batch([ids[row] for row in rows], prompt_length)
+
+        vectors = np.empty((len(texts), model.session.width), np.float32)
+        vectors[longest_first] = np.concatenate(model.session.embed(batches()))
         return vectors
 
 
@@ -206,13 +205,3 @@ def _lower_case(backend: Any) -> None:
     if backend.normalizer is not None:
         steps.append(backend.normalizer)
     backend.normalizer = normalizers.Sequence(steps)
-
-
-def onnx_session(file: Path, threads: int | None = None) -> Any:
-    """A session of onnxruntime on the CPU, which logs errors only."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads or 0
-    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
