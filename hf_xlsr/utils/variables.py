@@ -40,11 +40,9 @@ def expand(path: Any) -> Any:
             an access token.
 
     Examples:
-        >>> expand("$HOME/pairs.tsv")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: path '$HOME/pairs.tsv' names $HOME, but only variables that begin with HF_XLSR_
-        are expanded. Write the path, or set HF_XLSR_HOME.
+        >>> os.environ["HF_XLSR_DATA"] = "corpora"
+        >>> expand(["$HF_XLSR_DATA/pairs.tsv", "5$"])
+        ['corpora/pairs.tsv', '5$']
     """
     if isinstance(path, (list, tuple)):
         return list(map(expand, path))

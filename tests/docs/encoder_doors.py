@@ -67,7 +67,6 @@ from hf_xlsr.encoders.loading import load_encoder  # noqa: E402
 from hf_xlsr.encoders.reading import read_encoder  # noqa: E402
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba  # noqa: E402
 from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
-from hf_xlsr.export.openvino_files import write_openvino  # noqa: E402
 from hf_xlsr.export.pruning import prune  # noqa: E402
 from hf_xlsr.trainers import FineTuneTrainer, TranslationTrainer  # noqa: E402
 from hf_xlsr.trainers.adapters import add_adapters, merged  # noqa: E402
@@ -85,7 +84,7 @@ REASONS = {
     r"width": "other width",
     r"routes|one encoder|Router": "routes",
     r"StaticEmbedding|linear layers": "static",
-    r"no ONNX graph|^t5$": "T5",
+    r"no \w+ graph|^t5$": "T5",
 }
 
 # --- Encoders --------------------------------------------------------------------------------------------------------
@@ -298,18 +297,13 @@ def is_served(trial: Try) -> str:
     return YES
 
 
-def as_graph(dtype: str, write: Callable[..., dict[str, dict[str, Any]]]) -> Callable[[Try], str]:
-    """The door to the graphs of `dtype`, in float32 and int8."""
-
-    def door(trial: Try) -> str:
-        exports(trial)
-        report = write(trial.home / "out", int8=True)
-        trial.check(GraphEncoder(trial.home / "out", dtype), tolerance=2e-6)
-        trial.check(GraphEncoder(trial.home / "out", f"{dtype}-int8"), tolerance=1.0)
-        assert min(numbers["cosine_int8"]["lowest"] for numbers in report.values()) > INT8_COSINE
-        return YES
-
-    return door
+def to_onnx(trial: Try) -> str:
+    exports(trial)
+    report = write_onnx(trial.home / "out", int8=True)
+    trial.check(GraphEncoder(trial.home / "out"), tolerance=2e-6)
+    trial.check(GraphEncoder(trial.home / "out", "onnx-int8"), tolerance=1.0)
+    assert min(numbers["cosine_int8"]["lowest"] for numbers in report.values()) > INT8_COSINE
+    return YES
 
 
 DOORS: dict[str, Callable[[Try], str]] = {
@@ -325,11 +319,10 @@ DOORS: dict[str, Callable[[Try], str]] = {
     "debias": debiases,
     "prune": prunes,
     "export": exports,
-    "ONNX, int8": as_graph("onnx", write_onnx),
-    "OpenVINO, int8": as_graph("openvino", write_openvino),
+    "ONNX, int8": to_onnx,
     "text-embeddings-inference": is_served,
 }
-COSTLY = {"ONNX, int8", "OpenVINO, int8"}
+COSTLY = {"ONNX, int8"}
 
 # --- Page ------------------------------------------------------------------------------------------------------------
 
