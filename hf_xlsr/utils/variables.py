@@ -58,5 +58,6 @@ def expand(path: Any) -> Any:
         raise XlsrError(f"path '{path}' needs the environment variable {missing[0]}, which is not set.")
 
     expanded = _VARIABLE.sub(lambda match: os.environ[match[1] or match[2]], str(path))
-    check_no_token(expanded, f"path '{path}'")
+    if expanded != str(path):
+        check_no_token(expanded, f"path '{path}'")
     return expanded

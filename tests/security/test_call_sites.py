@@ -32,6 +32,7 @@ ONLY_IN = {
         "hf_xlsr/runs/methods/__init__.py",
         LOADER,
         "hf_xlsr/utils/lazy.py",
+        "hf_xlsr/utils/extras.py",  # two libraries, by name
     },
     "eval": set(),
     "exec": set(),
@@ -151,7 +152,8 @@ JOINED = {
     "hf_xlsr/export/hub.py": {"name"},
     "hf_xlsr/export/old_names.py": {"name"},
     "hf_xlsr/export/published_files.py": {"part", "name"},
-    "hf_xlsr/export/onnx_files.py": {"route"},
+    "hf_xlsr/encoders/loading.py": {"graph.folder"},
+    "hf_xlsr/export/onnx_files.py": {"route", "graph_format.folder", "graph_format.file"},
     "hf_xlsr/mining/pipeline.py": {"f'{name}.npz'"},
     "hf_xlsr/mining/search/block_search.py": {"f'{name}.npz'", "f'process-{self.index}'"},
     "hf_xlsr/mining/search/neighbours.py": {"f'neighbours-{digest[:16]}'"},
