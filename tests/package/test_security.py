@@ -187,6 +187,7 @@ def test_compressed_bomb(tmp_path: Path) -> None:
     assert grown < 40  # MB; the line alone would be 64
 
 
+@pytest.mark.slow
 def test_links_out_of_a_run(write_pairs: Any, tmp_path: Path) -> None:
     """`--overwrite true` clears a run; a link in its place must not clear what it points to."""
     outside = tmp_path / "outside"

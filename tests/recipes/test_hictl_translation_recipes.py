@@ -293,6 +293,7 @@ def test_small_recipes_run(
         assert str(tmp_path.parent) not in card  # no folder of this machine
 
 
+@pytest.mark.slow
 def test_missing_tokenizer_of_a_language(
     data: dict[str, str], encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_run_is_replaced_until_its_first_checkpoint(tmp_path: Path) -> None:
         assert folder.reserve({**other, "overwrite": True}) == folder.preparing
 
 
+@pytest.mark.slow
 def test_lock_of_two_starts(tmp_path: Path) -> None:
     code = "import sys, time; from hf_xlsr.runs.folder import RunFolder\n"
     code += "with RunFolder(sys.argv[1]).locked(): print(flush=True); time.sleep(600)"

@@ -160,6 +160,7 @@ def train_in_two(folder: Path, kind: str) -> None:
     torch.save([module.state_dict() for module in losses], folder / f"state{rank}.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -230,6 +231,7 @@ def test_resume_after_sigkill_is_exact(tmp_path: Path) -> None:
         assert not changed_names(whole, resumed)
 
 
+@pytest.mark.slow
 def test_queues_of_another_run_are_refused(tmp_path: Path) -> None:
     model = shared_model(tmp_path)
     loss = queue_loss(model)

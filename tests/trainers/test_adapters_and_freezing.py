@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from seven_trainers import KINDS, arguments_of, model_of, trainer_of
+from seven_trainers import KINDS, arguments_of, model_of, mostly_slow, trainer_of
 
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
@@ -39,7 +39,7 @@ def step(kind: str, folder: Path, model: Any, **settings: Any) -> dict[str, torc
 
 
 @pytest.mark.parametrize("task_type", [None, "FEATURE_EXTRACTION"])
-@EVERY_KIND
+@pytest.mark.parametrize("kind", mostly_slow(KINDS))
 def test_adapters_of_any_task_type_train_alike(kind: str, task_type: str | None, tmp_path: Path) -> None:
     """And the object that is given stays of its class."""
     peft = pytest.importorskip("peft")

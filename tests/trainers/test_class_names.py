@@ -102,6 +102,7 @@ def test_numbers_of_text_labels_follow_the_names(tmp_path: Path) -> None:
     assert names_of(other.model.config) == NAMES
 
 
+@pytest.mark.slow
 def test_text_labels_train_like_their_numbers(tmp_path: Path) -> None:
     weights = []
     for rows in (named(SORTED), Dataset.from_list(spelled(SORTED)), numbered()):
@@ -178,6 +179,7 @@ def test_dev_set_is_numbered_by_the_names_of_training(tmp_path: Path) -> None:
         trainer.evaluate(trainer.converter.labelled(named(NAMES[::-1])))
 
 
+@pytest.mark.slow
 def test_resume_has_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     settings = {"save_strategy": "steps", "save_steps": 1}
     trainer_of(encoder(), spelled(), tmp_path, settings=settings).train()

@@ -86,6 +86,7 @@ def test_checkpoint_of_a_stop_stays(
         assert len(list(tmp_path.glob("checkpoint-*"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_stop_within_an_epoch_adds_no_evaluation(
     step: int, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path

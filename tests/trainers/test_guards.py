@@ -203,6 +203,7 @@ def test_a_fall_is_reported(
     assert "-45.0" in caplog.text
 
 
+@pytest.mark.slow
 def test_guards_watch_the_model_of_a_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +271,7 @@ def test_a_guard_that_falls_at_once_leaves_no_model(tmp_path: Path, monkeypatch:
         trainer.train()
 
 
+@pytest.mark.slow
 def test_a_resumed_training_compares_with_its_start(tmp_path: Path) -> None:
     settings = {"save_strategy": "steps", "save_steps": 2}
     options: dict[str, Any] = {"guards": {"web": rows_of("Lightweight", 20, seed=7)}, "settings": settings}

@@ -20,6 +20,7 @@ from hf_xlsr.trainers import HictlTrainer, HictlTrainingArguments
 from hf_xlsr.trainers.hictl import RecentContrastCallback
 
 
+@pytest.mark.slow
 def test_negatives_harden_with_the_contrast_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hardness is ζ times the mean probability of translations in the steps before, also after a resume."""
     hardness: list[float] = []

@@ -183,7 +183,7 @@ def test_trials_with_equal_parameters_are_equal(kind: str, search: Any, tmp_path
 @pytest.mark.parametrize(
     ("metric", "options", "direction"),
     [
-        ("accuracy", {}, max),
+        pytest.param("accuracy", {}, max, marks=pytest.mark.slow),
         pytest.param(None, {}, min, marks=pytest.mark.slow),
         pytest.param("toy_error", {}, min, marks=pytest.mark.slow),
         pytest.param("toy_quality", {"greater_is_better": False}, min, marks=pytest.mark.slow),
@@ -235,6 +235,7 @@ def test_given_objective_and_direction_win(search: Any, tmp_path: Path) -> None:
     assert best.objective == min(entry["eval_accuracy"] for entry in measured)
 
 
+@pytest.mark.slow
 def test_model_and_data_read_the_arguments_of_a_trial(search: Any, tmp_path: Path) -> None:
     trainer = initialised("Lightweight", tmp_path, lambda: encoder(), eval_dataset=make_pairs(16, seed=2))
     lengths: list[int] = []

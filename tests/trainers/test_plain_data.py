@@ -149,6 +149,7 @@ def test_hard_negatives_and_matryoshka_change_the_loss(kind: str, encoder: str, 
     assert losses[1] > losses[0] != losses[2]
 
 
+@pytest.mark.slow
 def test_evaluation_draws_nothing_from_training(encoder: str, tmp_path: Path) -> None:
     kinds = []
     for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": PAIRS}):

@@ -170,6 +170,7 @@ def test_every_run_says_its_size_once(kind: str, recipes: Path, tmp_path: Path) 
 # --- Only weights -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @SOME_SLOW
 def test_a_run_of_only_weights_ends_but_does_not_resume(
     kind: str, recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
