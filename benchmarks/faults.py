@@ -129,7 +129,7 @@ CASES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "score": ([f"{SCORE} --work {{out}}/work --output {{out}}/scores.tsv"], ("scores.tsv",)),
     "prune": ([f"prune {{folder}}/model {TEXTS} --output {{out}}/small"], ("small/**/*",)),
     "export": (["export {folder}/trained --output {out}/export"], ("export/**/*",)),
-    "push": (["push {folder}/trained --repo me/{name}"], ("repo/**/*.safetensors", "repo/**/*.json")),
+    "push": (["push --yes {folder}/trained --repo me/{name}"], ("repo/**/*.safetensors", "repo/**/*.json")),
     "card": (["card {folder}/model --output {out}/card.md"], ("card.md",)),
     "debias fit": ([f"debias fit {{folder}}/model {TEXTS} --output {{out}}/bias"], ("bias/*",)),
     "debias apply": (["debias apply {folder}/bias --model {folder}/model --output {out}/model"], ("model/**/*",)),
