@@ -475,6 +475,7 @@ def main() -> None:
         # Before the server of processes imports huggingface_hub.
         hub = Hub(folder / "push")
         os.environ |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": f"hf_{'x' * 34}", "HF_HUB_DISABLE_XET": "1"}
+        os.environ["HF_HUB_OFFLINE"] = "0"  # the Hub is this process
         make_inputs(folder)
         prepare_others(folder)
         chosen = [(Case, case) for case in options.cases.split(",") if case in CASES]

@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.xfail(reason="the benchmark does not follow the question of push and the new names yet", strict=False)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_faults_leave_equal_results(tmp_path: Path) -> None:
