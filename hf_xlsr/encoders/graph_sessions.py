@@ -16,6 +16,7 @@ from hf_xlsr.utils.devices import cpu_has_fast_bfloat16
 from hf_xlsr.utils.extras import import_without_telemetry
 
 OUTPUT = "sentence_embedding"
+STATES = "last_hidden_state"
 PRECISION_HINTS = {"float32": "f32", "bfloat16": "bf16"}
 Batch = Mapping[str, np.ndarray]
 """Inputs of a graph by name."""

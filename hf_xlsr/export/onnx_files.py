@@ -21,7 +21,7 @@ from torch.onnx import OnnxExporterError
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.assembly import EncoderPart, SentenceEncoder
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.encoders.graph_sessions import FORMATS, OUTPUT
+from hf_xlsr.encoders.graph_sessions import FORMATS, OUTPUT, STATES
 from hf_xlsr.encoders.graphs import INPUTS, PROMPT_LENGTH, GraphEncoder, export_parts
 from hf_xlsr.encoders.heads import run_head
 from hf_xlsr.encoders.reading import read_encoder
@@ -204,7 +204,7 @@ def write_graph(graph: SentenceGraph, file: Path) -> None:
         graph,
         kwargs=_batches(graph)[0],
         input_names=list(graph.inputs),
-        output_names=["last_hidden_state", OUTPUT],
+        output_names=[STATES, OUTPUT],
         dynamic_shapes=sizes,
         dynamo=True,
         verbose=False,

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_xlsr.data.prompts import PromptTable
+from hf_xlsr.encoders.graph_sessions import OUTPUT, STATES
 from hf_xlsr.encoders.graphs import GraphEncoder
 from hf_xlsr.export.onnx_files import OnnxWriter, SentenceGraph, graph_file, write_graph
 from hf_xlsr.utils.extras import import_without_telemetry, require_package
@@ -48,12 +49,23 @@ class OpenvinoWriter(OnnxWriter):
 
         # Half of the range of weights, as processors without VNNI add products of eight bits in sixteen.
         overflow_fix = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
+        exact = openvino.Core().read_model(graph_file(export, self.dtype, route))
+        # Pooling and what is behind it see one vector a text: int8 would lose precision there and save no time.
+        states, embeddings = [_computing_node(exact, output) for output in (STATES, OUTPUT)]
+        behind_states = nncf.Subgraph(inputs=[states], outputs=[embeddings])
         quantised = nncf.quantize(
-            openvino.Core().read_model(graph_file(export, self.dtype, route)),
+            exact,
             nncf.Dataset(batches),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(batches),
+            ignored_scope=nncf.IgnoredScope(subgraphs=[behind_states]),
             advanced_parameters=overflow_fix,
         )
         file = graph_file(export, f"{self.dtype}-int8", route)
         openvino.save_model(quantised, file, compress_to_fp16=False)
+
+
+def _computing_node(model: Any, output: str) -> str:
+    """The name of the node whose values a graph gives as one of its outputs."""
+    name: str = model.output(output).get_node().input_value(0).get_node().get_friendly_name()
+    return name

@@ -59,22 +59,18 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-# Of random weights. nncf fixes the ranges of activations by some sentences, and those of others go beyond them.
-LOWEST_INT8 = {"onnx": 0.98, "openvino": 0.5}
-
-
 @pytest.fixture(scope="module")
 def reports(exports: Path, kind: str) -> dict[str, Any]:
     return {name: WRITERS[kind](exports / name, int8=True) for name in ("single", "routed")}
 
 
 @pytest.mark.slow
-def test_written_files(exports: Path, kind: str, reports: dict[str, Any]) -> None:
+def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
     assert list(reports["single"]) == [""] and list(reports["routed"]) == ["en", "zh"]
     for report in reports.values():
         for numbers in report.values():
             assert 0 <= numbers["difference"] < 1e-5
-            assert LOWEST_INT8[kind] < numbers["cosine_int8"]["lowest"] <= numbers["cosine_int8"]["mean"] <= 1.0001
+            assert 0.98 < numbers["cosine_int8"]["lowest"] <= numbers["cosine_int8"]["mean"] <= 1.0001
 
 
 @pytest.mark.slow
@@ -90,8 +86,6 @@ def test_weights_in_onnx_have_seven_bits(exports: Path, reports: dict[str, Any])
 
 @pytest.mark.slow
 def test_cosines_of_int8_are_those_of_the_sentences(exports: Path, kind: str, reports: dict[str, Any]) -> None:
-    if kind == "openvino":
-        pytest.xfail("the report and the encoder differ for random weights; the reason is not known yet")
     for name, languages in (("single", {"": ["en", "fr"]}), ("routed", {"en": ["en"], "zh": ["zh"]})):
         exact = SentenceTransformer(str(exports / name), device="cpu")
         encoder = exact_encoder(exports / name, f"{kind}-int8")
@@ -117,7 +111,7 @@ def test_vectors_equal_torch(exports: Path, kind: str, reports: dict[str, Any]) 
         for batch_size in (1, 2, 64):
             np.testing.assert_allclose(encoder.encode(texts, batch_size=batch_size), expected, rtol=0, atol=1e-4)
         cosines = nn.functional.cosine_similarity(*map(torch.tensor, (expected, int8_encoder.encode(texts))))
-        assert cosines.min() > LOWEST_INT8[kind]
+        assert cosines.min() > 0.98
 
     vector = encoder.encode("Tea.")
     assert vector.shape == expected.shape[1:]
