@@ -124,7 +124,7 @@ def _write_files(path: Path, chunks: Iterable[tuple[Sequence[str], Any]]) -> int
         # NumPy pads headers, so that one for more rows takes the same place.
         matrix.seek(0)
         matrix.write(npy_header((count, dimension), "<f4"))
-        Path(f"{path}.npy").unlink(missing_ok=True)  # an old one must not stand beside new texts
+        Path(f"{path}.npy").unlink(missing_ok=True)  # embeddings of an earlier call would not belong to the new texts
     return count
 
 

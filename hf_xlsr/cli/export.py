@@ -281,9 +281,7 @@ def push(options: PushOptions) -> int:
         if options.dry_run:
             return 0
 
-        unasked = (
-            "push asks before it sends, and there is no terminal to ask on. Add --yes to send without a question."
-        )
+        unasked = "push asks for confirmation, but standard input is not a terminal. Add --yes to send without asking."
         if not options.yes and not ask("Send these files?", unasked):
             say("Nothing was sent.")
             return 1

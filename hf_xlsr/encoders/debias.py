@@ -176,7 +176,7 @@ class Debias:
             write_json(facts_file, facts)
             with atomic_write(home / TENSORS) as tensors_file:
                 save_file(tensors, tensors_file)
-                (home / FACTS).unlink(missing_ok=True)  # old ones must not stand beside new tensors
+                (home / FACTS).unlink(missing_ok=True)  # those of an earlier call would not belong to the new tensors
         return home
 
     @classmethod

@@ -54,7 +54,7 @@ MODULE_NAME = re.compile(r"sentence_transformers\.(?:\w+\.)*(\w+)")
 def open_class(stock: Any) -> Any:
     """A class of sentence-transformers for a module of a folder.
 
-    It is no mixin: Python gives an object a class with the same single line of bases alone.
+    It is not a mixin, because `close` assigns `__class__`, which Python allows only between classes of the same layout.
     """
 
     class FolderModule(stock):  # type: ignore[misc]  # a class as a variable
@@ -67,7 +67,7 @@ def open_class(stock: Any) -> Any:
             place = f"'{Path(model_name_or_path, subfolder)}'"
             activation = config.get("activation_function", "torch.")
             if not activation.startswith("torch."):  # sentence-transformers would take another one
-                raise XlsrError(f"{place}: the activation '{activation}' is no class of torch.")
+                raise XlsrError(f"{place}: the activation '{activation}' must be a class of torch.")
             check_module_sizes(config, place, partial(stored_shapes, model_name_or_path, subfolder=subfolder))
             return config
 

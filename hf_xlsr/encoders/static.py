@@ -57,7 +57,7 @@ class StaticEmbeddingModel(PreTrainedModel):
     config: StaticEmbeddingConfig
     config_class = StaticEmbeddingConfig
     supports_gradient_checkpointing = True
-    gradient_checkpointing = False  # transformers sets it, and there is no layer to compute again
+    gradient_checkpointing = False  # transformers sets it; a table has no activations to recompute
     # Without attention each implementation is as good as another.
     _supports_sdpa = True
     _supports_flash_attn = True

@@ -117,7 +117,7 @@ def list_files(
 
 
 def _fail(error: OSError) -> None:
-    """A folder that cannot be read is no empty one."""
+    """Raises the error of a folder that cannot be read, which `os.walk` would treat as empty."""
     raise error
 
 

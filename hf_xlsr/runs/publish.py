@@ -125,7 +125,7 @@ def _check_export(folder: RunFolder) -> None:
 
 
 def _check_weights(model: Path, trained: Path) -> None:
-    """The same for a model that is no sentence encoder: its weights are the trained ones."""
+    """Raises unless the weights of a classifier or translation model equal the trained ones."""
     for file in model.glob("*.safetensors"):
         try:
             weights = load_file(file)

@@ -91,7 +91,9 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def place_beside(path: Path) -> Iterator[Path]:
-    """A free place with the name of `path`, in a new folder beside it that nobody else can know or enter.
+    """A path with the name of `path` in a new private folder beside it.
+
+    The folder has a random name and mode 0700.
 
     What is there at the end is removed: move it before.
     """
@@ -172,7 +174,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str], *, merge: bool = False) -> Iterator[Path]:
-    """A new folder to fill beside `path`, which takes its name at the end; nothing is left of it after an error.
+    """A temporary folder that is renamed to `path` at the end, or removed after an error.
 
     Args:
         path: Missing or an empty folder, also at the end: of two calls at once, one wins.

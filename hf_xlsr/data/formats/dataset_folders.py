@@ -66,7 +66,7 @@ def _open_folder(folder: Path, config: str | None) -> Any:
     patterns = get_data_patterns(base) if declared is None else sanitize_patterns(declared)
     for pattern in [pattern for split_patterns in patterns.values() for pattern in split_patterns]:
         if ":" in pattern:
-            raise XlsrError(f"The {CARD} of '{folder}' names '{pattern}', which is no file of the folder.")
+            raise XlsrError(f"The {CARD} of '{folder}' names '{pattern}', which is not a file inside the folder.")
         inside(folder, pattern)
 
     files = DataFilesDict.from_patterns(patterns, base_path=base, allowed_extensions=EXTENSIONS)
@@ -79,7 +79,7 @@ def _open_folder(folder: Path, config: str | None) -> Any:
 
 
 def _described(folder: Path, config: str | None) -> Mapping[str, Any]:
-    """What the card of a folder says of a configuration, by default the default one; empty without a word."""
+    """The entry of a configuration in the card of a folder, by default of the default one; empty if there is none."""
     card = folder / CARD
     header = card_header(card.read_text("utf-8", errors="replace")) if card.is_file() else {}
     configs = [entry for entry in header.get("configs") or () if isinstance(entry, Mapping)]
