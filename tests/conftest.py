@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -19,7 +20,10 @@ if "HF_XLSR_CACHE" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(shutil.rmtree, os.environ["HF_XLSR_CACHE"], ignore_errors=True)
 
 import random  # noqa: E402
+from collections import defaultdict  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
+from hashlib import sha256  # noqa: E402
+from operator import itemgetter  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -43,6 +47,29 @@ FRENCH = (
 ).split()
 
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Makes all but some cases of each test with the mark `sample` slow; the hashes of their names choose."""
+    samples = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            test, _, case = item.nodeid.partition("[")
+            samples[test].append((sha256(case.encode()).digest(), item))
+
+    for cases in samples.values():
+        cases.sort(key=itemgetter(0))
+        (count,) = cases[0][1].get_closest_marker("sample").args
+        for _, item in cases[count:]:
+            item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imports_out_of_collections() -> None:
+    """The end of each training collects garbage, and looks at every object of every library unless they are frozen."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -104,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = INTERRUPTED
         except UsageError as error:
             return _say(error.format_message())
-        except Exception as error:
+        except SystemExit:
+            raise
+        except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
             is_expected = isinstance(error, XlsrError | OSError) and not is_full(error)
             return _say(str(error) if is_expected else unexpected(error))
 

@@ -53,7 +53,7 @@ class Signals:
         return f"stopped by {signal.Signals(self.number).name}."
 
 
-def unexpected(error: Exception) -> str:
+def unexpected(error: BaseException) -> str:
     """The sentence for an error that is no `XlsrError`, whose traceback goes to a log; it is raised for debugging."""
     if os.environ.get(DEBUG) == "1":
         raise error

@@ -72,6 +72,18 @@ def test_unexpected_error_goes_to_a_log(monkeypatch: pytest.MonkeyPatch, capsys:
     assert log.stat().st_mode & 0o077 == 0
 
 
+class PanicException(BaseException):
+    """As the tokenizers raise it when their Rust code panics."""
+
+
+def test_panic_of_a_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def panic() -> None:
+        raise PanicException("index out of bounds")
+
+    verb_that(monkeypatch, panic)
+    assert failing(capsys, *WORDS).startswith("hf-xlsr: unexpected PanicException (index out of bounds); its traceback")
+
+
 def test_unexpected_error_is_raised_for_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_XLSR_DEBUG", "1")
     verb_that(monkeypatch, fail)

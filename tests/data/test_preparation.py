@@ -164,6 +164,7 @@ def test_only_results_stay_in_the_cache(run: Prepare, file: str, tokenizer: Any,
     assert {path.suffix for path in cache.iterdir() if path.name != "files"} == {"", ".lock"}
 
 
+@pytest.mark.sample(8)
 @each_kind
 @pytest.mark.parametrize("change", ["file", "vocabulary", "held out", "version"])
 def test_changed_input_is_prepared_anew(
@@ -198,6 +199,7 @@ def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, cache
     assert not addresses(cache, "text.arrow")
 
 
+@pytest.mark.sample(2)
 @each_kind
 def test_one_process_or_two(
     run: Prepare, file: str, tokenizer: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,6 +220,7 @@ def test_one_process_or_two(
 SAMPLED = {**KINDS, "running text": of_kind(clean_running_text, "running_text", "first=first,second=second")}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("run", SAMPLED.values(), ids=SAMPLED)
 def test_sampled_rows_follow_the_seed(run: Prepare, file: str, tokenizer: Any) -> None:
     samples = []

@@ -23,7 +23,7 @@ TEXTS = [pair["source"] for pair in make_pairs(7, seed=4)]
 WIDTH = 16
 PROMPTS = {"query": "red ", "passage": "blue ", "fr": "stone bird "}
 GRAPHS = ("onnx", "openvino")
-KINDS = ("cached", "stored", "debiased", *GRAPHS)
+KINDS = ("cached", "stored", "debiased", *(pytest.param(graph, marks=pytest.mark.slow) for graph in GRAPHS))
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +194,7 @@ def test_inputs_other_than_texts_are_refused(encoder: Any, inputs: Any):
         encoder.encode(inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", GRAPHS)
 def test_graphs_refuse_another_device(graph_folder: Path, dtype: str):
     with pytest.raises(XlsrError, match="device"):

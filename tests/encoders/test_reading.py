@@ -51,6 +51,7 @@ def build_and_save(name: str, tmp_path: Path) -> tuple[SentenceTransformer, Path
     return original, folder
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SERVED)
 def test_a_folder_is_read_whole(name: str, tmp_path: Path) -> None:
     original, folder = build_and_save(name, tmp_path)

@@ -153,6 +153,7 @@ def served(folder: Path) -> torch.Tensor:
     return OldServer(folder).embed([prompt + text for text in TEXTS])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", named(SERVED))
 def test_old_server_gives_the_embeddings(name: str, way: str, hub: Hub, tmp_path: Path) -> None:

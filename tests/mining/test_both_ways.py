@@ -68,6 +68,7 @@ SIDES = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("blocks", ["usual", "small"])
 @pytest.mark.parametrize("sides", SIDES)
 def test_exact_equals_two_naive_searches(sides: str, blocks: str, precision: str, monkeypatch: pytest.MonkeyPatch):

@@ -100,6 +100,7 @@ def test_killed_and_resumed(
     assert finished[0] == resumed_at
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("method", ["exact", "ivf"])
 @pytest.mark.parametrize("victim", [None, 0, 1])
 def test_two_processes_find_what_one_does(

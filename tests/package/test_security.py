@@ -85,6 +85,7 @@ def recipe(folder: Path, pairs: Path, **more: Any) -> Path:
     return file
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
 def test_pickles_in_a_checkpoint_do_not_run(name: str, write_pairs: Any, tmp_path: Path, trace: Path) -> None:
     (run,) = load_runs(str(recipe(tmp_path, write_pairs(count=64))))

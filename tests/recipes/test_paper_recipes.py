@@ -208,6 +208,7 @@ def momentum_settings(run: dict[str, Any], encoder: str, folder: Path) -> dict[s
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("run", mostly_slow((run for name, run in RUNS.items() if "_en_es/" not in name), *FAST))
 def test_recipe_runs(run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -43,6 +43,7 @@ def toy_sources(write_pairs: Any, tmp_path: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("run", mostly_slow([*runs_of("hictl"), *runs_of("cmlm")], *FAST))
 def test_recipe_runs(run: dict[str, Any], toy_sources: dict[str, Any], tmp_path: Path) -> None:
     framed_tokenizer().save_pretrained(tmp_path / "tokenizer")

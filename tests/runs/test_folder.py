@@ -37,6 +37,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_failed_attempt(bad: dict[str, Any], overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

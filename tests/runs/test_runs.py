@@ -118,6 +118,7 @@ def test_run_with_another_export(run: Method, tmp_path: Path) -> None:
     assert len(list(load_encoder(str(folder.path)).children())) == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 @pytest.mark.parametrize("saving", ["no", "steps"])
 def test_finished_run_is_not_trained_again(

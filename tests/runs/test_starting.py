@@ -104,6 +104,7 @@ def recipe_of(tmp_path: Path) -> Any:
     return resolved
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("adapters", ["0", "2"])
 def test_tokenizer_follows_the_embeddings(method: str, adapters: str, recipe_of: Any, tmp_path: Path) -> None:

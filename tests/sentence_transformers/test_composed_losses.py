@@ -178,6 +178,7 @@ WRAPPERS: dict[str, Callable[[Any, nn.Module], nn.Module]] = {
 }
 
 
+@pytest.mark.sample(4)
 @EVERY_LOSS
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_every_wrapper_trains_and_evaluates(name: str, wrapper: str, tmp_path: Path) -> None:
@@ -196,6 +197,7 @@ def test_every_wrapper_trains_and_evaluates(name: str, wrapper: str, tmp_path: P
 # --- Who ends the steps --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("given", [None, queue_loss, {"pairs": queue_loss}], ids=["none", "function", "functions"])
 def test_the_callback_finds_the_loss_that_the_trainer_makes(given: Any, tmp_path: Path) -> None:
     made: list[DualMomentumLoss] = []

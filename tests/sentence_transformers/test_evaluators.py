@@ -55,6 +55,7 @@ EVALUATORS: list[tuple[Any, Any, str]] = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ["", "dev", "our/dev"])
 @pytest.mark.parametrize("make_model", [shared_model, routed_model], ids=["shared", "router"])
 @pytest.mark.parametrize(("make_evaluator", "protocol", "metric"), EVALUATORS, ids=["tatoeba", "xsim", "bucc", "bias"])

@@ -86,6 +86,7 @@ def first_step(loss: Any, model: Any, data: Dataset, folder: Path, **options: An
     return statistics
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MODELS)
 def test_filled_texts_are_known_in_training_with_prompts(kind: str, tmp_path: Path) -> None:
     model = MODELS[kind](tmp_path)
@@ -150,6 +151,7 @@ def test_neither_trainer_nor_filling_uses_the_default_prompt(tmp_path: Path) -> 
     assert to_source["queue/stale"] == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("prompts", ["red king: ", {"en": "red king: ", "fr": "roi: "}], ids=["one", "by column"])
 @pytest.mark.parametrize("kind", ["shared", "router"])
 def test_queues_are_filled_as_training_reads_texts(kind: str, prompts: Any, tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def train_killed(folder: Path, step: int | None) -> None:
     torch.save([loss.state_dict() for loss in losses.values()], folder / "state.pt")
 
 
+@pytest.mark.slow
 def test_resume_after_sigkill_is_exact(tmp_path: Path) -> None:
     whole_folder = tmp_path / "whole"
     whole_folder.mkdir()
@@ -268,6 +269,7 @@ def test_momentum_encoder_computes_as_the_model(tmp_path: Path) -> None:
     assert changed_names(before, state_of(loss.momentum_model))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", [{"queue_size": 32}, {"queue_storage": "int8"}])
 def test_resume_with_another_queue_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     model = shared_model(tmp_path)
@@ -290,6 +292,7 @@ class SetsTrainable(TrainerCallback):
             weight.requires_grad_((state.global_step >= 2) == self.thaws)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("thaws", [False, True], ids=["frozen", "thawed"])
 def test_a_training_that_freezes_layers_resumes(thaws: bool, tmp_path: Path) -> None:
     """The same weights and momentum weights as without a stop."""

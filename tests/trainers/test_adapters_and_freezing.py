@@ -38,6 +38,7 @@ def step(kind: str, folder: Path, model: Any, **settings: Any) -> dict[str, torc
     return dict(trainer.model.state_dict())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("task_type", [None, "FEATURE_EXTRACTION"])
 @pytest.mark.parametrize("kind", mostly_slow(KINDS))
 def test_adapters_of_any_task_type_train_alike(kind: str, task_type: str | None, tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def test_adapters_of_any_task_type_train_alike(kind: str, task_type: str | None,
         assert torch.equal(weights[name], value), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kind", [*REFUSING, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in REFUSING)]
 )

@@ -74,6 +74,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", ["encoder", "classifier", "adapters"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_names_of_rows_are_saved_and_returned(rows: str, form: str, tmp_path: Path) -> None:
@@ -202,6 +203,7 @@ def comparable(config: Any) -> Mapping[str, Any]:
     return values
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["classes", "scores"])
 def test_recipe_and_python_save_the_same_configuration(kind: str, tmp_path: Path) -> None:
     save_export(encoder(), tmp_path / "encoder")

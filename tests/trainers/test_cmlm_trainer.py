@@ -80,6 +80,7 @@ def test_stages_resume(recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFix
         assert torch.equal(value, third[name]), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "variant", ["--conditioning skip", "--conditioning none", "--conditioning next_sentence --max_length 20"]
 )

@@ -119,6 +119,7 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_the_state_of_every_optimiser_is_counted(
     name: str, largest: Any, sizes: list[TrainingSize], tmp_path: Path

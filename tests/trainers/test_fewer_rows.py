@@ -20,6 +20,7 @@ def streamed(rows: list[dict[str, Any]]) -> Any:
     return Dataset.from_list(rows).to_iterable_dataset()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("count", [10, 63])
 @pytest.mark.parametrize(
     ("kind", "form"),
@@ -49,6 +50,7 @@ def test_sentences_of_a_stream_are_fewer_than_a_batch(tmp_path: Path) -> None:
     assert trainer.state.global_step == 4
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", [list, streamed])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (*COMPARING_NOTHING, "Cmlm")])
 def test_fewer_pairs_than_a_batch_are_refused_where_they_are_compared(kind: str, form: Any, tmp_path: Path) -> None:

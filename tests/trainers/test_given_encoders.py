@@ -132,6 +132,7 @@ DOORS = cases(
 )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("kind", "name"), SERVED)
 def test_a_step_of_size_0_leaves_the_encoder_that_was_given(kind: str, name: str, tmp_path: Path) -> None:
     given = build(name, tmp_path / "raw")
@@ -162,6 +163,7 @@ def test_what_a_method_cannot_train_is_refused_in_one_sentence(kind: str, name: 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "name"), DOORS)
 def test_every_save_has_modules_and_settings(kind: str, name: str, tmp_path: Path) -> None:
     given = build(name, tmp_path / "raw")
@@ -191,6 +193,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_arguments_replace_the_settings_of_the_encoder(kind: str, tmp_path: Path) -> None:
     given = build("bert_prompts", tmp_path / "raw")

@@ -49,6 +49,7 @@ def falling() -> Any:
     return lambda encoder: {"toy/accuracy": 1.0 - 0.1 * next(results)}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options",
     [

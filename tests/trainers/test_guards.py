@@ -65,6 +65,7 @@ def test_guards_are_compared_with_the_model_before_training(kind: str, tmp_path:
         assert 0 <= change.p <= 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", EMBEDDING)
 def test_guards_measure_what_the_exported_model_gives(kind: str, tmp_path: Path) -> None:
     pairs = rows_of(kind, 20, seed=7)
@@ -109,6 +110,7 @@ def test_evaluations_have_the_metrics_of_guards(kind: str, tmp_path: Path) -> No
         assert evaluations[-1][f"eval_{key}"] == change.after
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", SHARED)
 def test_guards_in_languages_without_training_data(kind: str, tmp_path: Path) -> None:
     chinese = [{"en": pair["source"], "zh": pair["target"]} for pair in make_pairs(12, seed=7)]

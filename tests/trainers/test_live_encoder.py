@@ -65,6 +65,7 @@ def test_evaluators_give_live_and_exported_encoders_the_same_scores(kind: str, t
         assert evaluator(live) == evaluator(exported), name
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("role", ["encode", "encode_query", "encode_document"])
 @pytest.mark.parametrize("prompt", [{}, {"prompt": "red "}, {"prompt": ""}, {"prompt_name": "fr"}])
 def test_live_and_exported_vectors_are_bit_equal(role: str, prompt: dict[str, str], tmp_path: Path) -> None:

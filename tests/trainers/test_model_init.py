@@ -49,6 +49,7 @@ def losses_of(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", mostly_slow())
 def test_trains_as_with_the_model(kind: str, tmp_path: Path) -> None:
     set_seed(3)
@@ -65,6 +66,7 @@ def test_trains_as_with_the_model(kind: str, tmp_path: Path) -> None:
     assert trainer.model.config.to_dict() == expected.model.config.to_dict()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["DualMomentum", "FineTune"])
 def test_encoders_in_any_form(kind: str, tmp_path: Path) -> None:
     expected = trainer_of(kind, tmp_path, model=encoder())
@@ -84,6 +86,7 @@ def test_adapters(tmp_path: Path) -> None:
     assert_equal(*ends)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["DualMomentum", "Distillation"])
 def test_queue_momentum_and_live_encoder_are_those_of_the_new_model(kind: str, tmp_path: Path) -> None:
     trainer = initialised(kind, tmp_path, lambda: model_of(kind, queue_size=24))
@@ -160,7 +163,8 @@ def search(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield run
 
 
-@pytest.mark.parametrize("kind", mostly_slow(["DualMomentum", "Distillation", "Hictl"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["DualMomentum", "Distillation", "Hictl"])
 def test_trials_with_equal_parameters_are_equal(kind: str, search: Any, tmp_path: Path) -> None:
     options = {"Hictl": {"negative_interpolation": 0.9}, "DualMomentum": QUEUE}.get(kind, {"queue_size": 24})
     trainer = initialised(kind, tmp_path, lambda: model_of(kind, **options), eval_dataset=make_pairs(16, seed=2))

@@ -36,6 +36,7 @@ def test_a_checkpoint_of_weights_is_no_place_to_resume(kind: str, tmp_path: Path
             trainer.train(resume)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("adapters", [False, True])
 @SOME_SLOW
 def test_its_weights_are_those_of_the_training(kind: str, adapters: bool, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_tokenizer_of_a_classifier(form: str, tmp_path: Path) -> None:
     arguments = arguments_of("FineTune", tmp_path / "out", max_steps=1)
@@ -96,6 +97,7 @@ def test_encoders_with_and_without_a_tokenizer(kind: str, given: bool, tmp_path:
     assert tokenizer("one house")["input_ids"] == start.tokenizer("one house")["input_ids"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["DualMomentum", "Lightweight", "Translation"])
 def test_loaded_models_without_the_folder_of_their_encoder(kind: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, kind)

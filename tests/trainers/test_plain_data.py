@@ -80,6 +80,7 @@ def evaluators() -> list[Any]:
     ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", PRETRAINING)
 def test_folder_pairs_and_export(kind: str, encoder: str, tmp_path: Path) -> None:
     options = {"eval_strategy": "steps", "eval_steps": 1, "evaluator": evaluators()}
@@ -96,6 +97,7 @@ def test_folder_pairs_and_export(kind: str, encoder: str, tmp_path: Path) -> Non
     torch.testing.assert_close(loaded.encode(SOURCES, convert_to_tensor=True), live, rtol=0, atol=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", PRETRAINING)
 def test_sentence_transformer_and_streams(kind: str, encoder: str, tmp_path: Path) -> None:
     model = SentenceTransformer(f"{encoder}/st", device="cpu")
@@ -108,6 +110,7 @@ def test_sentence_transformer_and_streams(kind: str, encoder: str, tmp_path: Pat
     assert trainer.state.global_step == 2 and trainer.evaluate()["eval_dev_accuracy"] > 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", PRETRAINING)
 def test_encoder_stored_in_half_precision_trains_in_float32(kind: str, encoder: str, tmp_path: Path) -> None:
     SentenceTransformer(f"{encoder}/st", device="cpu").to(torch.bfloat16).save(str(tmp_path / "half"))
@@ -135,6 +138,7 @@ def test_adapters_inside_an_encoder_are_refused(encoder: str, tmp_path: Path) ->
         trainer_of("Hictl", model, tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", PRETRAINING)
 def test_hard_negatives_and_matryoshka_change_the_loss(kind: str, encoder: str, tmp_path: Path) -> None:
     negatives = PAIRS.add_column("negative", PAIRS["fr"][::-1]).add_column(

@@ -58,6 +58,7 @@ def recipe_of(encoder_folder: str, write_pairs: Any, tmp_path: Path) -> Any:
     return resolved
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_same_values_are_accepted(method: str, encoder_folder: str, recipe_of: Any, tmp_path: Path) -> None:
     train_recipe(recipe_of(method, "model_type: bert, hidden_size: 16, num_hidden_layers: 2"))

@@ -39,6 +39,7 @@ class Running(Future[Any]):
         return False
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("push", "always", "pushed_steps"),
     [(Future, False, [1, 2, 3, 4]), (Running, False, [1]), (Running, True, [1, 2, 3, 4])],

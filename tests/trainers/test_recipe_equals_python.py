@@ -527,6 +527,7 @@ def roads(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Cas
 Roads = Callable[[Case], tuple[Left, Left]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", cases())
 def test_weights(case: Case, roads: Roads) -> None:
     recipe, python = roads(case)

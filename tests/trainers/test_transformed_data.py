@@ -86,6 +86,7 @@ def batches_of(trainer: Any) -> list[dict[str, Any]]:
     return batches
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", mostly_slow())
 def test_a_trainer_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tmp_path: Path) -> None:
@@ -96,6 +97,7 @@ def test_a_trainer_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tmp
     assert batches == expected
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", mostly_slow())
 def test_evaluation_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tmp_path: Path) -> None:
