@@ -55,8 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     samples = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
-            test, _, case = item.nodeid.partition("[")
-            samples[test].append((sha256(case.encode()).digest(), item))
+            test = item.nodeid.partition("[")[0]
+            samples[test].append((sha256(item.nodeid.encode()).digest(), item))
 
     for cases in samples.values():
         cases.sort(key=itemgetter(0))

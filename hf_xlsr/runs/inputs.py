@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from hf_xlsr.data.columns import PLACEHOLDER, selecting_columns
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import CONSECUTIVE, PAIRS
+from hf_xlsr.data.formats.lines import BrokenFile
+from hf_xlsr.data.formats.parquet_files import ParquetProcess
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.preparation import source_files
 from hf_xlsr.data.sources import (
@@ -210,16 +211,24 @@ def _every_text(source: Source) -> Iterator[str]:
     for pattern in source.paths:
         has_text = False
         for file in sorted(glob.glob(os.path.expanduser(pattern), recursive=True)):
-            table = pq.ParquetFile(file)
-            selecting_columns(row_filter.columns, (), table.schema_arrow.names, file)
-            for batch in table.iter_batches(batch_size=4096):
-                for row in filter(row_filter.keeps, batch.to_pylist()):
-                    for text in _texts_in(row):
-                        has_text = True
-                        yield text
+            for row in filter(row_filter.keeps, _every_row(file, row_filter)):
+                for text in _texts_in(row):
+                    has_text = True
+                    yield text
 
         if not has_text:
             raise XlsrError(f"data.held_out: '{pattern}' selects no text.")
+
+
+def _every_row(file: str, row_filter: RowFilter) -> Iterator[dict[str, Any]]:
+    try:
+        with ParquetProcess(file) as table:
+            names = table.schema().names
+            selecting_columns(row_filter.columns, (), names, file)
+            for batch in table.batches(names):
+                yield from batch.to_pylist()
+    except BrokenFile as error:
+        raise XlsrError(f"data.held_out: {file} cannot be read ({error}).") from error
 
 
 def _texts_in(value: Any) -> Iterator[str]:

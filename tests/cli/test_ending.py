@@ -81,7 +81,9 @@ def test_panic_of_a_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
         raise PanicException("index out of bounds")
 
     verb_that(monkeypatch, panic)
-    assert failing(capsys, *WORDS).startswith("hf-xlsr: unexpected PanicException (index out of bounds); its traceback")
+    assert failing(capsys, *WORDS).startswith(
+        "hf-xlsr: unexpected PanicException (index out of bounds); its traceback"
+    )
 
 
 def test_unexpected_error_is_raised_for_debugging(monkeypatch: pytest.MonkeyPatch) -> None:

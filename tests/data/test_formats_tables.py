@@ -8,9 +8,11 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets.packaged_modules.parquet.parquet import Parquet
 from formats_helpers import fails, read_with_side_file
 
 from hf_xlsr.data.columns import parse_columns, resolve_columns
+from hf_xlsr.data.formats import dataset_folders
 from hf_xlsr.data.formats.reading import read_rows
 
 
@@ -103,6 +105,20 @@ def test_saved_and_plain_folders(saved, name):
     rows, bad, _ = read_with_side_file(saved, saved / name, columns=COLUMNS)
     assert rows == [{"source": "one", "target": "un", "label": 1}]
     assert type(rows[0]["label"]) is int
+    assert bad == [(2, "empty target")]
+
+
+def test_parquet_of_a_repository(saved, monkeypatch):
+    """Its files are read from where they are, in a process of limited memory."""
+    address = (saved / "plain" / "train.parquet").as_uri().replace("file://", "local://")
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **options: builder)
+    builder = object.__new__(Parquet)
+    builder.config = SimpleNamespace(data_files={"train": [address]})
+    builder.info = SimpleNamespace(features=None)
+    monkeypatch.setattr(dataset_folders, "address_of", lambda repository: "local://")
+
+    rows, bad, _ = read_with_side_file(saved, "owner/name", columns=COLUMNS)
+    assert rows == [{"source": "one", "target": "un", "label": 1}]
     assert bad == [(2, "empty target")]
 
 

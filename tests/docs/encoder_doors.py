@@ -38,6 +38,7 @@ from given_encoders import (  # noqa: E402
     tiny_tokenizer,
     tiny_transformer,
 )
+from graph_kinds import WRITERS, exact_encoder  # noqa: E402
 from old_server import NotServedError, OldServer  # noqa: E402
 from sentence_transformers import SentenceTransformer  # noqa: E402
 from sentence_transformers.base.modules import Normalize  # noqa: E402
@@ -62,11 +63,9 @@ from hf_xlsr import (  # noqa: E402
 )
 from hf_xlsr.cli import main as command  # noqa: E402
 from hf_xlsr.encoders.encoding import embed, routes_of  # noqa: E402
-from hf_xlsr.encoders.graphs import GraphEncoder  # noqa: E402
 from hf_xlsr.encoders.loading import load_encoder  # noqa: E402
 from hf_xlsr.encoders.reading import read_encoder  # noqa: E402
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba  # noqa: E402
-from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
 from hf_xlsr.export.pruning import prune  # noqa: E402
 from hf_xlsr.trainers import FineTuneTrainer, TranslationTrainer  # noqa: E402
 from hf_xlsr.trainers.adapters import add_adapters, merged  # noqa: E402
@@ -297,13 +296,16 @@ def is_served(trial: Try) -> str:
     return YES
 
 
-def to_onnx(trial: Try) -> str:
-    exports(trial)
-    report = write_onnx(trial.home / "out", int8=True)
-    trial.check(GraphEncoder(trial.home / "out"), tolerance=2e-6)
-    trial.check(GraphEncoder(trial.home / "out", "onnx-int8"), tolerance=1.0)
-    assert min(numbers["cosine_int8"]["lowest"] for numbers in report.values()) > INT8_COSINE
-    return YES
+def graphs(kind: str) -> Callable[[Try], str]:
+    def door(trial: Try) -> str:
+        exports(trial)
+        report = WRITERS[kind](trial.home / "out", int8=True)
+        trial.check(exact_encoder(trial.home / "out", kind), tolerance=2e-6)
+        trial.check(exact_encoder(trial.home / "out", f"{kind}-int8"), tolerance=1.0)
+        assert min(numbers["cosine_int8"]["lowest"] for numbers in report.values()) > INT8_COSINE
+        return YES
+
+    return door
 
 
 DOORS: dict[str, Callable[[Try], str]] = {
@@ -319,10 +321,10 @@ DOORS: dict[str, Callable[[Try], str]] = {
     "debias": debiases,
     "prune": prunes,
     "export": exports,
-    "ONNX, int8": to_onnx,
+    "ONNX, int8": graphs("onnx"),
+    "OpenVINO, int8": graphs("openvino"),
     "text-embeddings-inference": is_served,
 }
-COSTLY = {"ONNX, int8"}
 
 # --- Page ------------------------------------------------------------------------------------------------------------
 

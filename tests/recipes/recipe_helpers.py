@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -26,11 +26,6 @@ TWO_STEPS: dict[str, Any] = {
 def runs_of(method: str) -> list[dict[str, Any]]:
     """Every run of every recipe of a method that brings its data."""
     return [run for name in recipe_names() for run in loaded(name) if run["method"] == method and run["languages"]]
-
-
-def mostly_slow(runs: Iterable[dict[str, Any]], *fast: str) -> list[Any]:
-    """Parameters of which only the named runs are tested without `-m slow`."""
-    return [pytest.param(run, id=run["name"], marks=() if run["name"] in fast else pytest.mark.slow) for run in runs]
 
 
 def assert_values(run: dict[str, Any], values: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from conftest import ENGLISH, tiny_encoder
 from hictl_helpers import framed_tokenizer
-from recipe_helpers import TWO_STEPS, assert_values, mostly_slow, runs_of
+from recipe_helpers import TWO_STEPS, assert_values, runs_of
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 
@@ -190,7 +191,8 @@ def assert_scores(metrics: dict[str, float], protocol: str, languages: list[str]
         assert mean == pytest.approx(sum(scores) / len(scores))
 
 
-@pytest.mark.parametrize("run", mostly_slow(RUNNABLE, "hictl_glue_stsb", "hictl_xnli_local_cross_lingual"))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("run", RUNNABLE, ids=itemgetter("name"))
 def test_recipe_runs(run: dict[str, Any], start: Path, toy: Path, tmp_path: Path) -> None:
     task = run["task"]
     protocol = run["evaluation"]["protocol"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import loaded, tiny_encoder
 from hictl_helpers import framed_tokenizer
-from recipe_helpers import TWO_STEPS, assert_values, mostly_slow, runs_of
+from recipe_helpers import TWO_STEPS, assert_values, runs_of
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.runs.recipe import resolve
@@ -17,7 +18,6 @@ from hf_xlsr.runs.train import train_recipe
 ENCODER = {**tiny_encoder(0), "max_position_embeddings": 64}
 del ENCODER["vocab_size"]  # that of the tokenizer
 TRAINING = {**TWO_STEPS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-FAST = ("hictl_open", "hictl_open_ablation/lm", "cmlm_open", "cmlm_then_cmlm_br_nli/nli", "cmlm_f_mbert")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def toy_sources(write_pairs: Any, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("run", mostly_slow([*runs_of("hictl"), *runs_of("cmlm")], *FAST))
+@pytest.mark.parametrize("run", [*runs_of("hictl"), *runs_of("cmlm")], ids=itemgetter("name"))
 def test_recipe_runs(run: dict[str, Any], toy_sources: dict[str, Any], tmp_path: Path) -> None:
     framed_tokenizer().save_pretrained(tmp_path / "tokenizer")
     run["tokenizer"]["path"] = str(tmp_path / "tokenizer")

@@ -22,6 +22,9 @@ ONLY_IN = {
     "_load_with_module_classes": {MODULES},
     "load_dataset_builder": {DATASETS},
     "load_from_disk": {DATASETS},
+    "ParquetFile": {"hf_xlsr/data/formats/parquet_child.py"},
+    "read_parquet": set(),
+    "read_table": set(),
     # Packaged readers of listed files; repositories that our own catalogue names.
     "load_dataset": {DATASETS, "hf_xlsr/data/corpora/loading.py"},
     # Names of our own modules; classes of torch.

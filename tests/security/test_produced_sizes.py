@@ -120,6 +120,15 @@ def test_file_that_expands(write: Callable[[Path], None], suffix: str, tmp_path:
         list(read_rows(file, columns=columns, languages=languages))
 
 
+@SLOW
+@pytest.mark.parametrize("write", [long_page, shared_value, torn_footer])
+def test_parquet_of_a_dataset_that_expands(write: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "train.parquet")
+    with little_memory(), pytest.raises(XlsrError):
+        list(read_rows(tmp_path))
+
+
 def test_unit_with_many_pairs(tmp_path: Path) -> None:
     """500 variants in each of two languages are 250,000 pairs."""
     variants = "<tuv lang='en'><seg>a</seg></tuv>" * 500 + "<tuv lang='fr'><seg>b</seg></tuv>" * 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,6 @@ LOSSES: dict[str, Callable[[Any], nn.Module]] = {
     "structure": AlignmentSimilarityLoss,
 }
 QUEUES = [name for name in LOSSES if "queue" in name]
-
-
-def mostly_slow(names: Iterable[str]) -> list[Any]:
-    """Losses as parameters, slow but for that with a queue."""
-    return [name if name == "queue" else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def queue_loss_of(loss: Any) -> Any:
@@ -101,7 +96,8 @@ def callbacks_of(name: str) -> list[Any]:
     return [DualMomentumCallback()] if name in QUEUES else []
 
 
-@pytest.mark.parametrize("name", mostly_slow(LOSSES))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", LOSSES)
 def test_equal_trainings_are_equal(name: str, tmp_path: Path) -> None:
     trainer, states = trainer_of(LOSSES[name], tmp_path, callbacks=callbacks_of(name))
     results = []
@@ -128,7 +124,8 @@ def test_a_second_training_is_the_first_of_another_trainer(name: str, tmp_path: 
     assert_equal(states.ended[0], other_states.ended[0])
 
 
-@pytest.mark.parametrize("name", mostly_slow(QUEUES))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", QUEUES)
 def test_momentum_and_queues_start_with_the_new_model(name: str, tmp_path: Path) -> None:
     """Each model is wider than the one before, so that nothing of an old one fits."""
     made: list[SentenceTransformer] = []
@@ -154,7 +151,8 @@ def wider_model(folder: Path, width: int) -> SentenceTransformer:
     return SentenceTransformer(modules=modules, device="cpu")
 
 
-@pytest.mark.parametrize("name", mostly_slow(QUEUES))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", QUEUES)
 def test_without_a_callback_the_loss_follows_the_model(name: str, tmp_path: Path) -> None:
     trainer, states = trainer_of(LOSSES[name], tmp_path, callbacks=[])
     trainer.train()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from conftest import make_pairs, tiny_encoder
 from hictl_helpers import framed_tokenizer
@@ -100,12 +99,6 @@ def arguments_of(kind: str, folder: Path, **options: Any) -> Any:
 
 
 KINDS = ("Lightweight", "Distillation", "DualMomentum", "Hictl", "Cmlm", "FineTune", "Translation")
-FAST_KINDS = ("DualMomentum", "FineTune")
-
-
-def mostly_slow(kinds: Iterable[str] = KINDS) -> list[Any]:
-    """Kinds as parameters, slow but for `FAST_KINDS`."""
-    return [kind if kind in FAST_KINDS else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
 
 
 def trainer_of(

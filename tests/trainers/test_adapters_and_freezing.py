@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from seven_trainers import KINDS, arguments_of, model_of, mostly_slow, trainer_of
+from seven_trainers import KINDS, arguments_of, model_of, trainer_of
 
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
@@ -40,7 +40,8 @@ def step(kind: str, folder: Path, model: Any, **settings: Any) -> dict[str, torc
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("task_type", [None, "FEATURE_EXTRACTION"])
-@pytest.mark.parametrize("kind", mostly_slow(KINDS))
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_adapters_of_any_task_type_train_alike(kind: str, task_type: str | None, tmp_path: Path) -> None:
     """And the object that is given stays of its class."""
     peft = pytest.importorskip("peft")

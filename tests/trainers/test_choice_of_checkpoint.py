@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_pairs
-from seven_trainers import KINDS, arguments_of, model_of, mostly_slow, rows_of, trainer_of
+from seven_trainers import KINDS, arguments_of, model_of, rows_of, trainer_of
 from torch.nn.functional import normalize
 from two_processes import run_on_two_processes
 
@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.report import higher_is_better
 from hf_xlsr.trainers.live_encoder import EvaluationRows
 from hf_xlsr.utils.errors import XlsrError
 
-EVERY_KIND = pytest.mark.parametrize("kind", mostly_slow())
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 WITH_QUEUE = pytest.mark.parametrize("kind", ["DualMomentum", "Distillation"])
 
 
@@ -26,6 +26,7 @@ def eval_losses(trainer: Any) -> list[float]:
     return [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_a_model_that_stands_still_keeps_its_loss(kind: str, tmp_path: Path) -> None:
     """Queues fill and momentum encoders follow, but neither is what is measured."""
@@ -175,6 +176,7 @@ def test_the_best_checkpoint_is_kept_and_patience_counts(metric: str, best: int,
 # --- Names, evaluate, predict --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_a_name_evaluates_one_of_several_sets(kind: str, tmp_path: Path) -> None:
     sets = {"web": rows_of(kind, 8, seed=9), "news": rows_of(kind, 12, seed=10)}
@@ -186,6 +188,7 @@ def test_a_name_evaluates_one_of_several_sets(kind: str, tmp_path: Path) -> None
         trainer.evaluate("wob")
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_the_best_of_several_sets_needs_a_name(kind: str, tmp_path: Path) -> None:
     sets = {"web": rows_of(kind, 8, seed=9), "news": rows_of(kind, 12, seed=10)}
@@ -199,6 +202,7 @@ def test_the_best_of_several_sets_needs_a_name(kind: str, tmp_path: Path) -> Non
     assert trainer.state.best_global_step in (2, 4)
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_the_loader_has_the_rows_of_an_evaluation(kind: str, tmp_path: Path) -> None:
     rows = rows_of(kind, 12, seed=9)
@@ -234,6 +238,7 @@ def test_predict_refuses_what_has_no_embeddings(tmp_path: Path) -> None:
 # --- Evaluating changes nothing ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_evaluation_logs_and_checkpoints_change_no_weight(kind: str, tmp_path: Path) -> None:
     plain = trainer_of(kind, tmp_path / "plain", settings={"logging_strategy": "no"})

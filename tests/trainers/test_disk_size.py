@@ -26,7 +26,6 @@ from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.checkpoints import TrainingSize, folder_bytes
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "DualMomentum"]
 SAVING = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1}
 EVALUATING = {"eval_strategy": "steps", "eval_steps": 1}
 # Small files are not part of the estimate: configurations, arguments, random states.
@@ -135,7 +134,8 @@ def test_the_state_of_lamb_is_counted(largest: Any, sizes: list[TrainingSize], t
     assert sizes[0].total == pytest.approx(largest(tmp_path), rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["DualMomentum", *SLOW_KINDS])
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_adapters_are_counted_without_the_weights_below_them(
     kind: str, largest: Any, sizes: list[TrainingSize], tmp_path: Path
 ) -> None:

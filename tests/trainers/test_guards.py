@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import make_pairs
 from datasets import Dataset
-from seven_trainers import KINDS, arguments_of, encoder, model_of, mostly_slow, rows_of, tokenizers_of, trainer_of
+from seven_trainers import KINDS, arguments_of, encoder, model_of, rows_of, tokenizers_of, trainer_of
 from two_processes import run_on_two_processes
 
 from hf_xlsr.evaluation.before_after import measure_rows
@@ -21,7 +21,7 @@ from hf_xlsr.modeling.dual_momentum import DualMomentumModel
 from hf_xlsr.trainers import LightweightTrainer
 from hf_xlsr.utils.errors import XlsrError
 
-EVERY_KIND = pytest.mark.parametrize("kind", mostly_slow())
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 EMBEDDING = [kind for kind in KINDS if kind not in ("FineTune", "Translation")]
 SHARED = [kind for kind in EMBEDDING if kind != "DualMomentum"]
 EVERY_STEP = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
@@ -52,6 +52,7 @@ def fall_at(trainer: Any, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(trainer, "measure_guards", measure)
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_guards_are_compared_with_the_model_before_training(kind: str, tmp_path: Path) -> None:
     trainer = trainer_of(kind, tmp_path, guards={"web": rows_of(kind, 20, seed=7)})
@@ -82,7 +83,8 @@ def test_guards_measure_what_the_exported_model_gives(kind: str, tmp_path: Path)
             assert getattr(change, name) == expected[key]
 
 
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_guards_leave_the_training_as_it_is(kind: str, tmp_path: Path) -> None:
     plain = trainer_of(kind, tmp_path / "plain")
     plain.train()
@@ -96,6 +98,7 @@ def test_guards_leave_the_training_as_it_is(kind: str, tmp_path: Path) -> None:
     assert different == []
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_evaluations_have_the_metrics_of_guards(kind: str, tmp_path: Path) -> None:
     guards = {"web": rows_of(kind, 20, seed=7)}
@@ -191,6 +194,7 @@ def test_labelled_guards_in_every_form(tmp_path: Path) -> None:
     assert len(set(accuracies)) == 1
 
 
+@pytest.mark.sample(2)
 @EVERY_KIND
 def test_a_fall_is_reported(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -242,7 +246,8 @@ def test_a_fall_within_the_limit_is_not_reported(
     assert KEY not in caplog.text
 
 
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_guard_stops_the_training_and_keeps_the_best_allowed_weights(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

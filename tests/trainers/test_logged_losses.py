@@ -21,8 +21,7 @@ from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.arguments import LOGGED_SHARE
 
 STEPS = 84
-SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "FineTune"]
-SOME_SLOW = pytest.mark.parametrize("kind", ["FineTune", *SLOW_KINDS])
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,8 @@ def test_the_number_of_losses_for_every_number_of_steps() -> None:
         assert min(steps, 50) <= count <= 100, steps
 
 
-@SOME_SLOW
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_every_trainer_logs_a_curve(kind: str, tmp_path: Path) -> None:
     trainer = trainer_of(kind, tmp_path, settings={"max_steps": STEPS})
     trainer.train()
@@ -82,7 +82,8 @@ def test_the_plot_of_every_run_shows_it(
     assert (tmp_path / "run" / "loss.png").is_file()
 
 
-@SOME_SLOW
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_a_resume_finds_the_same_arguments(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.setattr("transformers.trainer_utils.logger.warning_once", warnings.append)

@@ -10,7 +10,7 @@ import optuna
 import pytest
 import torch
 from conftest import make_pairs
-from seven_trainers import arguments_of, documents, encoder, model_of, mostly_slow, rows_of, trainer_of
+from seven_trainers import KINDS, arguments_of, documents, encoder, model_of, rows_of, trainer_of
 from transformers import TrainerCallback, set_seed
 
 from hf_xlsr import trainers
@@ -50,7 +50,7 @@ def losses_of(trainer: Any) -> list[float]:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.parametrize("kind", KINDS)
 def test_trains_as_with_the_model(kind: str, tmp_path: Path) -> None:
     set_seed(3)
     expected = trainer_of(kind, tmp_path, model=model_of(kind))

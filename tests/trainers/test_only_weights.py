@@ -13,8 +13,7 @@ from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError
 
-SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "DualMomentum"]
-SOME_SLOW = pytest.mark.parametrize("kind", ["DualMomentum", *SLOW_KINDS])
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 ONLY_WEIGHTS = {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}
 EVALUATING = {"eval_strategy": "steps", "eval_steps": 2, "learning_rate": 1e-1}
 
@@ -23,7 +22,8 @@ def state_of(trainer: Any) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
 
-@SOME_SLOW
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_a_checkpoint_of_weights_is_no_place_to_resume(kind: str, tmp_path: Path) -> None:
     trainer_of(kind, tmp_path, settings=ONLY_WEIGHTS).train()
     newest = last_whole_checkpoint(tmp_path)
@@ -38,7 +38,8 @@ def test_a_checkpoint_of_weights_is_no_place_to_resume(kind: str, tmp_path: Path
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("adapters", [False, True])
-@SOME_SLOW
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_its_weights_are_those_of_the_training(kind: str, adapters: bool, tmp_path: Path) -> None:
     """Also queues and momentum encoders."""
 
@@ -60,7 +61,8 @@ def test_its_weights_are_those_of_the_training(kind: str, adapters: bool, tmp_pa
         assert torch.equal(value, expected[name]), name
 
 
-@SOME_SLOW
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_the_best_weights_are_loaded(kind: str, tmp_path: Path) -> None:
     """As from whole checkpoints, with early stopping."""
     states = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
-from seven_trainers import mostly_slow, trainer_of
+from seven_trainers import KINDS, trainer_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "export"))
 from hub_helpers import READER, TOKEN, Hub  # noqa: E402
@@ -20,7 +20,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     return Hub(monkeypatch)
 
 
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_token_and_message_of_the_call(kind: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", READER)
     trainer = trainer_of(kind, tmp_path, settings={"hub_model_id": "me/live"})

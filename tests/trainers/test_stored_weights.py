@@ -21,8 +21,7 @@ from hf_xlsr.trainers.checkpoints import folder_bytes
 from hf_xlsr.utils.errors import XlsrError
 
 SAVING = ("--save_strategy", "steps", "--save_steps", "2", "--optim", "adamw_torch", "--eval_strategy", "no")
-SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:]]
-SOME_SLOW = pytest.mark.parametrize("kind", [KINDS[0], *SLOW_KINDS])
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 UNITS = {"kB": 1e3, "MB": 1e6}
 
 
@@ -50,7 +49,8 @@ def distinct_files(training: Path) -> int:
 
 
 @pytest.mark.parametrize("adapters", [False, pytest.param(True, marks=pytest.mark.slow)])
-@SOME_SLOW
+@pytest.mark.sample(1)
+@EVERY_KIND
 def test_the_final_weights_are_those_of_the_last_checkpoint(
     kind: str, adapters: bool, recipes: Path, tmp_path: Path
 ) -> None:
@@ -171,7 +171,7 @@ def test_every_run_says_its_size_once(kind: str, recipes: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@SOME_SLOW
+@EVERY_KIND
 def test_a_run_of_only_weights_ends_but_does_not_resume(
     kind: str, recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from seven_trainers import distinct_rows, mostly_slow, trainer_of
+from seven_trainers import KINDS, distinct_rows, trainer_of
 
 ID_COLUMNS = ("source_ids", "first_ids", "input_ids")
 
@@ -31,7 +31,8 @@ def one_text_a_row(kind: str, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_a_stream_holds_out_stay_held_out(kind: str, workers: int, tmp_path: Path) -> None:
     rows = Dataset.from_list(one_text_a_row(kind, 64))
     shuffled = rows.to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=16)

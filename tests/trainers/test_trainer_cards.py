@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetInfo, load_dataset
 from huggingface_hub import ModelCard, ModelCardData
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from seven_trainers import KINDS, documents, encoder, model_of, mostly_slow, rows_of, trainer_of
+from seven_trainers import KINDS, documents, encoder, model_of, rows_of, trainer_of
 
 from hf_xlsr import DistillationModel
 from hf_xlsr.evaluation.before_after import Change
@@ -81,7 +81,8 @@ def named_dataset(rows: list[dict[str, Any]], **info: Any) -> Dataset:
     return Dataset.from_list(rows, info=DatasetInfo(**facts), split="train")
 
 
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_push_has_the_whole_card(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch)
     settings = {"hub_model_id": "me/model", "max_steps": 2}
@@ -439,7 +440,8 @@ def attacked_card(trainer: Any, text: str) -> str:
     return card_text(replace(facts_of(trainer), title=text))
 
 
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_names_stay_text(attack: str, kind: str, trainers_by_kind: dict[str, Any]) -> None:
     trainer = trainers_by_kind[kind]

@@ -19,7 +19,6 @@ from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 
 NAMES = [method.trainer_class.__name__ for method in METHODS.values()]
-SOME_SLOW = [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
 CARDS = {
     "LightweightTrainer": "Lightweight Cross-Lingual Sentence Representation Learning",
     "DistillationTrainer": "Knowledge Distillation",
@@ -86,7 +85,8 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], b
         assert name.startswith(but) or torch.equal(value, other[name]), name
 
 
-@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", NAMES)
 def test_log_results_and_card(name: str, finished: Any) -> None:
     log = json.loads((finished(name) / "training" / "log.json").read_text("utf-8"))
     losses = [entry for entry in log if "loss" in entry]
@@ -111,7 +111,8 @@ def test_run_learns(name: str, folder: Path) -> None:
     assert len(parts) > 1 and all(losses[-1][part] < losses[0][part] for part in parts)
 
 
-@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", NAMES)
 def test_resume_is_bit_equal(name: str, folder: Path, finished: Any) -> None:
     stopped = folder / "stopped" / name
     shutil.copytree(finished(name), stopped)

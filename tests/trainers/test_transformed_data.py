@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from seven_trainers import distinct_rows, mostly_slow, trainer_of
+from seven_trainers import KINDS, distinct_rows, trainer_of
 
 Rows = list[dict[str, Any]]
 
@@ -88,7 +88,8 @@ def batches_of(trainer: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_trainer_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tmp_path: Path) -> None:
     rows = distinct_rows(kind, 32)
     expected = batches_of(trainer_of(kind, tmp_path, rows=plain(form, rows)))
@@ -99,7 +100,8 @@ def test_a_trainer_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tmp
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tmp_path: Path) -> None:
     rows = distinct_rows(kind, 24)
     trainer = trainer_of(kind, tmp_path, rows=rows, eval_dataset={"dev": form(rows)})
@@ -108,7 +110,8 @@ def test_evaluation_reads_the_rows_that_a_dataset_gives(kind: str, form: Any, tm
     assert metrics == trainer.evaluate({"dev": plain(form, rows)})
 
 
-@pytest.mark.parametrize("kind", mostly_slow())
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_augmentation_draws_anew_in_every_epoch(kind: str, tmp_path: Path) -> None:
     rows = distinct_rows(kind, 32)
     column = "text" if "text" in rows[0] else "source"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_xlsr.data.formats.parquet_files import parquet_splits
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import inside, path_name, read_json
 from hf_xlsr.utils.markdown import card_header
@@ -34,13 +35,21 @@ def open_dataset(path: Path, config: str | None = None) -> Any:
 
 def _open_repository(repository: str, config: str | None) -> Any:
     import datasets
+    from datasets.packaged_modules.parquet.parquet import Parquet
 
     builder = datasets.load_dataset_builder(repository, name=config)
     for files in (builder.config.data_files or {}).values():
         for file in files:
-            if not str(file).casefold().startswith(f"hf://datasets/{repository}".casefold()):
+            if not str(file).casefold().startswith(address_of(repository).casefold()):
                 raise XlsrError(f"The dataset '{repository}' names a file outside of it, '{file}', which is not read.")
+    if type(builder) is Parquet:
+        return parquet_splits(builder.config.data_files, builder.info.features)
     return builder.as_streaming_dataset()
+
+
+def address_of(repository: str) -> str:
+    """What the addresses of the files of a repository begin with."""
+    return f"hf://datasets/{repository}"
 
 
 def _open_saved(folder: Path) -> Any:
@@ -75,6 +84,8 @@ def _open_folder(folder: Path, config: str | None) -> Any:
         raise XlsrError(f"'{folder}' holds files of the kind '{module}'; expected {', '.join(MODULES)}.")
     options = {**options, **{name: described[name] for name in READER_OPTIONS & described.keys()}}
     data_files = {str(split): list(split_files) for split, split_files in files.items()}
+    if module == "parquet":
+        return parquet_splits(data_files)
     return datasets.load_dataset(module, data_files=data_files, streaming=True, **options)
 
 

@@ -2,7 +2,7 @@
 
 A page of a few kilobytes may expand to gigabytes, whatever the file says about itself, and Arrow has no limit of its
 own. `python parquet_child.py FILE` writes the schema, reads the names of columns as a line of JSON, and writes these
-columns as a stream of Arrow.
+columns as a stream of Arrow. FILE is a path or an address of fsspec, such as `hf://...`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ def shares_values(kind: pa.DataType) -> bool:
 
 def send_rows(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answers one request for columns of a file."""
-    table = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)  # without a buffer, Arrow reads whole columns
+    file = path
+    if "://" in path:
+        import fsspec
+
+        file = fsspec.open(path).open()
+    table = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)  # without a buffer, Arrow reads whole columns
     schema = table.schema_arrow.serialize().to_pybytes()
     answers.write(len(schema).to_bytes(8, "little") + schema)
     answers.flush()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pyarrow as pa
 
 from hf_xlsr.data.columns import flat_names, selected, split_name
-from hf_xlsr.data.formats import parquet_child
 from hf_xlsr.data.formats.dataset_folders import open_dataset
 from hf_xlsr.data.formats.input_file import InputFile, Record
-from hf_xlsr.data.formats.lines import BrokenFile, read_errors
+from hf_xlsr.data.formats.lines import read_errors
+from hf_xlsr.data.formats.parquet_files import ParquetProcess
 from hf_xlsr.utils.errors import XlsrError
 
 DATASET_ERRORS = (Exception,)  # of networks, archives and formats, which have no common base
@@ -26,7 +21,7 @@ DATASET_ERRORS = (Exception,)  # of networks, archives and formats, which have n
 
 def read_parquet(file: InputFile) -> Iterator[Record]:
     """The rows of a Parquet file; only the columns that are needed are read, in a process of limited memory."""
-    with _ParquetProcess(file.paths[0]) as table:
+    with ParquetProcess(file.paths[0]) as table:
         columns = file.resolve(flat_names(_fields(table.schema())))
         wanted = list(dict.fromkeys(columns.values()))
         records = chain.from_iterable(map(_records, table.batches(wanted)))
@@ -35,50 +30,6 @@ def read_parquet(file: InputFile) -> Iterator[Record]:
                 file.reject(number, "invalid UTF-8", "")
             else:
                 yield number, selected(record, columns), None
-
-
-class _ParquetProcess(AbstractContextManager["_ParquetProcess"]):
-    """The process that reads a Parquet file, see `parquet_child`."""
-
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, parquet_child.__file__, str(path)]
-        self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
-
-    def schema(self) -> pa.Schema:
-        """The columns of the file."""
-        output: Any = self._process.stdout
-        size = int.from_bytes(output.read(8), "little")
-        schema = output.read(size)
-        if not schema:
-            raise self._failure()
-        return pa.ipc.read_schema(pa.py_buffer(schema))
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of some columns."""
-        requests: Any = self._process.stdin
-        with suppress(BrokenPipeError), requests:
-            requests.write(json.dumps(columns).encode())
-
-        try:
-            # A file without rows has no stream.
-            yield from pa.ipc.open_stream(self._process.stdout)
-        except pa.ArrowException as error:
-            if self._process.wait():
-                raise self._failure() from error
-        if self._process.wait():
-            raise self._failure()
-
-    def _failure(self) -> BrokenFile:
-        """What the process said at its end; nothing where the system ended it."""
-        errors: Any = self._process.stderr
-        messages = errors.read().decode("utf-8", "replace").strip().splitlines()
-        self._process.wait()
-        memory = f"reading it takes more than {parquet_child.MEMORY:,} bytes of memory"
-        return BrokenFile(messages[-1].rstrip(".") if messages else memory)
-
-    def __exit__(self, *error: object) -> None:
-        with self._process:  # which closes the pipes
-            self._process.kill()
 
 
 def _fields(schema: Any) -> dict[str, Any]:
