@@ -193,9 +193,7 @@ def _write_logs(folder: Path) -> None:
 def _write_models(folder: Path, export: str, tokenizer: Any) -> None:
     hub_ids = ("intfloat/multilingual-e5-small", "google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext")
     for name in ("MODEL", *hub_ids):
-        link = folder / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(export, target_is_directory=True)
+        shutil.copytree(export, folder / name)
 
     torch.manual_seed(0)
     encoders = dict.fromkeys(("en", "zh"), tiny_encoder(len(tokenizer)))

@@ -267,7 +267,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory, tiny_export: str, tokeni
 @pytest.fixture
 def folder(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of a page's own with the stand-ins, the current one."""
-    shutil.copytree(stand_ins, tmp_path, symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(stand_ins, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     for name in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):  # recipes that name them need them to resolve
         monkeypatch.setenv(name, str(tmp_path / name))
