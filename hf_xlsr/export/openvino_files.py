@@ -58,7 +58,7 @@ class OpenvinoWriter(OnnxWriter):
             nncf.Dataset(batches),
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(batches),
-            ignored_scope=nncf.IgnoredScope(subgraphs=[behind_states]),
+            ignored_scope=nncf.IgnoredScope(names=_single_rows(exact), subgraphs=[behind_states]),
             advanced_parameters=overflow_fix,
         )
         file = graph_file(export, f"{self.dtype}-int8", route)
@@ -69,3 +69,15 @@ def _computing_node(model: Any, output: str) -> str:
     """The name of the node whose values a graph gives as one of its outputs."""
     name: str = model.output(output).get_node().input_value(0).get_node().get_friendly_name()
     return name
+
+
+def _single_rows(model: Any) -> list[str]:
+    """The names of the nodes that look up tables of one row, such as a single token type.
+
+    OpenVINO computes them when it loads a model, and fails if they are int8.
+    """
+    names = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Gather" and list(node.input_value(0).get_partial_shape())[:1] == [1]:
+            names.append(node.get_friendly_name())
+    return names

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,17 @@ for package in ("onnx", "onnxruntime", "onnxscript"):
 
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
 NO_OPENVINO = any(find_spec(package) is None for package, extra in EXTRAS.items() if extra == "openvino")
-KINDS = ["onnx", pytest.param("openvino", marks=pytest.mark.skipif(NO_OPENVINO, reason="needs the extra openvino"))]
+KINDS: list[Any] = [
+    "onnx",
+    pytest.param("openvino", marks=pytest.mark.skipif(NO_OPENVINO, reason="needs the extra openvino")),
+]
+
+
+def cases(names: Iterable[Any], converted: Collection[Any]) -> list[Any]:
+    """Kinds with names: OpenVINO's files are converted from those of ONNX, so `converted` names are enough of it."""
+    onnx, openvino = KINDS
+    marks = openvino.marks
+    return [(onnx, name) for name in names] + [pytest.param("openvino", name, marks=marks) for name in converted]
 
 
 def exact_encoder(folder: Path, dtype: str) -> GraphEncoder:

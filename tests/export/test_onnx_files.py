@@ -30,9 +30,10 @@ from hf_xlsr.utils.files import write_json
 
 onnx = pytest.importorskip("onnx")
 
-from graph_kinds import KINDS, WRITERS, exact_encoder  # noqa: E402
+from graph_kinds import KINDS, WRITERS, cases, exact_encoder  # noqa: E402
 
 LONG = " ".join(ENGLISH)
+CONVERTED = ["bert_prompts", "word_weights", "gemma", "t5"]
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_routes(exports: Path, kind: str, reports: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize(("kind", "name"), cases(GIVEN, CONVERTED), indirect=["kind"])
 def test_given_encoders_are_equal_or_refused(name: str, kind: str, tmp_path: Path) -> None:
     model = save_export(build(name, tmp_path / "raw"), tmp_path / "export")
     try:
@@ -193,6 +194,15 @@ def test_letters_are_lowered(parts: Parts, kind: str, tmp_path: Path) -> None:
     texts = [text.upper() for text in ENGLISH]
     expected = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
     np.testing.assert_allclose(exact_encoder(tmp_path, kind).encode(texts), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_single_token_type(parts: Parts, kind: str, tmp_path: Path) -> None:
+    values = tiny_encoder(len(parts.tokenizers["en"])) | {"type_vocab_size": 1}
+    encoder = AutoModel.from_config(AutoConfig.for_model(**values))
+    save_export(to_sentence_transformer(encoder, parts.tokenizers["en"], max_length=MAX_LENGTH), tmp_path)
+    report = WRITERS[kind](tmp_path, int8=True)
+    assert report[""]["cosine_int8"]["lowest"] > 0.98
 
 
 def test_missing_weights_are_refused(parts: Parts, kind: str, tmp_path: Path) -> None:

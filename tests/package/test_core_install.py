@@ -117,6 +117,7 @@ def run(python: Path, *words: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(900)  # imports every library anew, several times
 def test_core_trains_evaluates_exports_and_mines(core: Path, tmp_path: Path) -> None:
     printed = run(core, str(ROOT / "tests" / "smoke.py"), str(tmp_path / "work"), folder=tmp_path)
     assert printed.startswith("trained")
