@@ -138,7 +138,7 @@ def mine(options: MineOptions) -> None:
         "--known": options.known,
         "--gold": options.gold,
     }
-    check_named(options.model, files)
+    check_named(options.model, files, outputs=options.written)
 
     with options.resumable():
         vectors = None
@@ -282,7 +282,7 @@ def score(options: ScoreOptions) -> None:
         "--source-pool": options.source_pool,
         "--target-pool": options.target_pool,
     }
-    check_named(options.model, files)
+    check_named(options.model, files, outputs=options.written)
     sources = _Column(options, mining.languages, "source")
     targets = _Column(options, mining.languages, "target")
     pools = {"source_pool": options.source_pool, "target_pool": options.target_pool}

@@ -227,8 +227,12 @@ def read_texts(
     texts: list[str],
     options: TextOptions,
     quarantine: "Quarantine",
+    outputs: Sequence[str] = (),
 ) -> dict[str, Iterable[str]]:
-    """The texts of `--texts` by language, read as they are asked for; model and files are looked for first."""
+    """The texts of `--texts` by language, read as they are asked for; model and files are looked for first.
+
+    `outputs` will be written, with `{lang}` for each language; one that is read is an error.
+    """
     from hf_xlsr.data.sources import Source, open_source
     from hf_xlsr.evaluation.table import parse_where
     from hf_xlsr.runs.inputs import check_named
@@ -238,7 +242,9 @@ def read_texts(
         if name != "text":
             raise XlsrError(f"--columns must be text=COLUMN, got '{name}'.")
     files = list(_files_of(texts, columns, options))
-    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
+    paths = [path.replace(PLACEHOLDER, language) for language, path in files]
+    written = [output.replace(PLACEHOLDER, language) for output in outputs for language, _ in files]
+    check_named(model, {"--texts": paths}, outputs=written)
     keys = {"columns": columns, "config": options.config, "where": parse_where(options.where), "split": options.split}
     given_keys = {key: value for key, value in keys.items() if value}
     sources: dict[str, list[Source]] = {}
