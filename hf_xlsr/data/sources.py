@@ -50,7 +50,8 @@ class Source(Section, frozen=True):
 
     corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
     path: str | list[str] | None = Field(
-        None, description="file, pair of Moses files, folder or id of a dataset; variables HF_XLSR_* are expanded"
+        None,
+        description="file, pair of Moses files, tables of one format, folder or id of a dataset; HF_XLSR_* are expanded",
     )
     languages: OneOrMore | None = Field(None, description="source and target language; by default the recipe's")
     columns: str | dict[str, Any] | None = Field(

@@ -73,6 +73,11 @@ class Table:
         return " ".join(self.files)
 
     @property
+    def format(self) -> str | None:
+        """The format of the files; None for a corpus or a task."""
+        return _format(self.files)
+
+    @property
     def mteb_task(self) -> str | None:
         """The name of the source if it is a task of mteb."""
         name = self.files[0]
@@ -154,7 +159,7 @@ class Table:
 
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
-        if not self.columns:
+        if not self.columns and self.format == "moses":
             _, labels = expand_braces(self.files)
             if len(self.files) == 1:
                 _, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
@@ -199,7 +204,7 @@ class Table:
 
     def _needs_languages(self, view: tuple[str, ...], options: Mapping[str, Any]) -> bool:
         """Whether the texts of a reading are found by their languages: in a TMX file, a corpus, or by column names."""
-        if _format(self.files) == "tmx":
+        if self.format == "tmx":
             if UNKNOWN in view:
                 raise self._unknown_language(self.language_columns[view.index(UNKNOWN)])
             return True

@@ -6,7 +6,10 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +74,8 @@ def read_rows(
 
     Args:
         path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
-            `"corpus.{en,fr}"`, or a folder or id for `datasets`.
+            `"corpus.{en,fr}"`, several files of another format, which are read one after the other, or a folder or id for
+            `datasets`.
         columns: Our name -> file column, as a mapping or as text for `parse_columns`. None: columns of the file with our
             names; without a header, columns in the order of `required`. The columns of TMX are languages, those of PO
             and MO `msgid` and `msgstr`, those of Moses files their labels or 0 and 1.
@@ -97,8 +101,8 @@ def read_rows(
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     format = format or detect_format(paths)
     require_choice("format", format, READERS)
-    if format != "moses" and len(paths) > 1:
-        raise XlsrError(f"{name}: the format '{format}' has one file, got {len(paths)}.")
+    if format == "datasets" and len(paths) > 1:
+        raise XlsrError(f"{name}: the format 'datasets' has one folder or id, got {len(paths)}.")
     if format != "datasets":
         if split is not None or config is not None:
             raise XlsrError(f"{name}: `split` and `config` are only for datasets.")
@@ -125,7 +129,10 @@ def read_rows(
         default_split=default_split,
         selecting=selecting,
     )
-    return _rows(file, READERS[format], log=quarantine is None)
+    files = [file]
+    if format != "moses" and len(paths) > 1:
+        files = [replace(file, name=str(path), paths=(path,), malformed=Counter()) for path in paths]
+    return chain.from_iterable(_rows(file, READERS[format], log=quarantine is None) for file in files)
 
 
 def column_names(path: AnyPath | Sequence[AnyPath]) -> list[str]:
@@ -167,20 +174,30 @@ def format_suffix(path: Path) -> str:
 
 
 def detect_format(paths: Sequence[Path]) -> str:
-    """The name in `READERS` for files, by their suffixes.
+    """The name in `READERS` for files, by their suffixes; several files of unknown ones are Moses files.
 
     Examples:
         >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])
         ('tsv', 'datasets')
+        >>> detect_format([Path("one.tsv"), Path("two.tsv")]), detect_format([Path("a.en"), Path("a.de")])
+        ('tsv', 'moses')
     """
-    if len(paths) > 1:
-        return "moses"
-    path = paths[0]
+    first, *others = (_format_of(path, default="moses" if len(paths) > 1 else None) for path in paths)
+    for path, other in zip(paths[1:], others, strict=True):
+        if other != first:
+            raise XlsrError(f"{paths[0]} is of the format {first}, and {path} of {other}. Give files of one format.")
+    return first
+
+
+def _format_of(path: Path, default: str | None) -> str:
+    """The format of one file; `default` for an unknown suffix, which is an error without one."""
     suffix = format_suffix(path)
     if path.is_dir():
         return "datasets"
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
+    if default:
+        return default
 
     hint = did_you_mean(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
