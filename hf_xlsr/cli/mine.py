@@ -210,11 +210,14 @@ def _finish_mining(
 def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
     """Both sides for `run_mining`: files read line by line, or texts of other sources."""
     from hf_xlsr.data.columns import PLACEHOLDER, parse_columns
+    from hf_xlsr.data.file_languages import check_order
     from hf_xlsr.mining.texts import SourceTexts, is_plain
 
     needs_languages = options.split_sentences or "language" in options.steps
     if needs_languages and not languages:
         raise XlsrError("--split-sentences and the cleaning step language need --languages, e.g. --languages en,de.")
+    if languages and not options.columns:
+        check_order((options.source, options.target), languages)
     as_it_is = not (options.columns or options.split_sentences or options.steps)
     sides: list[Any] = []
     for file, language in zip((options.source, options.target), languages or (None, None), strict=True):
@@ -268,6 +271,7 @@ class ScoreOptions(SearchOptions):
 
 def score(options: ScoreOptions) -> None:
     """Score given pairs by margin and cosine."""
+    from hf_xlsr.data.file_languages import text_language
     from hf_xlsr.mining.outputs import SCORE_COLUMNS, read_labels
     from hf_xlsr.mining.scoring import run_scoring
     from hf_xlsr.mining.thresholds import label_curve
@@ -286,6 +290,9 @@ def score(options: ScoreOptions) -> None:
     sources = _Column(options, mining.languages, "source")
     targets = _Column(options, mining.languages, "target")
     pools = {"source_pool": options.source_pool, "target_pool": options.target_pool}
+    for pool, language in zip(pools.values(), mining.languages or (), strict=False):
+        if pool:
+            text_language(pool, [language])
 
     with options.resumable():
         run = run_scoring(sources, targets, pools, options.folder, mining, encoder=options.model)

@@ -277,13 +277,23 @@ def read_texts(
 
 def _files_of(texts: list[str], columns: dict[str, str], options: TextOptions) -> Iterator[tuple[str, str]]:
     """Language and path of each file of `--texts`."""
+    from hf_xlsr.data.file_languages import language_of_file, text_language
+    from hf_xlsr.data.languages import language_code
+
     languages = comma_separated(options.languages)
     for text in texts:
         language, _, path = text.partition("=")
         if path and not Path(text).exists():
+            if not columns:
+                text_language(path.replace(PLACEHOLDER, language), [language.strip()], folder=False)
             yield language.strip(), path
             continue
         has_placeholder = PLACEHOLDER in f"{text} {columns.get('text')} {options.config}"
+        is_file = Path(text).is_file() and not (has_placeholder or columns)
+        named = language_of_file(text, languages) if is_file else None
+        if named:
+            yield text_language(text, languages or [language_code(named)]), text
+            continue
         if not languages or (len(languages) > 1 and not has_placeholder):
             raise XlsrError(f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or give --languages.")
         for language in languages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import combinations, islice
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
 from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
+from hf_xlsr.data.file_languages import language_of_file, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import hash64
@@ -157,6 +159,18 @@ class Source(Section, frozen=True):
         """The languages of the source, or else these."""
         return list(self.languages or languages)
 
+    def text_language(self, languages: Sequence[str], *, strict: bool = True) -> str:
+        """The language of texts without a language of their own: that of the file's name, else the first of `languages`.
+
+        `strict` raises if the name says another language than these.
+        """
+        paths = self.paths
+        if len(paths) != 1 or self.columns or not Path(paths[0]).expanduser().is_file():
+            return languages[0]
+        if not strict and language_of_file(paths[0], languages) not in languages:
+            return languages[0]
+        return text_language(paths[0], languages)
+
     def in_language(self, language: str) -> Source:
         """The source of one language, which also replaces `{lang}`."""
         content = filled(self.model_dump(exclude_unset=True), language)
@@ -300,7 +314,8 @@ def open_texts(
 
     The columns `more` are read where a file has them.
     """
-    default = source.languages_or(languages)[0]
+    own_languages = source.languages_or(languages)
+    default = source.text_language(own_languages, strict=False)
     rows = open_source(
         source,
         languages=[default],
@@ -310,8 +325,9 @@ def open_texts(
         quarantine=quarantine,
         seed=seed,
     )
+    language_of_name = cache(partial(source.text_language, own_languages))
     for row in rows:
-        row["lang"] = row.get("lang") or default
+        row["lang"] = row.get("lang") or language_of_name()
         yield row
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.file_languages import language_of_file, languages_of_files, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import Source, open_source
@@ -153,18 +154,29 @@ class Table:
             return pair_views(languages, self._side_names(), each=each, mapped=self.columns)
         if each:
             return [((language,), language) for language in languages]
-        if len(languages) == 1:
-            return [(languages, None)]
-        return [((UNKNOWN,), None)]
+        return [((self._text_language(),), None)]
+
+    def _text_language(self) -> str:
+        """The language of texts: that of the names of the files, which must be the only one of `languages`."""
+        files = () if self.columns or not is_table(self.files) else self.files
+        if len(self.languages) == 1:
+            (language,) = self.languages
+            is_pair = self.of_sentences and "+" in sentence_languages(language)
+            for file in () if is_pair else files:
+                text_language(file, self.languages)
+            return language
+        tags = {language_of_file(file, self.languages) for file in files}
+        return (tags.pop() if len(tags) == 1 else None) or UNKNOWN
 
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
         if not self.columns and self.format == "moses":
-            _, labels = expand_braces(self.files)
+            paths, labels = expand_braces(self.files)
             if len(self.files) == 1:
-                _, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
+                paths, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
             if len(labels) == 2:
-                return labels[0], labels[1]
+                tags = languages_of_files(paths, self.languages)
+                return tags[0] or labels[0], tags[1] or labels[1]
         return self.columns.get("source", ""), self.columns.get("target", "")
 
     def _rows(self, split: str) -> list[Row]:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from itertools import islice, zip_longest
 
 from hf_xlsr.data.columns import flat_names, selected
+from hf_xlsr.data.file_languages import file_order
 from hf_xlsr.data.formats.input_file import InputFile, Record
 from hf_xlsr.data.formats.lines import MAX_LINE, BadLine, decode, iter_lines, open_binary
 from hf_xlsr.data.languages import is_language_code, language_code
@@ -68,30 +69,11 @@ def _moses_positions(file: InputFile) -> dict[str, int]:
     if not file.columns:
         if num_files != len(file.required):
             raise XlsrError(f"{file.name} must be {len(file.required)} files, such as 'corpus.{{en,fr}}'.")
-        default = dict(zip(file.required, map(str, _moses_order(file)), strict=True))
+        default = dict(zip(file.required, map(str, file_order(file.paths, file.languages)), strict=True))
 
     keys = [*map(str, range(num_files)), *file.labels]
     columns = file.resolve(keys, default)
     return {name: keys.index(column) % num_files for name, column in columns.items()}
-
-
-def _moses_order(file: InputFile) -> Sequence[int]:
-    """The file of each required column: the one named by its language, else the one at its position."""
-    labels = file.labels
-    languages = file.languages
-    if len(languages) != len(labels):
-        return range(len(labels))
-
-    label_codes = tuple(map(language_code, labels))
-    language_codes = tuple(map(language_code, languages))
-    for names, wanted in ((labels, languages), (label_codes, language_codes)):
-        if len(set(wanted)) == len(wanted) and set(names) == set(wanted):
-            return [names.index(language) for language in wanted]
-
-    for label, language in zip(label_codes, language_codes, strict=True):
-        if label != language and label in language_codes:
-            raise XlsrError(f"{file.name}: the file in '{label}' would be read as '{language}'; name it in `columns`.")
-    return range(len(labels))
 
 
 def read_tsv(file: InputFile) -> Iterator[Record]:
