@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -211,6 +212,7 @@ def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
     """Both sides for `run_mining`: files read line by line, or texts of other sources."""
     from hf_xlsr.data.columns import PLACEHOLDER, parse_columns
     from hf_xlsr.data.file_languages import check_order
+    from hf_xlsr.data.formats.content import refuse_markup
     from hf_xlsr.mining.texts import SourceTexts, is_plain
 
     needs_languages = options.split_sentences or "language" in options.steps
@@ -221,6 +223,8 @@ def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
     as_it_is = not (options.columns or options.split_sentences or options.steps)
     sides: list[Any] = []
     for file, language in zip((options.source, options.target), languages or (None, None), strict=True):
+        if is_plain(file) and not options.columns:
+            refuse_markup(Path(file).expanduser())
         if as_it_is and is_plain(file):
             sides.append(file)
             continue

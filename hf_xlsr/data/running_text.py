@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import PLACE_COLUMNS, Row
 from hf_xlsr.data.encoding import CONSECUTIVE
+from hf_xlsr.data.formats.content import refuse_markup
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sentences import split_sentences
@@ -126,6 +128,8 @@ def _of_documents(rows: Iterable[Row]) -> Iterator[_Sentence]:
 
 def _of_lines(source: Source, language: str, quarantine: Quarantine) -> Iterator[_Sentence]:
     _check_keys(source, "sample", "distinct", "columns", "where", "hash_split")
+    if source.format is None:
+        refuse_markup(Path(source.paths[0]))
     # No column is required, so that blank lines are read.
     rows = islice(read_file(source, {"text": "0"}, quarantine=quarantine), source.limit)
     follows_text = False

@@ -65,7 +65,8 @@ class Source(Section, frozen=True):
         "filled cells; `languages` selects some",
     )
     format: str | None = Field(
-        None, description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix"
+        None,
+        description="moses, tsv, csv, jsonl, json, zip, parquet, tmx, po, mo, datasets; by default from the suffix",
     )
     split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
     config: str | None = Field(None, description="configuration of a dataset")
