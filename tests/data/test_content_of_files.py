@@ -80,7 +80,7 @@ def opus_zip(names: dict[str, str], **options: Any) -> bytes:
 
 OPUS = {
     "README": "Hello",
-    "LICENSE": "None",
+    "LICENSE": "",
     "X.de-en.de": "A & B\nC\n",
     "X.de-en.en": "a & b\nc\n",
     "X.de-en.xml": "<x/>",

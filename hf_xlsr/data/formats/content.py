@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hf_xlsr.data.formats.lines import BLOCK, SGM, BrokenFile, format_suffix, open_binary
+from hf_xlsr.data.formats.lines import BLOCK, READ_ERRORS, SGM, BrokenFile, format_suffix, open_binary
 from hf_xlsr.utils.errors import XlsrError
 
 FEWEST = 3  # lines that show a habit
@@ -27,7 +27,7 @@ def refuse_markup(path: Path, columns: str = "text=0", *, tables: bool = False) 
     """
     if format_suffix(path) in SGM:
         return
-    with suppress(BrokenFile, OSError):
+    with suppress(BrokenFile, *READ_ERRORS):
         with open_binary(path) as file:
             start = file.read(BLOCK)
         kind = content_kind(start.decode("utf-8", "replace").removeprefix("\ufeff").splitlines(), tables=tables)
