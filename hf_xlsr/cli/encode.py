@@ -13,6 +13,7 @@ import typer
 from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
+from hf_xlsr.data.columns import PLACEHOLDER
 from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_folder, atomic_write, check_writable, path_name
@@ -57,7 +58,10 @@ def encode(options: EncodeOptions) -> None:
             check_writable(folder, name, folder=True)
 
     quarantine = Quarantine()
-    streams = read_texts(options.model, options.texts, options, quarantine)
+    outputs = []
+    if options.output:
+        outputs = [options.output, *(f"{options.output}/{PLACEHOLDER}.{kind}" for kind in ("npy", "txt"))]
+    streams = read_texts(options.model, options.texts, options, quarantine, outputs)
     for language in streams:
         path_name(language, "language")
     encoder, encoding = _encoder(options)
@@ -150,13 +154,14 @@ class FitOptions(EncodedTexts):
 def fit(options: FitOptions) -> None:
     """Find the language bias of a model."""
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.encoders.debias import check_method, fit_debias
+    from hf_xlsr.encoders.debias import FACTS, TENSORS, check_method, fit_debias
 
     check_method(options.components, options.method)
     check_writable(options.output, "--output", folder=True)
 
     quarantine = Quarantine()
-    texts = read_texts(options.model, options.texts, options, quarantine)
+    outputs = [options.output, *(f"{options.output}/{name}" for name in (FACTS, TENSORS))]
+    texts = read_texts(options.model, options.texts, options, quarantine, outputs)
     encoder, encoding = _encoder(options)
     fitted = fit_debias(
         encoder,
@@ -187,7 +192,9 @@ def apply(options: ApplyOptions) -> None:
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.export import debias_sentence_transformer
     from hf_xlsr.export.sentence_transformer import write_export
+    from hf_xlsr.runs.inputs import check_named
 
+    check_named(options.model, {}, outputs=[options.output])
     removal = Debias.load(options.fitted)
     folder = new_folder(options.output)
     encoder = load_encoder(options.model, "cpu")

@@ -1,5 +1,6 @@
 """The verbs `evaluate` and `compare` of the `hf-xlsr` command."""
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, make_dataclass
@@ -11,6 +12,7 @@ from rich.markup import escape
 
 from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
 from hf_xlsr.cli.report import print_facts
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, Protocol, option_specs, specs_of
 from hf_xlsr.utils.console import SafeConsole, say
 from hf_xlsr.utils.errors import XlsrError, require_choice
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from hf_xlsr.evaluation.suites.suite import Suite
 
 PANEL = "Options of some protocols (--list shows which)"
-FILES = ("pool", "tune", "gold", "tune_gold")  # options of protocols that name files
+FILES = ("pool", "train", "tune", "gold", "tune_gold")  # options of protocols that name files
 PROTOCOL_OPTIONS = [spec for spec in option_specs().values() if spec.name not in FOR_ALL]
 
 
@@ -125,7 +127,7 @@ def _missing(options: EvaluateOptions) -> Iterator[str]:
 
 
 def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
-    from hf_xlsr.evaluation.suites.suite import SuiteEncoder, evaluate_suite
+    from hf_xlsr.evaluation.suites.suite import SuiteEncoder, evaluate_suite, result_files
     from hf_xlsr.runs.inputs import check_all_named
 
     suite = _suite(options)
@@ -136,26 +138,34 @@ def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
         stated = encoder.model_dump(exclude_unset=True)
         suite.encoders[label] = SuiteEncoder(**{**common, **stated})
 
+    data = {"--suite": (list(filter(os.path.isfile, options.suite or ())), ())}
+    for name, task in suite.tasks.items():
+        data[f"task {name}"] = (task.data, task.languages)
+        for option in FILES:
+            data[f"{option} of task {name}"] = (as_list(task.options.get(option)), task.languages)
+    output = str(options.output)
     check_all_named(
         {f"encoder {label}": encoder.model for label, encoder in suite.encoders.items()},
-        {f"task {name}": (task.data, task.languages) for name, task in suite.tasks.items()},
+        data,
         "the suite" if options.suite else "the command",
+        [output, *result_files(suite, output)],
     )
-    _print_tables(evaluate_suite(suite, str(options.output), vectors=options.vectors))
+    _print_tables(evaluate_suite(suite, output, vectors=options.vectors))
 
 
 def _evaluate_model(model: str, options: EvaluateOptions) -> None:
     from hf_xlsr.evaluation.command import evaluate_files
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
     from hf_xlsr.evaluation.report import results_table
-    from hf_xlsr.evaluation.results import Results
+    from hf_xlsr.evaluation.results import Results, outcomes_file
     from hf_xlsr.runs.inputs import check_named
 
     data = options.data_options(options.data or (), options.name)
     encoder = options.encoder_options()
     protocol_options = options.protocol_options()
     files = {flag(name): protocol_options.get(name) for name in FILES}
-    check_named(model, {"--data": data.files, **files}, data.languages)
+    outputs = [options.output, outcomes_file(options.output)] if options.output else []
+    check_named(model, {"--data": data.files, **files}, data.languages, outputs)
     results = evaluate_files(
         model,
         str(options.protocol),
@@ -233,8 +243,11 @@ class CompareOptions:
 def compare(options: CompareOptions) -> None:
     """Compare encoders: tables with intervals, and tests of the differences."""
     from hf_xlsr.evaluation import comparison
+    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import write_text
 
+    outputs = [path for path in (options.output, options.plots) if path]
+    check_named(None, {"RESULTS": options.results}, outputs=outputs)
     ending = Path(options.output).suffix if options.output else ".md"
     require_choice("--output", ending, comparison.ENDINGS)
     metrics = options.metric.split(",") if options.metric else ()

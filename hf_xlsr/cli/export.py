@@ -60,8 +60,10 @@ def export(options: ExportOptions) -> None:
     from hf_xlsr.export.old_names import add_old_names
     from hf_xlsr.export.published_files import Listing, list_files
     from hf_xlsr.export.sentence_transformer import write_export
+    from hf_xlsr.runs.inputs import check_named
 
     transformers_logging.disable_progress_bar()
+    check_named(options.model, {}, outputs=[options.output])
     folder = new_folder(options.output)
     if options.with_onnx:
         require_package("onnx", "onnxscript", "onnxruntime")
@@ -196,12 +198,14 @@ def prune(options: PruneOptions) -> None:
     from hf_xlsr.export.pruning import prune as prune_model
     from hf_xlsr.export.sentence_transformer import write_export
     from hf_xlsr.runs.card import card_of_model
+    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import atomic_folder, write_text
 
     transformers_logging.disable_progress_bar()
     if bool(options.texts) == bool(options.recipe):
         raise XlsrError("Give either --texts or --recipe.")
     layers = options.layer_numbers()
+    check_named(options.model, {}, outputs=[options.output])
     folder = new_folder(options.output)
     languages, texts = _texts_to_keep(options)
 
@@ -332,6 +336,7 @@ def card(options: CardOptions) -> None:
     from hf_xlsr.export.model_card import CardMetadata
     from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
+    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import check_writable, write_text
 
     run = RunFolder(options.model)
@@ -345,6 +350,7 @@ def card(options: CardOptions) -> None:
         files = [folder / "README.md"]
     else:  # a new folder would hide the model on the Hub
         raise XlsrError(f"'{options.model}' is on the Hub. Name the file of its card with --output.")
+    check_named(options.model, {}, outputs=files)
     for file in files:
         check_writable(file, "--output" if options.output else "the card")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -138,7 +139,7 @@ def mine(options: MineOptions) -> None:
         "--known": options.known,
         "--gold": options.gold,
     }
-    check_named(options.model, files)
+    check_named(options.model, files, outputs=options.written)
 
     with options.resumable():
         vectors = None
@@ -210,14 +211,20 @@ def _finish_mining(
 def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
     """Both sides for `run_mining`: files read line by line, or texts of other sources."""
     from hf_xlsr.data.columns import PLACEHOLDER, parse_columns
+    from hf_xlsr.data.file_languages import check_order
+    from hf_xlsr.data.formats.content import refuse_markup
     from hf_xlsr.mining.texts import SourceTexts, is_plain
 
     needs_languages = options.split_sentences or "language" in options.steps
     if needs_languages and not languages:
         raise XlsrError("--split-sentences and the cleaning step language need --languages, e.g. --languages en,de.")
+    if languages and not options.columns:
+        check_order((options.source, options.target), languages)
     as_it_is = not (options.columns or options.split_sentences or options.steps)
     sides: list[Any] = []
     for file, language in zip((options.source, options.target), languages or (None, None), strict=True):
+        if is_plain(file) and not options.columns:
+            refuse_markup(Path(file).expanduser())
         if as_it_is and is_plain(file):
             sides.append(file)
             continue
@@ -268,6 +275,7 @@ class ScoreOptions(SearchOptions):
 
 def score(options: ScoreOptions) -> None:
     """Score given pairs by margin and cosine."""
+    from hf_xlsr.data.file_languages import text_language
     from hf_xlsr.mining.outputs import SCORE_COLUMNS, read_labels
     from hf_xlsr.mining.scoring import run_scoring
     from hf_xlsr.mining.thresholds import label_curve
@@ -282,10 +290,13 @@ def score(options: ScoreOptions) -> None:
         "--source-pool": options.source_pool,
         "--target-pool": options.target_pool,
     }
-    check_named(options.model, files)
+    check_named(options.model, files, outputs=options.written)
     sources = _Column(options, mining.languages, "source")
     targets = _Column(options, mining.languages, "target")
     pools = {"source_pool": options.source_pool, "target_pool": options.target_pool}
+    for pool, language in zip(pools.values(), mining.languages or (), strict=False):
+        if pool:
+            text_language(pool, [language])
 
     with options.resumable():
         run = run_scoring(sources, targets, pools, options.folder, mining, encoder=options.model)

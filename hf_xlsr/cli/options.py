@@ -227,8 +227,12 @@ def read_texts(
     texts: list[str],
     options: TextOptions,
     quarantine: "Quarantine",
+    outputs: Sequence[str] = (),
 ) -> dict[str, Iterable[str]]:
-    """The texts of `--texts` by language, read as they are asked for; model and files are looked for first."""
+    """The texts of `--texts` by language, read as they are asked for; model and files are looked for first.
+
+    `outputs` will be written, with `{lang}` for each language; one that is read is an error.
+    """
     from hf_xlsr.data.sources import Source, open_source
     from hf_xlsr.evaluation.table import parse_where
     from hf_xlsr.runs.inputs import check_named
@@ -238,7 +242,9 @@ def read_texts(
         if name != "text":
             raise XlsrError(f"--columns must be text=COLUMN, got '{name}'.")
     files = list(_files_of(texts, columns, options))
-    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
+    paths = [path.replace(PLACEHOLDER, language) for language, path in files]
+    written = [output.replace(PLACEHOLDER, language) for output in outputs for language, _ in files]
+    check_named(model, {"--texts": paths}, outputs=written)
     keys = {"columns": columns, "config": options.config, "where": parse_where(options.where), "split": options.split}
     given_keys = {key: value for key, value in keys.items() if value}
     sources: dict[str, list[Source]] = {}
@@ -271,13 +277,23 @@ def read_texts(
 
 def _files_of(texts: list[str], columns: dict[str, str], options: TextOptions) -> Iterator[tuple[str, str]]:
     """Language and path of each file of `--texts`."""
+    from hf_xlsr.data.file_languages import language_of_file, text_language
+    from hf_xlsr.data.languages import language_code
+
     languages = comma_separated(options.languages)
     for text in texts:
         language, _, path = text.partition("=")
         if path and not Path(text).exists():
+            if not columns:
+                text_language(path.replace(PLACEHOLDER, language), [language.strip()], folder=False)
             yield language.strip(), path
             continue
         has_placeholder = PLACEHOLDER in f"{text} {columns.get('text')} {options.config}"
+        is_file = Path(text).is_file() and not (has_placeholder or columns)
+        named = language_of_file(text, languages) if is_file else None
+        if named:
+            yield text_language(text, languages or [language_code(named)]), text
+            continue
         if not languages or (len(languages) > 1 and not has_placeholder):
             raise XlsrError(f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or give --languages.")
         for language in languages:

@@ -70,7 +70,9 @@ class LanguagesOptions:
 def languages(options: LanguagesOptions) -> None:
     """Plot which languages retrieval finds."""
     from hf_xlsr.evaluation.plots import plot_languages
+    from hf_xlsr.runs.inputs import check_named
 
+    check_named(None, {"RESULTS": options.results}, outputs=[options.output])
     _check_picture(options.output)
     say(plot_languages(options.output, load_labelled(options.results)))
 
@@ -102,13 +104,16 @@ def _encoded(
     from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS
     from hf_xlsr.evaluation.reading import read_pairs
     from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
+    from hf_xlsr.runs.inputs import check_all_named
 
     _check_picture(options.output)
+    data = options.data_options(options.data)
+    check_all_named(models, {"--data": (data.files, data.languages)}, "the command", [options.output])
     encoder_options = options.encoder_options()
     for model in models.values():
         check_choice(model, encoder_options.device, encoder_options.dtype)
 
-    groups = by_pair(read_pairs(PROTOCOLS[0], options.data_options(options.data), {}).rows)
+    groups = by_pair(read_pairs(PROTOCOLS[0], data, {}).rows)
     if single and len(groups) > 1:
         pairs = ", ".join(map("-".join, groups))
         raise XlsrError(f"the data contain the language pairs {pairs}; choose one with --languages.")

@@ -13,6 +13,8 @@ import typer
 
 from hf_xlsr.utils.console import SafeConsole, say, warn
 
+SIDES = ("source", "target", "source_pool", "target_pool")
+
 if TYPE_CHECKING:
     from hf_xlsr.mining.pipeline import MiningRun
     from hf_xlsr.mining.scoring import ScoringRun
@@ -32,6 +34,17 @@ class OutputOptions:
     @property
     def folder(self) -> Path:
         return Path(self.work or f"{self.output}.work")
+
+    @property
+    def written(self) -> list[str]:
+        """All files that may be written."""
+        skipped = [self._skipped_file(side) for side in SIDES]
+        return [self.output, f"{self.output}.report.html", *skipped]
+
+    def _skipped_file(self, side: str) -> str:
+        from hf_xlsr.mining.texts import SKIPPED
+
+        return f"{self.output}.{side}.{SKIPPED}"
 
     def check_output(self, languages: Sequence[str] | None) -> None:
         """Raises an error for a file that cannot be written, or in no known format."""
@@ -121,7 +134,7 @@ class OutputOptions:
         files = {}
         for side, counts in report.items():
             if isinstance(counts, dict) and counts.get("skipped"):
-                files[side] = f"{self.output}.{side}.{SKIPPED}"
+                files[side] = self._skipped_file(side)
                 copy_file(self.folder / f"{side}.text" / SKIPPED, files[side])
         return files
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import PLACE_COLUMNS, Row
 from hf_xlsr.data.encoding import CONSECUTIVE
+from hf_xlsr.data.formats.content import refuse_markup
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sentences import split_sentences
@@ -67,15 +70,15 @@ def _sentences(
     own_languages = source.languages_or(languages)
     form = _form(source)
     if form == "lines":
-        yield from _of_lines(source, own_languages[0], quarantine)
+        yield from _of_lines(source, source.text_language(own_languages), quarantine)
         return
 
     if form == "sentences":
-        yield from islice(_of_rows(source, own_languages[0], quarantine), source.limit)
+        yield from islice(_of_rows(source, own_languages, quarantine), source.limit)
         return
 
     if not source.corpus:
-        own_languages = own_languages[:1]  # of a file
+        own_languages = [source.text_language(own_languages)]
     for language in own_languages:
         in_language = source.in_language(language)
         columns = CONSECUTIVE.texts if form == "pairs" else ("text",)
@@ -125,6 +128,8 @@ def _of_documents(rows: Iterable[Row]) -> Iterator[_Sentence]:
 
 def _of_lines(source: Source, language: str, quarantine: Quarantine) -> Iterator[_Sentence]:
     _check_keys(source, "sample", "distinct", "columns", "where", "hash_split")
+    if source.format is None:
+        refuse_markup(Path(source.paths[0]))
     # No column is required, so that blank lines are read.
     rows = islice(read_file(source, {"text": "0"}, quarantine=quarantine), source.limit)
     follows_text = False
@@ -135,12 +140,13 @@ def _of_lines(source: Source, language: str, quarantine: Quarantine) -> Iterator
         follows_text = not is_blank
 
 
-def _of_rows(source: Source, language: str, quarantine: Quarantine) -> Iterator[_Sentence]:
+def _of_rows(source: Source, languages: Sequence[str], quarantine: Quarantine) -> Iterator[_Sentence]:
     """One sentence per row. `open_source` does not show where it leaves a row out."""
     _check_keys(source, "sample", "distinct")
     row_filter = RowFilter(source)
     rows = read_file(source, source.column_map, selecting=row_filter.columns, quarantine=quarantine, **_TEXT)
     before: tuple[str, int | None] | None = None  # document and position
+    language_of_name = cache(partial(source.text_language, languages))
 
     for number, (read_row, is_adjacent) in enumerate(_with_losses(rows, quarantine), 1):
         row = row_filter.taken(read_row)
@@ -161,7 +167,7 @@ def _of_rows(source: Source, language: str, quarantine: Quarantine) -> Iterator[
 
         document = row["document"] or ""
         follows = document != "" and before == (document, position_before)
-        yield row["text"], row.get("lang") or language, follows and is_adjacent
+        yield row["text"], row.get("lang") or language_of_name(), follows and is_adjacent
         before = (document, position)
 
 

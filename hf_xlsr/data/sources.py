@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import combinations, islice
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, parse_columns
 from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
+from hf_xlsr.data.file_languages import language_of_file, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import hash64
@@ -50,7 +52,8 @@ class Source(Section, frozen=True):
 
     corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
     path: str | list[str] | None = Field(
-        None, description="file, pair of Moses files, folder or id of a dataset; variables HF_XLSR_* are expanded"
+        None,
+        description="file, pair of Moses files, tables of one format, folder or id of a dataset; HF_XLSR_* are expanded",
     )
     languages: OneOrMore | None = Field(None, description="source and target language; by default the recipe's")
     columns: str | dict[str, Any] | None = Field(
@@ -62,7 +65,8 @@ class Source(Section, frozen=True):
         "filled cells; `languages` selects some",
     )
     format: str | None = Field(
-        None, description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix"
+        None,
+        description="moses, tsv, csv, jsonl, json, zip, parquet, tmx, po, mo, datasets; by default from the suffix",
     )
     split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
     config: str | None = Field(None, description="configuration of a dataset")
@@ -155,6 +159,18 @@ class Source(Section, frozen=True):
     def languages_or(self, languages: Sequence[str]) -> list[str]:
         """The languages of the source, or else these."""
         return list(self.languages or languages)
+
+    def text_language(self, languages: Sequence[str], *, strict: bool = True) -> str:
+        """The language of texts without a language of their own: that of the file's name, else the first of `languages`.
+
+        `strict` raises if the name says another language than these.
+        """
+        paths = self.paths
+        if len(paths) != 1 or self.columns or not Path(paths[0]).expanduser().is_file():
+            return languages[0]
+        if not strict and language_of_file(paths[0], languages) not in languages:
+            return languages[0]
+        return text_language(paths[0], languages)
 
     def in_language(self, language: str) -> Source:
         """The source of one language, which also replaces `{lang}`."""
@@ -299,7 +315,8 @@ def open_texts(
 
     The columns `more` are read where a file has them.
     """
-    default = source.languages_or(languages)[0]
+    own_languages = source.languages_or(languages)
+    default = source.text_language(own_languages, strict=False)
     rows = open_source(
         source,
         languages=[default],
@@ -309,8 +326,9 @@ def open_texts(
         quarantine=quarantine,
         seed=seed,
     )
+    language_of_name = cache(partial(source.text_language, own_languages))
     for row in rows:
-        row["lang"] = row.get("lang") or default
+        row["lang"] = row.get("lang") or language_of_name()
         yield row
 
 

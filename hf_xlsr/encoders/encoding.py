@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import langcodes
@@ -52,6 +52,14 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Vectors `(..., width)` of a floating type divided by their lengths; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
+    """Checks that no vector is zero: all candidates would be equally near to it, and the first would be found."""
+    zero = np.flatnonzero(~vectors.any(axis=1))
+    if zero.size:
+        text = texts[zero[0]][:60]
+        raise XlsrError(f"The vector of {text!r} is zero and has no direction ({zero.size} such texts). Remove it.")
 
 
 def routes_of(encoder: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.data.prompts import PromptTable
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, check_directions, embed
 from hf_xlsr.evaluation.languages import sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
@@ -145,14 +145,6 @@ def embed_sides(
     for side_vectors, texts in zip(vectors, sides, strict=True):
         check_directions(side_vectors, texts)
     return vectors
-
-
-def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
-    """Checks that no vector is zero: all candidates would be equally near to it, and the first would be found."""
-    zero = np.flatnonzero(~vectors.any(axis=1))
-    if zero.size:
-        text = texts[zero[0]][:60]
-        raise XlsrError(f"The vector of {text!r} is zero and has no direction ({zero.size} such texts). Remove it.")
 
 
 def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.pairs import check_directions
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, check_directions, embed
 from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError

@@ -256,10 +256,10 @@ def input_facts(protocol: Protocol, table: Table, data: DataOptions, tables: Map
 
 
 def read_one_table(table: Table, option: str, split: str | None) -> Rows:
-    """The rows of a split of a source, which must be one table."""
+    """The rows of a split of a source, which must be tables or Moses files."""
     count = len(table.files)
-    if count > 2 or (count == 2 and not table.paired):
-        raise XlsrError(f"{option} must be one table, or two line-aligned files of pairs, got {count} files.")
+    if count > 1 and table.format in (None, "moses", "datasets") and (count > 2 or not table.paired):
+        raise XlsrError(f"{option} must be tables, or two line-aligned files of pairs, got {count} files.")
     return table.split(split)
 
 

@@ -238,12 +238,13 @@ def save_results(
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     if predictions:
-        with atomic_write(_outcomes_file(path)) as partial, partial.open("wb") as stream:
+        with atomic_write(outcomes_file(path)) as partial, partial.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, **columns)
     write_text(path, text)
 
 
-def _outcomes_file(path: str | os.PathLike[str]) -> Path:
+def outcomes_file(path: str | os.PathLike[str]) -> Path:
+    """Where `save_results` puts the outcomes of single examples."""
     return Path(f"{os.fspath(path).removesuffix('.json')}.npz")
 
 
@@ -265,7 +266,7 @@ def _load_outcomes(path: str | os.PathLike[str], statistics: Mapping[str, str]) 
     if not statistics:
         return {}
     columns: dict[str, list[np.ndarray]] = defaultdict(list)
-    with np.load(_outcomes_file(path), allow_pickle=False) as stored:
+    with np.load(outcomes_file(path), allow_pickle=False) as stored:
         size = sum(entry.file_size for entry in stored.zip.infolist())  # the most that the archive gives
         if size > MOST_OUTCOMES:
             raise ValueError(f"its outcomes take {size:,} bytes, more than {MOST_OUTCOMES:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -11,16 +12,18 @@ import numpy as np
 
 from hf_xlsr.utils.errors import XlsrError
 
+logger = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
 Item = TypeVar("Item")
 
 
 class LabelledTexts(NamedTuple):
-    """Texts, or first and second sentences of pairs, with label numbers, `(n,)`, int64."""
+    """Texts, or first and second sentences of pairs, with label numbers, `(n,)`, int64; how many rows had no label."""
 
     sides: Sequence[list[str]]
     labels: np.ndarray
+    dropped: int = 0
 
 
 def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[str] = (), name: str) -> list[Any]:
@@ -74,9 +77,11 @@ def read_labelled(
     tests: Mapping[str, Iterable[Row]],
     *,
     texts: Sequence[str],
-    clean: Callable[[Any, int, str], Hashable] | None = None,
+    clean: Callable[[Any, int, str], Hashable | None] | None = None,
 ) -> tuple[LabelledTexts, LabelledTexts, dict[str, LabelledTexts]]:
     """The rows of a classification task; the labels are those of `train`, after `clean(label, row, name)`.
+
+    Rows for whose label `clean` gives None have none: they are dropped, with a warning that counts them.
 
     All rows are read before anything is encoded, so that an invalid label in the last language fails early.
     """
@@ -84,11 +89,20 @@ def read_labelled(
 
     def read(rows: Iterable[Row], name: str) -> LabelledTexts:
         *sides, labels = read_columns(rows, texts=texts, values=["label"], name=name)
+        dropped = 0
         if clean is not None:
             labels = [clean(label, row, name) for row, label in enumerate(labels)]
+            labelled_rows = [row for row, label in enumerate(labels) if label is not None]
+            dropped = len(labels) - len(labelled_rows)
+            *sides, labels = ([column[row] for row in labelled_rows] for column in (*sides, labels))
+        if dropped:
+            logger.warning("%s: %d of %d rows have no label and are skipped", name, dropped, dropped + len(labels))
+        if dropped and not labels:
+            raise XlsrError(f"{name} has no row with a label: all {dropped:,} are -, -1 or empty.")
+
         if name == "train":
             numbers.update(number_labels(labels, name))
-        return LabelledTexts(sides, as_numbers(labels, numbers, name))
+        return LabelledTexts(sides, as_numbers(labels, numbers, name), dropped)
 
     train_texts = read(train, "train")
     dev_texts = read(dev, "dev")

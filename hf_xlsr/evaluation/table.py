@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.file_languages import language_of_file, languages_of_files, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import Source, open_source
@@ -71,6 +72,11 @@ class Table:
     def source_name(self) -> str:
         """Name of the source in errors."""
         return " ".join(self.files)
+
+    @property
+    def format(self) -> str | None:
+        """The format of the files; None for a corpus or a task."""
+        return _format(self.files)
 
     @property
     def mteb_task(self) -> str | None:
@@ -148,18 +154,29 @@ class Table:
             return pair_views(languages, self._side_names(), each=each, mapped=self.columns)
         if each:
             return [((language,), language) for language in languages]
-        if len(languages) == 1:
-            return [(languages, None)]
-        return [((UNKNOWN,), None)]
+        return [((self._text_language(),), None)]
+
+    def _text_language(self) -> str:
+        """The language of texts: that of the names of the files, which must be the only one of `languages`."""
+        files = () if self.columns or not is_table(self.files) else self.files
+        if len(self.languages) == 1:
+            (language,) = self.languages
+            is_pair = self.of_sentences and "+" in sentence_languages(language)
+            for file in () if is_pair else files:
+                text_language(file, self.languages)
+            return language
+        tags = {language_of_file(file, self.languages) for file in files}
+        return (tags.pop() if len(tags) == 1 else None) or UNKNOWN
 
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
-        if not self.columns:
-            _, labels = expand_braces(self.files)
+        if not self.columns and self.format == "moses":
+            paths, labels = expand_braces(self.files)
             if len(self.files) == 1:
-                _, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
+                paths, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
             if len(labels) == 2:
-                return labels[0], labels[1]
+                tags = languages_of_files(paths, self.languages)
+                return tags[0] or labels[0], tags[1] or labels[1]
         return self.columns.get("source", ""), self.columns.get("target", "")
 
     def _rows(self, split: str) -> list[Row]:
@@ -199,7 +216,7 @@ class Table:
 
     def _needs_languages(self, view: tuple[str, ...], options: Mapping[str, Any]) -> bool:
         """Whether the texts of a reading are found by their languages: in a TMX file, a corpus, or by column names."""
-        if _format(self.files) == "tmx":
+        if self.format == "tmx":
             if UNKNOWN in view:
                 raise self._unknown_language(self.language_columns[view.index(UNKNOWN)])
             return True

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from hf_xlsr.utils.errors import XlsrError
 
-MODEL_FILES = (
+WEIGHTS_AND_SETTINGS = (
     # weights
     "*.safetensors",
     "*.safetensors.index.json",
@@ -48,6 +48,9 @@ MODEL_FILES = (
     *(f"{name}.model" for name in ("sentencepiece", "sentencepiece.bpe", "spiece", "spm", "spm_char")),
     *(f"{name}.json" for name in ("byte_maps", "emoji", "normalizer", "word_pronunciation", "word_shape")),
     "prophetnet.tokenizer",
+)
+MODEL_FILES = (
+    *WEIGHTS_AND_SETTINGS,
     # for people
     "README.md",
     "LICENSE*",

@@ -12,7 +12,7 @@ import numpy as np
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.block_search import SIDES
-from hf_xlsr.mining.search.extraction import margin_scores
+from hf_xlsr.mining.search.extraction import margin_scores, warn_of_small_means
 from hf_xlsr.mining.search.vectors import pair_products
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, pair_rows
@@ -120,7 +120,9 @@ def run_scoring(
                 source_means, target_means, figures = _neighbour_means(job, vectors)
             with job.timed("scores"):
                 cosine = pair_products(vectors["source"], source_rows, vectors["target"], target_rows)
-                score = margin_scores(cosine, source_means[source_rows], target_means[target_rows], options.margin)
+                means = (source_means[source_rows], target_means[target_rows])
+                score = margin_scores(cosine, *means, options.margin)
+                warn_of_small_means(*means, options.margin)
                 save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
                 job["scores"].finish(**figures)
 

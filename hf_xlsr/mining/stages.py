@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, check_directions, embed
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
 from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
 from hf_xlsr.encoders.reading import find_model
@@ -259,6 +259,7 @@ def encode_shards(
             role=side.role,
             **encoding,
         )
+        check_directions(vectors, by_length)
         side.file.write(shard, vectors[np.argsort(order)])
 
 

@@ -17,9 +17,11 @@ import numpy as np
 from tqdm import tqdm
 
 from hf_xlsr.data.cleaning import Cleaner, build_text_steps
-from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
+from hf_xlsr.data.formats.content import refuse_markup
+from hf_xlsr.data.formats.documents import text_lines
+from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, format_suffix, open_binary
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
+from hf_xlsr.data.formats.reading import SUFFIXES
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.sources import Source, open_texts
@@ -134,8 +136,10 @@ def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[by
     if not isinstance(sentences, (str, os.PathLike)):
         yield from map(_to_bytes, sentences)
         return
+    file = Path(sentences).expanduser()
+    refuse_markup(file)
     try:
-        yield from iter_lines(stack.enter_context(open_binary(Path(sentences).expanduser())))
+        yield from text_lines(file, stack.enter_context(open_binary(file)))
     except BrokenFile as error:
         raise XlsrError(f"{name} cannot be read to its end: {error}.") from error
 

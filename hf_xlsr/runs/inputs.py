@@ -5,7 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,12 @@ from hf_xlsr.data.sources import (
     open_source,
     parse_sources,
 )
+from hf_xlsr.export.published_files import WEIGHTS_AND_SETTINGS
+from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe, holds_named_sources, holds_sources
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import refuse_overwriting
 from hf_xlsr.utils.hashing import remembered_sha256
 from hf_xlsr.utils.variables import expand, unset_variables, variables_of
 
@@ -119,7 +124,10 @@ def _raise_missing(missing: Sequence[str], what: str) -> None:
 
 
 def check_inputs(runs: Sequence[Method]) -> None:
-    """Raises one error that names all files, folders and environment variables of runs that are missing."""
+    """Raises one error that names all files, folders and environment variables of runs that are missing.
+
+    Also raises for a run that would remove what it reads.
+    """
     output_folders = {run.recipe.output_dir for run in runs}
     missing: list[str] = []
     for run in runs:
@@ -130,6 +138,47 @@ def check_inputs(runs: Sequence[Method]) -> None:
             if path not in output_folders:
                 missing += missing_model(key, path, local=key == "start_from")
     _raise_missing(missing, f"recipe '{runs[0].recipe.name}'")
+    for run in runs:
+        if run.recipe.overwrite:
+            _refuse_removing(run.recipe)
+
+
+def _refuse_removing(recipe: Recipe) -> None:
+    """Raises if the old run in the folder of a new one holds what the new one reads."""
+    folder = RunFolder(recipe.output_dir)
+    removed = list(filter(Path.exists, [folder.training, *folder.outputs]))
+    inputs = [_local(path) for path in recipe.weights().values()]
+    for _, source in data_sources(recipe):
+        inputs += _files_of(source, source.languages_or(recipe.languages))
+
+    for path in filter(Path.exists, inputs):
+        for place, old in product([path, *path.resolve().parents], removed):
+            if place.samefile(old):
+                raise XlsrError(
+                    f"--overwrite would remove '{old}', in which '{path}' is read. Use another --output_dir."
+                )
+
+
+def _local(path: str) -> Path:
+    return Path(expand(path)).expanduser()
+
+
+def _model_files(folder: Path) -> Iterator[Path]:
+    """The weights and settings in a folder, and in the folders inside it."""
+    for file in folder.rglob("*"):
+        if any(fnmatchcase(file.name, pattern) for pattern in WEIGHTS_AND_SETTINGS):
+            yield file
+
+
+def _files_of(source: Source, languages: Sequence[str]) -> Iterator[Path]:
+    """The files of a source that exist, with `{lang}` for each language; those of a folder one by one."""
+    if source.is_template:
+        for language in languages:
+            yield from _files_of(source.in_language(language), ())
+        return
+    for _, file in source_files(source):
+        if file is not None:
+            yield file
 
 
 def verify_inputs(runs: Sequence[Method]) -> None:
@@ -145,34 +194,52 @@ def verify_inputs(runs: Sequence[Method]) -> None:
                         remembered_sha256(file, verify=True)
 
 
-def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
+def check_named(
+    model: str | None,
+    files: Mapping[str, Any],
+    languages: Sequence[str] = (),
+    outputs: Iterable[str | Path] = (),
+) -> None:
     """Like `check_all_named`, for one model and the files of options."""
     models = {} if model is None else {"MODEL": model}
-    check_all_named(models, {option: (as_list(paths), languages) for option, paths in files.items()}, "the command")
+    data = {option: (as_list(paths), languages) for option, paths in files.items()}
+    check_all_named(models, data, "the command", outputs)
 
 
 def check_all_named(
     models: Mapping[str, str],
     data: Mapping[str, tuple[Sequence[str], Sequence[str]]],
     what: str,
+    outputs: Iterable[str | Path] = (),
 ) -> None:
     """Raises one error that names all models and files that are missing, before `what` starts.
 
     `models` are a folder or Hub id by the words that name it in the error; `data` likewise files, which may be labelled
-    (`de=texts.txt`) or a task of mteb, and the languages of paths with `{lang}`.
+    (`de=texts.txt`) or a task of mteb, and the languages of paths with `{lang}`. An output that is one of these files or
+    folders, or a file of one of the models, is an error.
     """
     missing: list[str] = []
+    sources: list[tuple[Source, Sequence[str]]] = []
     for key, (paths, languages) in data.items():
         for path in paths:
             if not Path(path).exists():
                 path = re.sub(r"^[\w-]+=", "", path)
             if not path.startswith("mteb:"):
-                missing += missing_data(key, Source.parse(path), languages)
+                source = Source.parse(path)
+                missing += missing_data(key, source, languages)
+                sources.append((source, languages))
 
     for key, path in models.items():
         missing += missing_model(key, path)
-
     _raise_missing(missing, what)
+
+    inputs = list(map(_local, models.values()))
+    for folder in filter(Path.is_dir, list(inputs)):
+        inputs += _model_files(folder)
+    for source, languages in sources:
+        inputs += map(_local, source.paths)
+        inputs += _files_of(source, languages)
+    refuse_overwriting(outputs, inputs, "--output")
 
 
 EVERY_COLUMN = "*"

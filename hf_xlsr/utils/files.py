@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -261,3 +261,18 @@ def check_writable(
         return
 
     raise XlsrError(f"{option} '{path}' cannot be written: {problem}.")
+
+
+def refuse_overwriting(
+    outputs: Iterable[str | os.PathLike[str]],
+    inputs: Iterable[str | os.PathLike[str]],
+    option: str,
+) -> None:
+    """Raises if something that will be written is a file or folder that is read, whatever links or names lead to it."""
+    existing_inputs = list(filter(os.path.exists, inputs))
+    for output in outputs:
+        if not os.path.exists(output) or is_stream(output):
+            continue
+        for path in existing_inputs:
+            if os.path.samefile(output, path):
+                raise XlsrError(f"{option} '{output}' would overwrite '{path}', which is read. Choose another place.")

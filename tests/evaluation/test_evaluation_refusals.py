@@ -67,7 +67,7 @@ def labelled_texts(prefix: str, labels: list[int]) -> list[str]:
 # Protocol, files, options, and what the message must name.
 DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("tatoeba", "numbers.parquet", {"columns": "source=en,target=it"}, "'it'"),
-    ("tatoeba", "numbers.parquet numbers.parquet numbers.parquet", DE, "--data"),
+    ("tatoeba", "test.de test.en train.de", DE, "--data"),
     ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
     ("tatoeba", "memory.tmx", {}, "--languages"),
     ("senteval", "TREC=test.tsv", EN, "split"),

@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 
 from hf_xlsr.evaluation import nli, zero_shot
+from hf_xlsr.utils.errors import XlsrError
 
 LABELS = ("entailment", "neutral", "contradiction")
 TOPICS = ("sport", "money", "weather")
@@ -151,6 +152,23 @@ def test_spellings_of_labels():
 
     metrics = infer(RelationEncoder(), train=train, dev=dev, tests=tests)
     assert metrics == infer(RelationEncoder())
+
+
+@pytest.mark.parametrize("label", ["-", -1, "-1", -1.0, "", " ", None, float("nan")])
+def test_rows_without_a_label_are_dropped_and_counted(label: Any, caplog: pytest.LogCaptureFixture):
+    rows = {"train": relations("en", 0, 300), "dev": relations("en", 1000, 60)}
+    tests = {language: relations(language, 2000, 60) for language in ("en", "de")}
+    for labelled in (*rows.values(), tests["de"]):
+        labelled[7:7] = [{**labelled[7], "label": label}] * 2
+
+    metrics = infer(RelationEncoder(), tests=tests, **rows)
+    assert metrics.pop("xnli-nli-linear/en-de/test/dropped") == 2
+    assert metrics == infer(RelationEncoder())
+    assert "tests['de']: 2 of 62 rows have no label and are skipped" in caplog.text
+
+    unlabelled = [{**row, "label": label} for row in tests["en"]]
+    with pytest.raises(XlsrError, match=r"tests\['de'\] has no row with a label"):
+        infer(RelationEncoder(), tests={"de": unlabelled})
 
 
 def test_trained_encoder(tiny_export: str):

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+SGM = (".sgm", ".sgml")
 MAX_LINE = 1 << 20  # bytes
 BLOCK = 1 << 16
 XZ_MEMORY = 1 << 28  # bytes; `xz -9` needs a quarter of it
@@ -75,6 +76,13 @@ class BadLine(Exception):
 
 class BrokenFile(Exception):
     """The file cannot be read any further; the message is the cause."""
+
+
+def format_suffix(path: Path) -> str:
+    """The suffix before that of a compression."""
+    if path.suffix.lower() in OPENERS:
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def open_binary(path: Path) -> io.BufferedReader:

@@ -6,26 +6,39 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, MissingColumn, parse_columns
 from hf_xlsr.data.formats.catalogues import read_mo, read_po, read_tmx
-from hf_xlsr.data.formats.input_file import InputFile, Reader
-from hf_xlsr.data.formats.lines import OPENERS, BadLine, BrokenFile
+from hf_xlsr.data.formats.content import refuse_markup
+from hf_xlsr.data.formats.documents import SGM, is_json_lines, read_json
+from hf_xlsr.data.formats.input_file import InputFile, Reader, Record
+from hf_xlsr.data.formats.lines import BadLine, BrokenFile, format_suffix
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
-from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
+from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv, read_zip
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
 logger = logging.getLogger(__name__)
+
+
+def _read_any_json(file: InputFile) -> Iterator[Record]:
+    """A JSON document, or JSON lines, which often have the same suffix."""
+    return read_jsonl(file) if is_json_lines(file.paths[0]) else read_json(file)
+
 
 READERS: dict[str, Reader] = {
     "moses": read_moses,
     "tsv": read_tsv,
     "csv": read_csv,
     "jsonl": read_jsonl,
+    "json": _read_any_json,
+    "zip": read_zip,
     "parquet": read_parquet,
     "tmx": read_tmx,
     "po": read_po,
@@ -42,6 +55,9 @@ SUFFIXES = {
     ".mo": "mo",
     ".tab": "tsv",
     ".ndjson": "jsonl",
+    ".json": "json",
+    ".zip": "zip",
+    **dict.fromkeys(SGM, "moses"),
     ".txt": "moses",
 }
 AnyPath = str | os.PathLike[str]
@@ -71,7 +87,8 @@ def read_rows(
 
     Args:
         path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
-            `"corpus.{en,fr}"`, or a folder or id for `datasets`.
+            `"corpus.{en,fr}"`, several files of another format, which are read one after the other, or a folder or id for
+            `datasets`.
         columns: Our name -> file column, as a mapping or as text for `parse_columns`. None: columns of the file with our
             names; without a header, columns in the order of `required`. The columns of TMX are languages, those of PO
             and MO `msgid` and `msgstr`, those of Moses files their labels or 0 and 1.
@@ -95,21 +112,22 @@ def read_rows(
     """
     paths, labels = expand_braces(path)
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
+    is_stated = format is not None
     format = format or detect_format(paths)
     require_choice("format", format, READERS)
-    if format != "moses" and len(paths) > 1:
-        raise XlsrError(f"{name}: the format '{format}' has one file, got {len(paths)}.")
-    if format != "datasets":
-        if split is not None or config is not None:
-            raise XlsrError(f"{name}: `split` and `config` are only for datasets.")
-        for file_path in paths:
-            if not file_path.is_file():
-                raise XlsrError(f"the file {file_path} does not exist.")
+    if format == "datasets":
+        if len(paths) > 1:
+            raise XlsrError(f"{name}: the format 'datasets' has one folder or id, got {len(paths)}.")
+    else:
+        _check_files(name, paths, {split, config} - {None})
 
     if isinstance(columns, str):
         mapping = parse_columns(columns)
     else:
         mapping = {key: str(column) for key, column in (columns or {}).items()}
+
+    if format == "moses" and not (is_stated or mapping):
+        _refuse_markup(paths)
 
     file = InputFile(
         name=name,
@@ -125,7 +143,27 @@ def read_rows(
         default_split=default_split,
         selecting=selecting,
     )
-    return _rows(file, READERS[format], log=quarantine is None)
+    files = [file]
+    if format != "moses" and len(paths) > 1:
+        files = [replace(file, name=str(path), paths=(path,), malformed=Counter()) for path in paths]
+    return chain.from_iterable(_rows(file, READERS[format], log=quarantine is None) for file in files)
+
+
+def _check_files(name: str, paths: Sequence[Path], options: Collection[str | None]) -> None:
+    """Raises for options of datasets, and for missing files."""
+    if options:
+        raise XlsrError(f"{name}: `split` and `config` are only for datasets.")
+    for path in paths:
+        if not path.is_file():
+            raise XlsrError(f"the file {path} does not exist.")
+
+
+def _refuse_markup(paths: Sequence[Path]) -> None:
+    """Raises for plain text files that hold something else; two of them may not be tables either."""
+    several = len(paths) > 1
+    columns = "source=0,target=1" if several else "text=0"
+    for path in paths:
+        refuse_markup(path, columns, tables=several)
 
 
 def column_names(path: AnyPath | Sequence[AnyPath]) -> list[str]:
@@ -159,28 +197,31 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
     return tuple(Path(name).expanduser() for name in names), tuple(labels)
 
 
-def format_suffix(path: Path) -> str:
-    """The suffix before that of a compression."""
-    if path.suffix.lower() in OPENERS:
-        path = path.with_suffix("")
-    return path.suffix.lower()
-
-
 def detect_format(paths: Sequence[Path]) -> str:
-    """The name in `READERS` for files, by their suffixes.
+    """The name in `READERS` for files, by their suffixes; several files of unknown ones are Moses files.
 
     Examples:
         >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])
         ('tsv', 'datasets')
+        >>> detect_format([Path("one.tsv"), Path("two.tsv")]), detect_format([Path("a.en"), Path("a.de")])
+        ('tsv', 'moses')
     """
-    if len(paths) > 1:
-        return "moses"
-    path = paths[0]
+    first, *others = (_format_of(path, default="moses" if len(paths) > 1 else None) for path in paths)
+    for path, other in zip(paths[1:], others, strict=True):
+        if other != first:
+            raise XlsrError(f"{paths[0]} is of the format {first}, and {path} of {other}. Give files of one format.")
+    return first
+
+
+def _format_of(path: Path, default: str | None) -> str:
+    """The format of one file; `default` for an unknown suffix, which is an error without one."""
     suffix = format_suffix(path)
     if path.is_dir():
         return "datasets"
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
+    if default:
+        return default
 
     hint = did_you_mean(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):

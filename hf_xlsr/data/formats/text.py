@@ -9,10 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice, zip_longest
+from pathlib import Path
+from typing import BinaryIO
+from zipfile import BadZipFile
 
 from hf_xlsr.data.columns import flat_names, selected
+from hf_xlsr.data.file_languages import file_order
+from hf_xlsr.data.formats.documents import open_members, text_lines
 from hf_xlsr.data.formats.input_file import InputFile, Record
-from hf_xlsr.data.formats.lines import MAX_LINE, BadLine, decode, iter_lines, open_binary
+from hf_xlsr.data.formats.lines import MAX_LINE, READ_ERRORS, BadLine, decode, iter_lines, open_binary, read_errors
 from hf_xlsr.data.languages import is_language_code, language_code
 from hf_xlsr.utils.errors import XlsrError
 
@@ -27,17 +32,32 @@ csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
 
 def read_moses(file: InputFile) -> Iterator[Record]:
     """Line-aligned files, one per required column: by their languages, by position, or as in `columns`."""
-    positions = _moses_positions(file)
     with ExitStack() as stack:
-        sides = [iter_lines(stack.enter_context(open_binary(path))) for path in file.paths]
-        for number, lines in enumerate(zip_longest(*sides), 1):
-            if None in lines:
-                shortest = file.paths[lines.index(None)]
-                raise XlsrError(f"the files are not line-aligned: {shortest} ends after line {number - 1:,}.")
+        yield from _aligned_rows(
+            file, {path: stack.enter_context(open_binary(path)) for path in file.paths}, file.labels
+        )
 
-            row = _moses_row(file, number, lines, positions)
-            if row is not None:
-                yield number, row, None
+
+def read_zip(file: InputFile) -> Iterator[Record]:
+    """As `read_moses`, the texts in a zip of OPUS."""
+    with ExitStack() as stack, read_errors((BadZipFile, RuntimeError, *READ_ERRORS)):
+        members = open_members(file, stack)
+        yield from _aligned_rows(file, members, [path.suffix.removeprefix(".") for path in members])
+
+
+def _aligned_rows(file: InputFile, streams: Mapping[Path, BinaryIO], labels: Sequence[str]) -> Iterator[Record]:
+    """The rows of line-aligned texts, opened by their names."""
+    paths = list(streams)
+    positions = _moses_positions(file, paths, labels)
+    sides = [text_lines(path, stream) for path, stream in streams.items()]
+    for number, lines in enumerate(zip_longest(*sides), 1):
+        if None in lines:
+            shortest = paths[lines.index(None)]
+            raise XlsrError(f"the files are not line-aligned: {shortest} ends after line {number - 1:,}.")
+
+        row = _moses_row(file, number, lines, positions, paths)
+        if row is not None:
+            yield number, row, None
 
 
 def _moses_row(
@@ -45,6 +65,7 @@ def _moses_row(
     number: int,
     lines: Sequence[bytes],
     positions: Mapping[str, int],
+    paths: Sequence[Path],
 ) -> dict[str, str] | None:
     """The texts of one line of all files under our names; None for a bad line, which is rejected."""
     row = {}
@@ -55,43 +76,24 @@ def _moses_row(
             if name in file.required and not row[name].strip():
                 raise BadLine(f"empty {name}")
         except BadLine as fault:
-            file.reject(number, fault, line, file.paths[position])
+            file.reject(number, fault, line, paths[position])
             return None
 
     return row
 
 
-def _moses_positions(file: InputFile) -> dict[str, int]:
+def _moses_positions(file: InputFile, paths: Sequence[Path], labels: Sequence[str]) -> dict[str, int]:
     """Our name -> position of its file."""
-    num_files = len(file.paths)
+    num_files = len(paths)
     default = {}
     if not file.columns:
         if num_files != len(file.required):
             raise XlsrError(f"{file.name} must be {len(file.required)} files, such as 'corpus.{{en,fr}}'.")
-        default = dict(zip(file.required, map(str, _moses_order(file)), strict=True))
+        default = dict(zip(file.required, map(str, file_order(paths, file.languages)), strict=True))
 
-    keys = [*map(str, range(num_files)), *file.labels]
+    keys = [*map(str, range(num_files)), *labels]
     columns = file.resolve(keys, default)
     return {name: keys.index(column) % num_files for name, column in columns.items()}
-
-
-def _moses_order(file: InputFile) -> Sequence[int]:
-    """The file of each required column: the one named by its language, else the one at its position."""
-    labels = file.labels
-    languages = file.languages
-    if len(languages) != len(labels):
-        return range(len(labels))
-
-    label_codes = tuple(map(language_code, labels))
-    language_codes = tuple(map(language_code, languages))
-    for names, wanted in ((labels, languages), (label_codes, language_codes)):
-        if len(set(wanted)) == len(wanted) and set(names) == set(wanted):
-            return [names.index(language) for language in wanted]
-
-    for label, language in zip(label_codes, language_codes, strict=True):
-        if label != language and label in language_codes:
-            raise XlsrError(f"{file.name}: the file in '{label}' would be read as '{language}'; name it in `columns`.")
-    return range(len(labels))
 
 
 def read_tsv(file: InputFile) -> Iterator[Record]:

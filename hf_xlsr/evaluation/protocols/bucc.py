@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.data.formats.reading import format_suffix
+from hf_xlsr.data.file_languages import check_order, languages_of_files
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.bitexts import BuccData, hidden_bitext, independent_pairs, read_bucc
 from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
@@ -308,12 +307,13 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
         counts = len(shared_sources), len(shared_targets)
         logger.warning("%d sources and %d targets of --data are also in --tune", *counts)
 
-    source_end, target_end = (format_suffix(Path(file)).lstrip(".") for file in data.files)
-    views = pair_views(data.languages, (source_end, target_end), each=False, mapped=())
+    source_name, target_name = (tag or "" for tag in languages_of_files(data.files, data.languages))
+    views = pair_views(data.languages, (source_name, target_name), each=False, mapped=())
     (source_tag, target_tag), _ = views[0]
     if UNKNOWN in (source_tag, target_tag) or len(data.languages) == 1:
         raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
 
+    check_order(data.files, [source_tag, target_tag])
     codes = metric_languages([source_tag, target_tag])
     return BitextInputs(
         name=data.name or data_name(data.files),

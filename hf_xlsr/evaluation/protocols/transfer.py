@@ -92,14 +92,14 @@ def nli(
 
     Args, besides those of `zero_shot`:
         train: Rows `{"premise": ..., "hypothesis": ..., "label": ...}`; labels are entailment, neutral, contradiction
-            or 0, 1, 2.
+            or 0, 1, 2. Rows with `-`, -1 or an empty label are dropped and counted.
         head: As in `zero_shot`; `mlp` is LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of
             128, by default 200 epochs; see `fit_mlp`).
         seed: Of weights, dropout and order of pairs, by default the number in LASER's script.
 
     Returns:
         For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test
-        language `de`, and `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
+        language `de`, and `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`; `dropped` where test rows had no label.
     """
     from hf_xlsr.evaluation.classifiers import XNLI_MLP
 
@@ -118,14 +118,13 @@ def nli(
     )
 
 
-def _relation(label: Any, row: int, name: str) -> str:
-    """The name of a label of natural language inference, which may be a number."""
+def _relation(label: Any, row: int, name: str) -> str | None:
+    """The name of a label of natural language inference, which may be a number; None for no label."""
     from hf_xlsr.data.label_tasks import NLI_TASK
 
     with suppress(ValueError):
         number = NLI_TASK.value(label)
-        if number is not None:
-            return NLI_TASK.labels[int(number)]
+        return None if number is None else NLI_TASK.labels[int(number)]
     raise XlsrError(f"Row {row} of {name} has label {label!r:.40}, not entailment, neutral, contradiction, 0, 1 or 2.")
 
 
@@ -158,7 +157,10 @@ def _transfer(
         is_right = classifier.predict(features) == texts.labels
 
         languages = (language, test_language)
-        results |= measured(name, protocol, languages, split, {count: len(is_right)}, {"accuracy": is_right})
+        counts = {count: len(is_right)}
+        if texts.dropped:
+            counts["dropped"] = texts.dropped
+        results |= measured(name, protocol, languages, split, counts, {"accuracy": is_right})
 
     return results
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,7 @@ from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
 from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare_encoders, render_tables
 from hf_xlsr.evaluation.protocol import DataOptions, option_specs
-from hf_xlsr.evaluation.results import Results, load_results, save_results
+from hf_xlsr.evaluation.results import Results, load_results, outcomes_file, save_results
 from hf_xlsr.utils.console import warn
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
@@ -158,7 +159,7 @@ def evaluate_suite(
         runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
         contents: dict[str, dict[str, Any]] = {}
         for name, task in tasks.items():
-            file = home / file_name(label) / f"{file_name(name)}.json"
+            file = _result_file(home, label, name)
             try:
                 contents[name] = runner.run(task, file)
             except Exception as error:  # the others should run
@@ -175,6 +176,20 @@ def evaluate_suite(
     if failures:
         raise XlsrError(f"{len(failures)} tasks failed: {'; '.join(failures)}")
     return tables
+
+
+def result_files(suite: Suite, output: str | os.PathLike[str]) -> list[Path]:
+    """The files that `evaluate_suite` writes, without plots."""
+    home = Path(output)
+    files = [home / f"table{ending}" for ending in ENDINGS]
+    for label, name in product(suite.encoders, suite.tasks):
+        file = _result_file(home, label, name)
+        files += [file, outcomes_file(file)]
+    return files
+
+
+def _result_file(home: Path, label: str, name: str) -> Path:
+    return home / file_name(label) / f"{file_name(name)}.json"
 
 
 def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:

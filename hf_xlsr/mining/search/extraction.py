@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,10 @@ import numpy as np
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.utils.errors import require_choice, require_positive
 
+logger = logging.getLogger(__name__)
+
 MARGINS = ("ratio", "distance", "absolute")
-SMALLEST_MEAN = 1e-6
+SMALLEST_MEAN = 0.05
 RETRIEVALS = ("max", "intersection", "forward", "backward")
 ROWS_AT_ONCE = 2**15  # rows of neighbours scored at a time
 
@@ -51,8 +54,9 @@ def margin_scores(
     r"""Similarity of pairs against the neighbourhoods of their two sentences, float64.
 
     With `a = \cos(x, y)` and `b` the average of the two means: `ratio` is `a / b`, `distance` `a - b`, `absolute` `a`.
-    In `ratio` a `b` below 1e-6, which real encoders hardly give, is raised to it, so that a better cosine always means
-    a better score. stopes uses twice the cosine: its `ratio` equals this one, its `distance` is twice this one.
+    In `ratio` a `b` below 0.05, as only few or unrelated sentences give, is raised to it: near 0 the ratio would be noise
+    of any size, and below 0 a better cosine would mean a worse score. stopes uses twice the cosine: its `ratio` equals
+    this one, its `distance` is twice this one.
 
     Args:
         forward_sim: Cosines of the pairs, any shape.
@@ -73,6 +77,18 @@ def margin_scores(
     elif margin == "distance":
         scores -= average
     return scores
+
+
+def warn_of_small_means(source_means: np.ndarray, target_means: np.ndarray, margin: str) -> None:
+    """Says how many pairs have a mean cosine that `margin_scores` raises; the means are of each pair."""
+    raised = int(((source_means + target_means) / 2 < SMALLEST_MEAN).sum())
+    if margin == "ratio" and raised:
+        logger.warning(
+            "the neighbours of %s pairs have a mean cosine below %g, which margin ratio raises to it: there are too few "
+            "sentences, or unrelated ones; use margin distance.",
+            f"{raised:,}",
+            SMALLEST_MEAN,
+        )
 
 
 def mine_vectors(
@@ -185,7 +201,9 @@ def extract_pairs(
     order = np.lexsort((target, source, -score))
     if one_to_one:
         order = order[_greedy_matching(source[order], target[order], source_count, target_count)]
-    return MinedBitext(source[order], target[order], score[order]).best(threshold, max_pairs)
+    pairs = MinedBitext(source[order], target[order], score[order]).best(threshold, max_pairs)
+    warn_of_small_means(source_means[pairs.source], target_means[pairs.target], margin)
+    return pairs
 
 
 def _best_by_margin(

@@ -47,7 +47,8 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     require_positive("number of candidates", len(candidates))
     check_widths(*matrices)
 
-    neighbours = Neighbours.empty(len(queries), min(k, len(candidates)))
+    k = min(k, len(candidates))
+    neighbours = Neighbours.empty(len(queries), k)
     if len(queries):
         search = BlockSearch(matrices, k, (QUERIES_AT_ONCE, QUERIES_AT_ONCE), Filter(), Stage(None))
         for start in range(0, len(queries), QUERIES_AT_ONCE):
@@ -153,6 +154,7 @@ def neighbours_both_ways(
             *Neighbours.empty(source_count, 0), *Neighbours.empty(target_count, 0), method="exact", recall=1.0
         )
 
+    k = min(k, max(source_count, target_count))  # more would only take memory
     if method == "auto":
         method = "ivf" if source_count * target_count * width > LARGEST_EXACT else "exact"
     cells = cells or 2 ** round(math.log2(max(1.0, smaller_count / 1000)))
