@@ -8,13 +8,15 @@ import math
 import re
 import struct
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from gettext import c2py
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import ParseError
 
 import numpy as np
@@ -24,6 +26,7 @@ from hf_xlsr.data.formats.lines import (
     BLOCK,
     MAX_LINE,
     READ_ERRORS,
+    BadLine,
     BrokenFile,
     cause,
     open_binary,
@@ -45,6 +48,10 @@ _OPEN_REFERENCE = re.compile(rb"&[#\w]{0,20}\Z")
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 LARGEST = 1 << 26  # bytes; the parser takes 14 times as much memory
+GERMANIC = "nplurals=2; plural=n != 1;"  # what gettext takes where a catalogue does not say it
+NUMBERS = range(1000)  # for which plural forms are compared; rules of languages look at the last two digits
+_PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(?P<count>\d{1,3})\s*;\s*plural\s*=\s*(?P<plural>[^;]+)")
+_TIGHT_FLAGS = re.compile(rb"(^|[\r\n])#,(?=[^\s])")
 MO_ORDERS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}  # order of bytes by the first number of an MO file
 
 
@@ -224,14 +231,23 @@ def _read_catalogue(file: InputFile, parser: str) -> Iterator[Record]:
     # The parser lets errors of many kinds through for a damaged file.
     with read_errors((Exception,)), _plain(file.paths[0]) as path:
         catalogue = getattr(polib, parser)(path)
+    header = {name.lower(): value for name, value in catalogue.metadata.items()}
+    plurals = _plural_forms(header.get("plural-forms", GERMANIC))
 
-    for number, entry in enumerate(catalogue, 1):
+    for position, entry in enumerate(catalogue, 1):
+        number = getattr(entry, "linenum", position)
         if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):
             continue
-        for pair in _pairs(entry):
+        try:
+            pairs = list(_pairs(entry, plurals))
+        except BadLine as fault:
+            file.reject(number, fault, "\t".join([entry.msgid_plural, *entry.msgstr_plural.values()]))
+            continue
+
+        for pair in pairs:
             texts = dict(zip(names, pair, strict=True))
             row = {name: texts[column] for name, column in columns.items()}
-            yield getattr(entry, "linenum", number), row, "\t".join(pair)
+            yield number, row, "\t".join(pair)
 
 
 read_po = partial(_read_catalogue, parser="pofile")
@@ -247,6 +263,8 @@ def _plain(path: Path) -> Iterator[str]:
         raise BrokenFile(f"it is larger than {LARGEST:,} bytes, the most for a catalogue")
     if content[:4] in MO_ORDERS:
         _check_texts(content)
+    else:
+        content = _TIGHT_FLAGS.sub(rb"\1#, ", content)
 
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "catalogue"
@@ -266,14 +284,47 @@ def _check_texts(content: bytes) -> None:
         raise BrokenFile("its texts are longer than the file")
 
 
-def _pairs(entry: Any) -> Iterator[tuple[str, str]]:
-    """The singular with the first form and the plural with the last one; one form alone belongs to the plural."""
+class _PluralForms(NamedTuple):
+    """How many forms an entry has, the form of the number 1, and that of most other numbers (the same if there is one)."""
+
+    count: int
+    singular: int
+    plural: int
+
+
+def _plural_forms(header: str) -> _PluralForms | None:
+    """What `Plural-Forms` says, evaluated for many numbers; None where it cannot be evaluated."""
+    if "INTEGER" in header:  # the template that nobody has filled in
+        header = GERMANIC
+    expression = _PLURAL_FORMS.search(header)
+    if expression is None:
+        return None
+    try:
+        form_of = c2py(expression["plural"])
+        numbers_of_form = Counter(map(form_of, NUMBERS))
+        singular = form_of(1)
+    except (ArithmeticError, ValueError):
+        return None
+
+    count = int(expression["count"])
+    if not all(0 <= form < count for form in numbers_of_form):
+        return None
+    del numbers_of_form[singular]
+    plural = max(numbers_of_form, key=numbers_of_form.__getitem__, default=singular)
+    return _PluralForms(count, singular, plural)
+
+
+def _pairs(entry: Any, plurals: _PluralForms | None) -> Iterator[tuple[str, str]]:
+    """The singular with the form of 1, the plural with that of most numbers; one form for all belongs to the plural."""
     if not entry.msgid_plural:
         yield entry.msgid, entry.msgstr
         return
 
     translations: dict[int, str] = entry.msgstr_plural
-    last = max(translations, default=0)
-    if last:
-        yield entry.msgid, translations.get(0, "")
-    yield entry.msgid_plural, translations.get(last, "")
+    if plurals is None:
+        raise BadLine("plural without valid Plural-Forms")
+    if len(translations) != plurals.count:
+        raise BadLine("other number of plural forms than in Plural-Forms")
+    if plurals.singular != plurals.plural:
+        yield entry.msgid, translations.get(plurals.singular, "")
+    yield entry.msgid_plural, translations.get(plurals.plural, "")
