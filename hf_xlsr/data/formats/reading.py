@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, MissingColumn, parse_columns
-from hf_xlsr.data.formats.catalogues import read_mo, read_po, read_tmx
+from hf_xlsr.data.formats.catalogues import read_mo, read_po
 from hf_xlsr.data.formats.input_file import InputFile, Reader
 from hf_xlsr.data.formats.lines import OPENERS, BadLine, BrokenFile
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
+from hf_xlsr.data.formats.tmx import read_tmx
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
 logger = logging.getLogger(__name__)
