@@ -75,6 +75,14 @@ def language_code(language: str) -> str:
     return language.replace("_", "-").partition("-")[0].lower()
 
 
+def standard_tag(tag: str) -> str:
+    """One name for all ways to write a tag; a script or region that it does not say is not added."""
+    try:
+        return _standard(tag).to_tag()
+    except LanguageTagError:
+        return tag.replace("_", "-").lower()
+
+
 def whole_tag(tag: str) -> str:
     """One name for all tags of the same language, script and region, whether explicit or implied."""
     try:
@@ -85,6 +93,15 @@ def whole_tag(tag: str) -> str:
 
 def _maximal_tag(tag: str) -> str:
     return _standard(tag).maximize().to_tag()
+
+
+def _stated_script(tag: str) -> str | None:
+    """The script that a tag says, or that its region implies; None where it says neither."""
+    try:
+        language = _standard(tag)
+    except LanguageTagError:
+        return None
+    return language.maximize().script if language.territory or language.script else None
 
 
 def _standard(tag: str) -> langcodes.Language:
@@ -105,6 +122,32 @@ def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
             if key(tag) == key(language):
                 return tag
     return None
+
+
+def tags_meant(language: str, tags: Collection[str]) -> frozenset[str]:
+    """The tags of a file that a language means.
+
+    These are, where there are some: the tags of the same language, script and region, however they are written; of a
+    language alone all tags of it; those that imply the same script and region; those that do not say another script.
+
+    Examples:
+        >>> [sorted(tags_meant(language, ["pt", "pt_BR", "DEU-de"])) for language in ("pt", "pt-BR", "ger", "pt-PT")]
+        [['pt'], ['pt_BR'], ['DEU-de'], ['pt', 'pt_BR']]
+        >>> [sorted(tags_meant(language, ["zh-CN", "zh-TW"])) for language in ("zho", "zh-Hant")]
+        [['zh-CN', 'zh-TW'], ['zh-TW']]
+    """
+    of_language = frozenset(tag for tag in tags if language_code(tag) == language_code(language))
+    for key in (standard_tag, whole_tag):
+        equal_tags = frozenset(tag for tag in of_language if key(tag) == key(language))
+        if equal_tags:
+            return equal_tags
+        if standard_tag(language) == language_code(language):
+            return of_language
+
+    script = _stated_script(language)
+    return frozenset(
+        tag for tag in of_language if None in (script, _stated_script(tag)) or script == _stated_script(tag)
+    )
 
 
 def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:

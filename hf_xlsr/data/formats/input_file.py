@@ -24,6 +24,7 @@ LIKELY_CAUSES = {
     "wrong column count": "the delimiter, or the format, is probably another one; check the file and `format`",
     "unclosed quote": "quotation marks are probably text here; use a file in the format tsv",
     "malformed quoting": "quotation marks are probably text here; use a file in the format tsv",
+    "malformed XML": "the file is probably not TMX, or a tool that does not know XML has changed it",
     "malformed JSON": "the file is probably not one JSON object per line; check `format`",
 }
 

@@ -64,7 +64,7 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def repair(self, fault: str, count: int) -> None:
-        """Counts faults that a reader removed from lines it could use."""
+        """Counts faults that a reader repaired in lines it could then use."""
         if count:
             self.repairs[fault] += count
 
@@ -78,8 +78,8 @@ class Quarantine(AbstractContextManager["Quarantine"]):
             sentences.append(f"{lines} {action} ({reasons}).")
 
         if self.repairs:
-            removed = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
-            sentences.append(f"Removed from the text: {removed}.")
+            repaired = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
+            sentences.append(f"Repaired: {repaired}.")
         return " ".join(sentences)
 
     def close(self) -> None:
