@@ -62,7 +62,9 @@ class Source(Section, frozen=True):
         "filled cells; `languages` selects some",
     )
     format: str | None = Field(
-        None, description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix"
+        None,
+        description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix; tsv-quoted, "
+        "tsv-literal and csv-comma do not look at the file for quotation marks and separators",
     )
     split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
     config: str | None = Field(None, description="configuration of a dataset")

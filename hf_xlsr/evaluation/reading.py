@@ -215,6 +215,7 @@ def open_data(protocol: Protocol, data: DataOptions) -> Table:
         columns=columns,
         where=parse_where(data.where),
         config=data.config,
+        format=data.format,
     )
     return table.open(data.files, data.languages)
 
@@ -279,7 +280,7 @@ def finish_tables(
         if name not in whole and data.limit is not None:
             finished[name] = _limited(finished[name], data.limit)
 
-    if table.quarantine.counts:
+    if table.quarantine.report():
         logger.warning("%s: %s", table.source_name, table.quarantine.report())
     return finished
 

@@ -45,6 +45,7 @@ class Table:
     columns: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
     config: str | None = None
+    format: str | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
     cache: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -240,6 +241,7 @@ class Table:
             options = {"corpus": self.files[0]}
         options["columns"] = {**{name: name for name in self.nullable}, **self.columns}
         options["config"] = self.config
+        options["format"] = self.format
         options = filled(options, language or PLACEHOLDER)
         options["where"] = self.where
         return {name: value for name, value in options.items() if value}

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ logger = logging.getLogger(__name__)
 READERS: dict[str, Reader] = {
     "moses": read_moses,
     "tsv": read_tsv,
+    "tsv-quoted": partial(read_tsv, quoted=True),
+    "tsv-literal": partial(read_tsv, quoted=False),
     "csv": read_csv,
+    "csv-comma": partial(read_csv, separator=b","),
     "jsonl": read_jsonl,
     "parquet": read_parquet,
     "tmx": read_tmx,
@@ -71,8 +75,8 @@ def read_rows(
     unless more than a fifth of a file is malformed. Some errors of a file are raised only while iterating.
 
     Args:
-        path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
-            `"corpus.{en,fr}"`, or a folder or id for `datasets`.
+        path: A file (`.gz`, `.bz2`, `.xz`, `.zst` and `.lz4` are decompressed), line-aligned Moses files as a sequence
+            or as `"corpus.{en,fr}"`, or a folder or id for `datasets`.
         columns: Our name -> file column, as a mapping or as text for `parse_columns`. None: columns of the file with our
             names; without a header, columns in the order of `required`. The columns of TMX are languages, those of PO
             and MO `msgid` and `msgstr`, those of Moses files their labels or 0 and 1.
