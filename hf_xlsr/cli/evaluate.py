@@ -209,7 +209,7 @@ def _suite(options: EvaluateOptions) -> "Suite":
 def _options_of_tasks(options: EvaluateOptions) -> Iterator[str]:
     """The given options that a suite has for each task."""
     yield from options.protocol_options()
-    for name in ("data", "protocol", "columns", "languages", "where", "config", "name", "seed"):
+    for name in ("data", "protocol", "columns", "languages", "where", "config", "format", "name", "seed"):
         if getattr(options, name) not in (None, []):
             yield name
     if options.split != "test":

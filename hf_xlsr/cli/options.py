@@ -47,6 +47,12 @@ class ReadingOptions:
         str | None,
         typer.Option(help="Configuration of a dataset; may contain {lang}.", **READING),
     ] = None
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the files, by default as suffix and content say: tsv, tsv-quoted, ...", **READING
+        ),
+    ] = None
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of rows of each language (pair).", **READING)
     ] = None
@@ -75,6 +81,7 @@ class RowOptions(ReadingOptions):
             split=self.split,
             where=tuple(self.where or ()),
             config=self.config,
+            format=self.format,
             limit=self.limit,
             name=name,
         )
@@ -246,6 +253,7 @@ def read_texts(
     written = [output.replace(PLACEHOLDER, language) for output in outputs for language, _ in files]
     check_named(model, {"--texts": paths}, outputs=written)
     keys = {"columns": columns, "config": options.config, "where": parse_where(options.where), "split": options.split}
+    keys["format"] = options.format
     given_keys = {key: value for key, value in keys.items() if value}
     sources: dict[str, list[Source]] = {}
     for language, path in files:

@@ -34,7 +34,7 @@ from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Version of clean rows, and of what readers and cleaning make of a file: part of every address."""
 SHARD_ROWS = 20_000
 _VERDICTS = "_verdicts"
@@ -143,6 +143,8 @@ def _make_rows(
     report: dict[str, Any] = {"rejected": quarantine.counts, "cleaning": cleaner.counts}
     if quarantine.repairs:
         report["repaired"] = quarantine.repairs
+    if quarantine.notes:
+        report["tables"] = quarantine.notes
     return report
 
 

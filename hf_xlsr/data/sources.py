@@ -66,7 +66,8 @@ class Source(Section, frozen=True):
     )
     format: str | None = Field(
         None,
-        description="moses, tsv, csv, jsonl, json, zip, parquet, tmx, po, mo, datasets; by default from the suffix",
+        description="moses, tsv, csv, jsonl, json, zip, parquet, tmx, po, mo or datasets; by default from the suffix; "
+        "tsv-quoted, tsv-literal and csv-comma do not look at the file for quotation marks and separators",
     )
     split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
     config: str | None = Field(None, description="configuration of a dataset")

@@ -59,7 +59,7 @@ def read_bucc(
     """Reads the shared task's files: a line is id, tab, text; a gold line two ids with a tab between.
 
     Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
-    (`.gz`, `.bz2`, `.xz`, `.zst`).
+    (`.gz`, `.bz2`, `.xz`, `.zst`, `.lz4`).
     """
     source_ids, sources = _read_columns(Path(source_file))
     target_ids, targets = _read_columns(Path(target_file))
@@ -74,13 +74,17 @@ def read_bucc(
 
 def _read_columns(path: Path) -> tuple[list[str], list[str]]:
     """The texts before and after the first tab of each line."""
-    first_column = []
-    second_column = []
+    first_column: list[str] = []
+    second_column: list[str] = []
+    num_blank = 0
     try:
         with open_binary(path) as file:
             for line in iter_lines(file):
+                if not line.strip():  # allowed at the end
+                    num_blank += 1
+                    continue
                 first, _, second = decode(line).partition("\t")
-                if not second.strip():
+                if num_blank or not second.strip():
                     raise BadLine("the next one must be an id, a tab and a text")
                 first_column.append(first.strip())
                 second_column.append(second.strip())

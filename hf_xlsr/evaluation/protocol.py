@@ -36,6 +36,7 @@ class DataOptions:
         split: Rows that are tested, where the data has splits; part of the metric keys.
         where: `column=value`: only rows with one of the values.
         config: Configuration of a dataset; may contain `{lang}`.
+        format: Format of the files, by default as suffix and content say; see `read_rows`.
         limit: Maximum number of rows of each language (pair) and split.
         name: Name of the data in metric keys; None: the corpus or the stem of the first file.
     """
@@ -46,6 +47,7 @@ class DataOptions:
     split: str = "test"
     where: tuple[str, ...] = ()
     config: str | None = None
+    format: str | None = None
     limit: int | None = None
     name: str | None = None
 

@@ -215,6 +215,7 @@ def open_data(protocol: Protocol, data: DataOptions) -> Table:
         columns=columns,
         where=parse_where(data.where),
         config=data.config,
+        format=data.format,
     )
     return table.open(data.files, data.languages)
 
@@ -258,7 +259,7 @@ def input_facts(protocol: Protocol, table: Table, data: DataOptions, tables: Map
 def read_one_table(table: Table, option: str, split: str | None) -> Rows:
     """The rows of a split of a source, which must be tables or Moses files."""
     count = len(table.files)
-    if count > 1 and table.format in (None, "moses", "datasets") and (count > 2 or not table.paired):
+    if count > 1 and table.file_format in (None, "moses", "datasets") and (count > 2 or not table.paired):
         raise XlsrError(f"{option} must be tables, or two line-aligned files of pairs, got {count} files.")
     return table.split(split)
 
@@ -279,7 +280,7 @@ def finish_tables(
         if name not in whole and data.limit is not None:
             finished[name] = _limited(finished[name], data.limit)
 
-    if table.quarantine.counts:
+    if table.quarantine.report():
         logger.warning("%s: %s", table.source_name, table.quarantine.report())
     return finished
 

@@ -46,6 +46,7 @@ class Table:
     columns: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
     config: str | None = None
+    format: str | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
     cache: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -74,9 +75,9 @@ class Table:
         return " ".join(self.files)
 
     @property
-    def format(self) -> str | None:
-        """The format of the files; None for a corpus or a task."""
-        return _format(self.files)
+    def file_format(self) -> str | None:
+        """The format of the files, given or detected; None for a corpus or a task."""
+        return self.format or _format(self.files)
 
     @property
     def mteb_task(self) -> str | None:
@@ -170,7 +171,7 @@ class Table:
 
     def _side_names(self) -> tuple[str, str]:
         """Names of columns or files that may say the languages of the two sides."""
-        if not self.columns and self.format == "moses":
+        if not self.columns and self.file_format == "moses":
             paths, labels = expand_braces(self.files)
             if len(self.files) == 1:
                 paths, labels = expand_braces(self.files[0].replace(PLACEHOLDER, ""))
@@ -216,7 +217,7 @@ class Table:
 
     def _needs_languages(self, view: tuple[str, ...], options: Mapping[str, Any]) -> bool:
         """Whether the texts of a reading are found by their languages: in a TMX file, a corpus, or by column names."""
-        if self.format == "tmx":
+        if self.file_format == "tmx":
             if UNKNOWN in view:
                 raise self._unknown_language(self.language_columns[view.index(UNKNOWN)])
             return True
@@ -257,6 +258,7 @@ class Table:
             options = {"corpus": self.files[0]}
         options["columns"] = {**{name: name for name in self.nullable}, **self.columns}
         options["config"] = self.config
+        options["format"] = self.format
         options = filled(options, language or PLACEHOLDER)
         options["where"] = self.where
         return {name: value for name, value in options.items() if value}

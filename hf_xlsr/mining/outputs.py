@@ -17,7 +17,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from hf_xlsr.mining.texts import on_one_line
 from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import atomic_write, write_text
@@ -35,6 +34,8 @@ BARS = 60
 # Not allowed in XML 1.0, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+_SPECIAL = re.compile('["\t\n\r]')  # in a field of TSV that must be quoted
+
 Row = Mapping[str, Any]
 
 
@@ -48,8 +49,8 @@ def write_pairs(
 ) -> int:
     """Writes pairs as they come, moves the file into place when it is complete, and returns their number.
 
-    `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a
-    text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX.
+    `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. In TSV a text with a tab, a
+    line break or a quotation mark is quoted; in TMX a control character that XML cannot hold becomes a space.
 
     Args:
         path: The file; its folder is created.
@@ -104,8 +105,13 @@ def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) 
     yield "\t".join([*scores, *TEXT_COLUMNS]) + "\n"
     for row in rows:
         fields = [f"{row[name]:.6f}" for name in scores]
-        fields += [on_one_line(row[side]) for side in TEXT_COLUMNS]
+        fields += [_quoted(row[side]) for side in TEXT_COLUMNS]
         yield "\t".join(fields) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A field as programs write it that read TSV with quotation, such as `datasets` and pandas."""
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
 def _jsonl(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:

@@ -103,8 +103,8 @@ def mine_bitext(
     reads and encodes that side again. Under `accelerate launch` or `torchrun` all processes encode.
 
     Args:
-        source: A file with one sentence per line (also `.gz`, `.bz2`, `.xz`, `.zst`), a list of sentences, or a matrix
-            with a vector in each row, which is normalised to length 1.
+        source: A file with one sentence per line (also `.gz`, `.bz2`, `.xz`, `.zst`, `.lz4`), a list of sentences, or a
+            matrix with a vector in each row, which is normalised to length 1.
         target: The other side, of the same kind.
         options: The defaults if None.
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model. Not for

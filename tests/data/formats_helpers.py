@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+import pyarrow as pa
 import pytest
 import zstandard
 
@@ -20,11 +21,28 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.utils.errors import XlsrError
 
+
+def lz4(data: bytes) -> bytes:
+    buffer = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(buffer, "lz4") as stream:
+        stream.write(data)
+    return bytes(buffer.getvalue())
+
+
+def zstd_long(data: bytes, window_log: int) -> bytes:
+    """What `zstd --long=LOG` writes for a stream."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=window_log)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return frame.compress(data) + frame.flush()
+
+
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
+    ".lz4": lz4,
+    ".ZST": lambda data: zstd_long(data, 30),
 }
 ROWS = [{"source": "good day", "target": "bonjour"}, {"source": 'the "big" one', "target": "le  «grand»\u2028ici "}]
 

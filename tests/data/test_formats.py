@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from formats_helpers import PACK, ROWS, WRITERS, as_csv, as_jsonl, as_tmx, as_tsv, fails, write
+from formats_helpers import PACK, ROWS, WRITERS, as_csv, as_jsonl, as_tmx, as_tsv, fails, write, zstd_long
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,6 +169,31 @@ def test_parquet_memory_is_bounded_within_a_row_group(tmp_path: Path) -> None:
 
     parquet_child.send_rows(str(path), io.BytesIO(b'["source", "target"]'), Answers())
     assert before < max(allocated) < before + 20_000_000  # the two columns are 40 MB
+
+
+@pytest.mark.parametrize("window_log", [28, 31])
+def test_long_windows_of_zstd(tmp_path: Path, window_log: int) -> None:
+    path = write(tmp_path, "a.tsv.zst", zstd_long(as_tsv(ROWS * 20_000).encode(), window_log))
+    assert list(read_rows(path)) == ROWS * 20_000
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+@pytest.mark.parametrize("kind", [*WRITERS, "po", "moses"])
+def test_line_ends(tmp_path: Path, kind: str, end: str) -> None:
+    """Lines of old and of other systems, also without an end after the last one."""
+    rows = [{"source": f"good {number}", "target": f"bon {number}"} for number in range(20_000)]
+    if kind == "po":
+        rows = rows[:20]
+        content = "\n".join(f'msgid "{row["source"]}"\nmsgstr "{row["target"]}"\n' for row in rows)
+    elif kind == "moses":
+        content = "\n".join(row["source"] for row in rows)
+        write(tmp_path, "b.fr", "\n".join(row["target"] for row in rows).replace("\n", end))
+    else:
+        content = WRITERS[kind](rows).replace("\r\n", "\n").rstrip("\n")
+
+    path = write(tmp_path, f"a.{kind}", content.replace("\n", end))
+    files = [path, tmp_path / "b.fr"] if kind == "moses" else path
+    assert list(read_rows(files, **EN_FR)) == rows
 
 
 MALFORMED = {

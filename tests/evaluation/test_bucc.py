@@ -17,6 +17,7 @@ from margin_helpers import mine_by_hand
 
 from hf_xlsr.evaluation import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, mining, read_bucc
 from hf_xlsr.evaluation.protocols.bucc import tune_threshold
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("de", "en")
 
@@ -172,7 +173,7 @@ def test_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]],
 # Data
 
 
-@pytest.mark.parametrize("gold_lines", ["d1\te2\nd3\te3\n", "e2\td1\ne3\td3\n"])
+@pytest.mark.parametrize("gold_lines", ["d1\te2\nd3\te3\n", "e2\td1\ne3\td3\n", "d1\te2\nd3\te3\n\n \n"])
 def test_gold_in_either_order(tmp_path: Path, gold_lines: str):
     german = tmp_path / "de"
     german.write_bytes(b"d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator")
@@ -188,6 +189,13 @@ def test_gold_in_either_order(tmp_path: Path, gold_lines: str):
         ["One.", "Hello, world.", "with\ttab"],
         frozenset({("d1", "e2"), ("d3", "e3")}),
     )
+
+
+def test_blank_line_between_others(tmp_path: Path):
+    file = tmp_path / "de"
+    file.write_text("d1\tHallo.\n\nd2\tZwei.\n")
+    with pytest.raises(XlsrError, match="de after 1 lines"):
+        read_bucc(file, file, file)
 
 
 def gold_texts(data: BuccData) -> set[tuple[str, str]]:

@@ -73,6 +73,14 @@ def large_dictionary(file: Path) -> None:
     file.write_bytes(content)
 
 
+def large_window(file: Path) -> None:
+    """A file of zstd whose header asks for 32 GB."""
+    magic = b"\x28\xb5\x2f\xfd"
+    window = bytes([0, (35 - 10) << 3])
+    last_block = b"\x09\0\0a"  # of the letter `a`
+    file.write_bytes(magic + window + last_block)
+
+
 def long_page(file: Path) -> None:
     table = pa.table({"source": ["a" * 300_000_000], "target": ["b"]})
     pq.write_table(table, file, compression="zstd", use_dictionary=False)
@@ -102,6 +110,7 @@ ATTACKS = [
     (endless_comment, "tmx"),
     (endless_instruction, "tmx"),
     (large_dictionary, "tsv.xz"),
+    (large_window, "tsv.zst"),
     (torn_footer, "parquet"),
     pytest.param(long_page, "parquet", marks=SLOW),
     pytest.param(shared_value, "parquet", marks=SLOW),

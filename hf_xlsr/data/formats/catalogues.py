@@ -93,7 +93,7 @@ def _check_texts(content: bytes) -> None:
 class _PluralForms(NamedTuple):
     """How many forms an entry has, the form of the number 1, and that of most other numbers; of one form, the same."""
 
-    number: int
+    num_forms: int
     singular: int
     plural: int
 
@@ -129,7 +129,7 @@ def _pairs(entry: Any, plurals: _PluralForms | None) -> Iterator[tuple[str, str]
     translations: dict[int, str] = entry.msgstr_plural
     if plurals is None:
         raise BadLine("plural without valid Plural-Forms")
-    if len(translations) != plurals.number:
+    if len(translations) != plurals.num_forms:
         raise BadLine("other number of plural forms than in Plural-Forms")
     if plurals.singular != plurals.plural:
         yield entry.msgid, translations.get(plurals.singular, "")

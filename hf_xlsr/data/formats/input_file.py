@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import resolve_columns
+from hf_xlsr.data.formats.headers import code_of_language
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.languages import is_language_code, language_code
+from hf_xlsr.data.languages import is_language_code, nearest_tag
 from hf_xlsr.utils.errors import XlsrError
 
 # A file with a larger share of malformed lines than this, after so many lines, is not what the options say.
@@ -67,9 +68,13 @@ class InputFile:
         if not reads_pairs or not set(self.required).isdisjoint(names):
             return {}
 
-        name_of_code = {language_code(name): name for name in names if is_language_code(name)}
-        columns = [name_of_code.get(language_code(language), "") for language in self.languages]
-        return dict(zip(self.required, columns, strict=True)) if all(columns) else {}
+        name_of_tag = {name: name for name in names if is_language_code(name)}
+        if not name_of_tag:
+            name_of_tag = {str(code_of_language(name)): name for name in names if code_of_language(name)}
+        nearest = [nearest_tag(language, name_of_tag) for language in self.languages]
+        if None in nearest:
+            return {}
+        return {name: name_of_tag[str(tag)] for name, tag in zip(self.required, nearest, strict=True)}
 
     def reject(
         self,

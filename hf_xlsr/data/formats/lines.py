@@ -9,8 +9,10 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +22,10 @@ SGM = (".sgm", ".sgml")
 MAX_LINE = 1 << 20  # bytes
 BLOCK = 1 << 16
 XZ_MEMORY = 1 << 28  # bytes; `xz -9` needs a quarter of it
+ZSTD_MEMORY = 1 << 31  # bytes; `zstd --ultra --long=31` needs all of it
+ZSTD_BLOCK = 1 << 10  # at most 32 megabytes when decompressed
+ZSTD_HEADER = 18
+ARROW_WINDOW = 1 << 27
 READ_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
@@ -61,12 +67,65 @@ class _XzStream(io.RawIOBase):
         super().close()
 
 
+class _ZstdStream(io.RawIOBase):
+    """A file that zstandard decompresses with windows of up to `ZSTD_MEMORY`; its own stream hides a truncated file."""
+
+    def __init__(self, path: str) -> None:
+        import zstandard
+
+        self._file = io.FileIO(path)
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MEMORY)
+        self._errors = (zstandard.ZstdError, MemoryError)
+        self._frame: Any = None
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._content:
+            is_between_frames = self._frame is None or self._frame.eof
+            compressed = self._frame.unused_data if self._frame is not None else b""
+            compressed = compressed or self._file.read(ZSTD_BLOCK)
+            if not compressed:
+                if is_between_frames:
+                    return 0
+                raise EOFError("it ends before the end of its stream")
+
+            try:
+                if is_between_frames:
+                    self._frame = self._decompressor.decompressobj()
+                self._content = memoryview(self._frame.decompress(compressed))
+            except self._errors as error:
+                raise OSError(str(error)) from error
+
+        size = min(len(buffer), len(self._content))
+        buffer[:size] = self._content[:size]
+        self._content = self._content[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open_zstd(path: str) -> Any:
+    """Arrow's stream, or for a larger window than it allows (`zstd --long`), that of the zstandard package."""
+    if find_spec("zstandard") is not None:
+        import zstandard
+
+        with io.FileIO(path) as file, suppress(zstandard.ZstdError):
+            if zstandard.get_frame_parameters(file.read(ZSTD_HEADER)).window_size > ARROW_WINDOW:
+                return _ZstdStream(path)
+    return pa.input_stream(path, compression="zstd")
+
+
 OPENERS: dict[str, Callable[[str], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": _XzStream,
-    # Arrow's stream, unlike that of the zstandard package, detects a truncated file.
-    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+    ".zst": _open_zstd,
+    ".lz4": lambda path: pa.input_stream(path, compression="lz4"),
 }
 
 
@@ -110,12 +169,17 @@ def cause(error: Exception) -> str:
 def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     r"""The lines of a file, split at `\n` only and without it; a byte order mark at the start is dropped.
 
+    A file that has no `\n` at its start, but `\r`, is split at both.
+
     An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
     """
     with read_errors():
         for number, line in enumerate(iter(partial(file.readline, MAX_LINE + 1), b"")):
             if number == 0:
                 line = _without_mark(line, file)
+                if b"\r" in line and not line.endswith(b"\n"):
+                    yield from _split_at_returns(line, file)
+                    return
             if line.endswith(b"\n"):
                 yield line[:-1]
                 continue
@@ -123,6 +187,17 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
             yield line
             while line and not line.endswith(b"\n"):
                 line = file.readline(BLOCK)
+
+
+def _split_at_returns(start: bytes, file: BinaryIO) -> Iterator[bytes]:
+    r"""The lines of a file whose lines end with `\r`."""
+    open_line = b""
+    for block in chain([start], iter(partial(file.read, BLOCK), b"")):
+        *lines, open_line = (open_line + block.replace(b"\n", b"\r")).split(b"\r")
+        yield from lines
+        open_line = open_line[: MAX_LINE + 1]
+    if open_line:
+        yield open_line
 
 
 def _without_mark(line: bytes, file: BinaryIO) -> bytes:

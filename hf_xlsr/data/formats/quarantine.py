@@ -28,6 +28,8 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         self.path = None if path is None else Path(path)
         self.counts: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
+        self.notes: dict[str, str] = {}
+        self._unusual: list[str] = []
         self._file: TextIO | None = None
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -64,12 +66,18 @@ class Quarantine(AbstractContextManager["Quarantine"]):
         self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def repair(self, fault: str, count: int) -> None:
-        """Counts faults that a reader repaired in lines it could then use."""
+        """Counts faults that a reader repaired or ignored in lines it could use."""
         if count:
             self.repairs[fault] += count
 
+    def note(self, file: str, how: str, *, unusual: bool = False) -> None:
+        """Keeps how a file is read; the report says it where that is unusual."""
+        if unusual and file not in self.notes:
+            self._unusual.append(file)
+        self.notes[file] = how
+
     def report(self) -> str:
-        """The number of bad lines, their reasons and their file, and the number of repairs; empty for none."""
+        """The number of bad lines, their reasons and their file, and of repairs, and unusual files; empty for none."""
         sentences = []
         if self.counts:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common())
@@ -79,7 +87,9 @@ class Quarantine(AbstractContextManager["Quarantine"]):
 
         if self.repairs:
             repaired = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
-            sentences.append(f"Repaired: {repaired}.")
+            sentences.append(f"Repaired or ignored: {repaired}.")
+        for file in self._unusual:
+            sentences.append(f"{file} was read as: {self.notes[file]}.")
         return " ".join(sentences)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ def _read_any_json(file: InputFile) -> Iterator[Record]:
 READERS: dict[str, Reader] = {
     "moses": read_moses,
     "tsv": read_tsv,
+    "tsv-quoted": partial(read_tsv, quoted=True),
+    "tsv-literal": partial(read_tsv, quoted=False),
     "csv": read_csv,
+    "csv-comma": partial(read_csv, separator=b","),
     "jsonl": read_jsonl,
     "json": _read_any_json,
     "zip": read_zip,
@@ -87,9 +91,9 @@ def read_rows(
     unless more than a fifth of a file is malformed. Some errors of a file are raised only while iterating.
 
     Args:
-        path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
-            `"corpus.{en,fr}"`, several files of another format, which are read one after the other, or a folder or id for
-            `datasets`.
+        path: A file (`.gz`, `.bz2`, `.xz`, `.zst` and `.lz4` are decompressed), line-aligned Moses files as a sequence
+            or as `"corpus.{en,fr}"`, several files of another format, which are read one after the other, or a folder
+            or id for `datasets`.
         columns: Our name -> file column, as a mapping or as text for `parse_columns`. None: columns of the file with our
             names; without a header, columns in the order of `required`. The columns of TMX are languages, those of PO
             and MO `msgid` and `msgstr`, those of Moses files their labels or 0 and 1.

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import logging
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 from zipfile import BadZipFile
 
-from hf_xlsr.data.columns import flat_names, selected
+from hf_xlsr.data.columns import NUMERIC_COLUMNS, flat_names, selected
 from hf_xlsr.data.file_languages import file_order
+from hf_xlsr.data.formats.delimited import (
+    TAB,
+    TableRow,
+    TableShape,
+    csv_rows,
+    is_quoted,
+    separator_of,
+    tsv_rows,
+    without_empty_end,
+)
 from hf_xlsr.data.formats.documents import open_members, text_lines
+from hf_xlsr.data.formats.headers import code_of_language, names_columns, our_columns
 from hf_xlsr.data.formats.input_file import InputFile, Record
 from hf_xlsr.data.formats.lines import MAX_LINE, READ_ERRORS, BadLine, decode, iter_lines, open_binary, read_errors
 from hf_xlsr.data.languages import is_language_code, language_code
 from hf_xlsr.utils.errors import XlsrError
 
-# A row of a table: line number, its fields (or why there are none), the raw line.
-TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
-# Stands for a carriage return within a line, which `csv` refuses.
-_RETURN = "\u0100"
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+logger = logging.getLogger(__name__)
 
-csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_moses(file: InputFile) -> Iterator[Record]:
@@ -96,108 +103,131 @@ def _moses_positions(file: InputFile, paths: Sequence[Path], labels: Sequence[st
     return {name: keys.index(column) % num_files for name, column in columns.items()}
 
 
-def read_tsv(file: InputFile) -> Iterator[Record]:
-    """Tab-separated columns; a quotation mark is text like any other."""
-    with open_binary(file.paths[0]) as stream:
-        lines = enumerate(iter_lines(stream), 1)
-        yield from _table(file, ((number, line.removesuffix(b"\r").split(b"\t"), line) for number, line in lines))
+def read_tsv(file: InputFile, quoted: bool | None = None, *notes: str) -> Iterator[Record]:
+    """Tab-separated columns; quotation marks are quotation (`quoted`) or text, by default as the file shows.
 
-
-def read_csv(file: InputFile) -> Iterator[Record]:
-    """Comma-separated columns with quotation as in RFC 4180; quoted line breaks are kept."""
-    with open_binary(file.paths[0]) as stream:
-        yield from _table(file, csv_rows(iter_lines(stream)))
-
-
-def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
-    """Splits lines into CSV rows.
-
-    Of a row whose quote is never closed, or closed within a field, only the first line is rejected, and reading
-    continues with the second: a stray quotation mark does not swallow the lines after it.
+    `notes` say what is unusual about the file.
     """
-    pending: deque[bytes] = deque()
-
-    def following() -> bytes | None:
-        return pending.popleft() if pending else next(lines, None)
-
-    number = 0
-    for line in iter(following, None):
-        number += 1
-        if b'"' not in line or len(line) > MAX_LINE:
-            yield number, line.removesuffix(b"\r").split(b","), line
-            continue
-
-        record = [line]
-        try:
-            fields = next(csv.reader(_open_lines(record, following), strict=True))
-        except csv.Error as error:
-            pending.extendleft(reversed(record[1:]))
-            is_unclosed = "unexpected end of data" in str(error)
-            yield number, BadLine("unclosed quote" if is_unclosed else "malformed quoting"), line
-            continue
-
-        yield number, [field.replace(_RETURN, "\r").encode("latin-1") for field in fields], b"\n".join(record)
-        number += len(record) - 1
+    if quoted is None:
+        quoted = is_quoted(file.paths[0])
+    if quoted:
+        return _table(file, partial(csv_rows, separator=TAB), TAB, *notes, "fields are quoted")
+    return _table(file, tsv_rows, TAB, *notes)
 
 
-def _open_lines(record: list[bytes], following: Callable[[], bytes | None]) -> Iterator[str]:
-    """Yields the lines of one row to `csv`, which takes further lines while a quote is open, and records them."""
-    size = len(record[0])
-    while size <= MAX_LINE:
-        text = record[-1].decode("latin-1")  # which decodes all bytes
-        yield text[:-1].replace("\r", _RETURN) + text[-1:] + "\n"
-        line = following()
-        if line is None:
-            return
-        record.append(line)
-        size += 1 + len(line)
+def read_csv(file: InputFile, separator: bytes | None = None) -> Iterator[Record]:
+    """Columns with a separator, by default the one that the file shows, and quotation; quoted line breaks are kept."""
+    separator = separator or separator_of(file.paths[0])
+    if separator == TAB:
+        return read_tsv(file, None, "columns are separated by tabs")
+    notes = [] if separator == b"," else [f"columns are separated by {separator.decode()}"]
+    return _table(file, partial(csv_rows, separator=separator), separator, *notes)
 
 
-def _table(file: InputFile, rows: Iterator[TableRow]) -> Iterator[Record]:
-    """Rows of a table under our names; the first good line gives the columns."""
+def _table(
+    file: InputFile,
+    split_rows: Callable[[Iterator[bytes]], Iterator[TableRow]],
+    separator: bytes,
+    *notes: str,
+) -> Iterator[Record]:
+    """Rows of a table under our names; the first good line of usual width gives the columns."""
+    path = file.paths[0]
+    with open_binary(path) as stream:
+        shape = TableShape.of(split_rows(iter_lines(stream)))
+
     positions: dict[str, int] = {}
-    width = None
-    for number, cells, raw in rows:
-        try:
-            if isinstance(cells, BadLine):
-                raise cells
-            if len(raw) > MAX_LINE:
-                raise BadLine("over-long line")
-            texts = list(map(decode, cells))
-            if width is None:
-                width = len(texts)
-                positions, is_header = _layout(file, texts)
-                if is_header:
-                    continue
-            if len(texts) != width:
-                raise BadLine("wrong column count")
-        except BadLine as fault:
-            file.reject(number, fault, raw)
-        else:
-            yield number, {name: texts[position] for name, position in positions.items()}, raw
+    with open_binary(path) as stream:
+        for number, cells, raw in split_rows(iter_lines(stream)):
+            try:
+                if isinstance(cells, BadLine):
+                    raise cells
+                if len(raw) > MAX_LINE:
+                    raise BadLine("over-long line")
+                texts = list(map(decode, cells))
+                if not positions:
+                    positions, is_header = _layout(file, texts, shape)
+                    num_columns = len(texts) if is_header else max(shape.width, max(positions.values()) + 1)
+                    how = ", ".join([f"header: {'yes' if is_header else 'no'}", *notes])
+                    file.quarantine.note(path.name, how, unusual=bool(notes))
+                    logger.info("%s: %s", path, how)
+                    if is_header:
+                        continue
+                has_extra = _has_extra(texts, max(positions.values()), num_columns, shape, separator)
+            except BadLine as fault:
+                file.reject(number, fault, raw)
+            else:
+                file.quarantine.repair("extra columns", has_extra)
+                yield number, {name: texts[p] for name, p in positions.items() if p < len(texts)}, raw
 
 
-def _layout(file: InputFile, first: list[str]) -> tuple[dict[str, int], bool]:
-    """Our name -> position, and whether the first line is a header."""
+def _has_extra(
+    texts: Sequence[str],
+    last: int,
+    num_columns: int,
+    shape: TableShape,
+    separator: bytes,
+) -> bool:
+    """Whether a row has more columns than most, which are ignored; `BadLine` where the needed ones may be others."""
+    if last >= len(texts):
+        raise BadLine("wrong column count")
+    if not any(map(str.strip, texts[num_columns:])):
+        return False
+    # A comma that should be quoted, or a tab in a text, shifts the columns behind it.
+    if separator != TAB or len(texts) not in shape.widths:
+        raise BadLine("wrong column count")
+    return True
+
+
+def _layout(file: InputFile, first: list[str], shape: TableShape) -> tuple[dict[str, int], bool]:
+    """Our name -> position, and whether the first line is a header; `BadLine` for a line of fewer columns than most."""
     header = list(map(str.strip, first))
-    if _is_header(file, header):
-        return {name: header.index(column) for name, column in file.resolve(header).items()}, True
+    default = _columns_of_header(file, header, shape)
+    if default is not None:
+        columns = file.resolve(header, default)
+        if shape.width > len(header):
+            raise XlsrError(
+                f"the header of {file.name} has {len(header)} names ({', '.join(header)}), but most rows have "
+                f"{shape.width} columns; add the names that are missing."
+            )
+        return {name: header.index(column) for name, column in columns.items()}, True
 
     required = file.required
-    if not file.columns and (len(first) != len(required) or _names_languages(header)):
+    if len(without_empty_end(header)) < shape.width:
+        raise BadLine("wrong column count")
+    if not file.columns and (
+        len(required) not in (shape.width, len(header)) or _names_languages(header) or names_columns(header)
+    ):
         raise XlsrError(
             f"the first line of {file.name} does not name {', '.join(required)}; set `columns` to their names there if "
             "it is a header, else to their positions, as in source=0,target=1."
         )
-    numbers = list(map(str, range(len(first))))
+    numbers = list(map(str, range(max(len(header), *shape.widths))))
     columns = file.resolve(numbers, dict(zip(required, numbers, strict=False)))
     return {name: int(column) for name, column in columns.items()}, False
 
 
-def _is_header(file: InputFile, header: Sequence[str]) -> bool:
+def _columns_of_header(file: InputFile, header: Sequence[str], shape: TableShape) -> Mapping[str, str] | None:
+    """Our name -> name in the header, where the caller maps no columns; None for a line that is no header."""
     if file.columns:
-        return not all(map(str.isdecimal, file.columns.values()))
-    return set(file.required) <= set(header) or bool(file.columns_of_languages(header))
+        names_all = set(file.columns.values()) <= set(header)
+        is_header = not all(map(str.isdecimal, file.columns.values())) and (names_all or len(header) >= shape.width)
+        return {} if is_header else None
+
+    columns = file.columns_of_languages(header)
+    if columns or set(file.required) <= set(header):
+        return columns
+    number_columns = {position for position, name in enumerate(file.required) if name in NUMERIC_COLUMNS}
+    is_header = names_columns(header) or not number_columns.isdisjoint(shape.numbers)
+    if not is_header or _names_languages(header):
+        return None
+
+    columns = our_columns(header)
+    if set(file.required) <= set(columns):
+        return columns
+    languages = any(map(code_of_language, header))
+    if len(header) == len(file.required) and set(columns).isdisjoint(file.required) and not languages:
+        return dict(zip(file.required, header, strict=True))
+    return None
 
 
 def _names_languages(header: Sequence[str]) -> bool:

@@ -183,9 +183,10 @@ class _UnitReader:
             yield from self._mended_units(raw)
             self._restart(self.line + raw.count(b"\n"))
 
-            for data in (rest, block[:0]) if is_last else (rest,):
-                if self.fault is None and (data or is_last):
-                    self._parse(data)
+            if rest:
+                self._parse(rest)
+            if is_last and self.fault is None:
+                self._parse(b"")
             yield from self.collector.take()
 
     def _parse(self, data: bytes) -> None:

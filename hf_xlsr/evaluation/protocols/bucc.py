@@ -298,7 +298,7 @@ class BuccOptions(Options):
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> BitextInputs:
     """Reads two files of id, tab and text with a gold file, to test and to tune on."""
-    data.refuse("bucc", "columns", "where", "config", "limit")
+    data.refuse("bucc", "columns", "where", "config", "format", "limit")
     test = _read_bitext("data", data.files, "gold", options)
     tune = _read_bitext("tune", options.get("tune", ()), "tune_gold", options)
     shared_sources = set(test.sources) & set(tune.sources)

@@ -28,7 +28,7 @@ class MtebInputs(Inputs):
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> MtebInputs:
     from hf_xlsr.evaluation.mteb.tasks import mteb_task
 
-    data.refuse("mteb", "columns", "where", "config", "limit", "split")
+    data.refuse("mteb", "columns", "where", "config", "format", "limit", "split")
     tasks = []
     revisions = {}
     for file in data.files:
