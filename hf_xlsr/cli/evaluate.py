@@ -247,7 +247,7 @@ def compare(options: CompareOptions) -> None:
     from hf_xlsr.utils.files import write_text
 
     outputs = [path for path in (options.output, options.plots) if path]
-    check_named(None, {"RESULTS": options.results}, outputs=outputs)
+    check_named(None, {"RESULTS": list(labelled(options.results).values())}, outputs=outputs)
     ending = Path(options.output).suffix if options.output else ".md"
     require_choice("--output", ending, comparison.ENDINGS)
     metrics = options.metric.split(",") if options.metric else ()
