@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,7 +123,7 @@ def file_order(paths: Sequence[str | Path], languages: Sequence[str]) -> list[in
         [1, 0]
     """
     numbers = list(range(len(paths)))
-    key = language_code
+    key: Callable[[str], str] = language_code
     if len(set(map(language_code, languages))) < len(languages):
         key = whole_tag  # variants of one language
     wanted = list(map(key, languages))

@@ -15,9 +15,9 @@ from typing import Any
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, MissingColumn, parse_columns
 from hf_xlsr.data.formats.catalogues import read_mo, read_po
 from hf_xlsr.data.formats.content import refuse_markup
-from hf_xlsr.data.formats.documents import SGM, is_json_lines, read_json
+from hf_xlsr.data.formats.documents import is_json_lines, read_json
 from hf_xlsr.data.formats.input_file import InputFile, Reader, Record
-from hf_xlsr.data.formats.lines import BadLine, BrokenFile, format_suffix
+from hf_xlsr.data.formats.lines import SGM, BadLine, BrokenFile, format_suffix
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv, read_zip
