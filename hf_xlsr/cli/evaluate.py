@@ -138,7 +138,9 @@ def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
         stated = encoder.model_dump(exclude_unset=True)
         suite.encoders[label] = SuiteEncoder(**{**common, **stated})
 
-    data: dict[str, Any] = {"--suite": (list(filter(os.path.isfile, options.suite or ())), ())}
+    data: dict[str, tuple[list[str], tuple[str, ...]]] = {
+        "--suite": (list(filter(os.path.isfile, options.suite or ())), ())
+    }
     for name, task in suite.tasks.items():
         data[f"task {name}"] = (task.data, task.languages)
         for option in FILES:
@@ -164,7 +166,7 @@ def _evaluate_model(model: str, options: EvaluateOptions) -> None:
     encoder = options.encoder_options()
     protocol_options = options.protocol_options()
     files = {flag(name): protocol_options.get(name) for name in FILES}
-    outputs: list[str | Path] = [options.output, outcomes_file(options.output)] if options.output else []
+    outputs = [Path(options.output), outcomes_file(options.output)] if options.output else []
     check_named(model, {"--data": data.files, **files}, data.languages, outputs)
     results = evaluate_files(
         model,
@@ -247,7 +249,7 @@ def compare(options: CompareOptions) -> None:
     from hf_xlsr.utils.files import write_text
 
     outputs = [path for path in (options.output, options.plots) if path]
-    check_named(None, {"RESULTS": options.results}, outputs=outputs)
+    check_named(None, {"RESULTS": list(labelled(options.results).values())}, outputs=outputs)
     ending = Path(options.output).suffix if options.output else ".md"
     require_choice("--output", ending, comparison.ENDINGS)
     metrics = options.metric.split(",") if options.metric else ()

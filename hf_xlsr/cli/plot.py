@@ -72,7 +72,7 @@ def languages(options: LanguagesOptions) -> None:
     from hf_xlsr.evaluation.plots import plot_languages
     from hf_xlsr.runs.inputs import check_named
 
-    check_named(None, {"RESULTS": options.results}, outputs=[options.output])
+    check_named(None, {"RESULTS": list(labelled(options.results).values())}, outputs=[options.output])
     _check_picture(options.output)
     say(plot_languages(options.output, load_labelled(options.results)))
 

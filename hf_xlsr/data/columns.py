@@ -58,7 +58,8 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
     for sides in pairs:
         # YAML reads the bare word `no`, the code of Norwegian, as False.
         if len(sides) != 2 or any(isinstance(side, bool) or side in ("", None) for side in sides):
-            raise XlsrError(f"columns must be pairs of names such as source=en (in quotes in YAML), got {sides}.")
+            shown = "=".join(map(str, sides))
+            raise XlsrError(f"columns must be pairs of names such as source=en (in quotes in YAML), got '{shown}'.")
 
         name, column = map(str, sides)
         shown = f"columns: '{name}={column}'"

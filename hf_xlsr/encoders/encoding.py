@@ -168,8 +168,10 @@ def embed(
     """
     is_list = not isinstance(texts, str)
     texts = list(texts)
-    if not is_list or not texts:
-        raise XlsrError("`texts` must be a list of at least one sentence.")
+    if not is_list:
+        raise XlsrError(f"`texts` must be a list of sentences, got one text, {''.join(texts)[:40]!r}.")
+    if not texts:
+        raise XlsrError("`texts` must be a list of at least one sentence, got none: no text is left to encode.")
     require_positive("batch_size", batch_size)
 
     task = route_of(encoder, language, routes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -45,11 +46,19 @@ class BuccData:
 
 
 def _check_ids(name: str, ids: Sequence[str], texts: Sequence[str], gold: Iterable[str]) -> None:
-    distinct_ids = set(ids)
-    unknown = sorted(set(gold) - distinct_ids)
-    if unknown or not len(distinct_ids) == len(ids) == len(texts):
+    if len(ids) != len(texts):
+        raise XlsrError(f"`{name}` must be one for each of {len(texts):,} sentences, got {len(ids):,}.")
+    counts = Counter(ids)
+    repeated = next((text_id for text_id, count in counts.items() if count > 1), None)
+    if repeated is not None:
         raise XlsrError(
-            f"`{name}` must be one for each sentence, distinct, with those of `gold`; missing {unknown[:3]}."
+            f"`{name}` has the id '{repeated}' {counts[repeated]} times. Give each sentence an id of its own."
+        )
+    missing = sorted(set(gold) - counts.keys())
+    if missing:
+        names = ", ".join(map(repr, missing[:3]))
+        raise XlsrError(
+            f"`{name}` lacks {len(missing):,} ids of `gold`, such as {names}. Give the files of one bitext."
         )
 
 
@@ -69,7 +78,10 @@ def read_bucc(
     if len(first_ids.intersection(source_ids)) < len(first_ids.intersection(target_ids)):
         gold_columns = gold_columns[::-1]
     gold = frozenset(zip(*gold_columns, strict=True))
-    return BuccData(source_ids, sources, target_ids, targets, gold)
+    try:
+        return BuccData(source_ids, sources, target_ids, targets, gold)
+    except XlsrError as error:
+        raise XlsrError(f"{source_file}, {target_file} and {gold_file}: {error}") from None
 
 
 def _read_columns(path: Path) -> tuple[list[str], list[str]]:

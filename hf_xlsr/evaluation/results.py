@@ -253,10 +253,19 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Outcomes are read where the file was written with `predictions`.
     """
+    again = "Write it anew by hf-xlsr evaluate --output"
     try:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        missing = {"records", "statistics"} - content.keys()
+        if missing:
+            raise XlsrError(f"{path} is not a file of results: it has no key '{min(missing)}'. {again}.")
+        outcomes = outcomes_file(path)
+        if content["statistics"] and not outcomes.is_file():
+            raise XlsrError(f"The outcomes of {path} are missing: '{outcomes}'. Copy them too. {again} --predictions.")
         records = [Result(**record) for record in content.pop("records").values()]
         metrics = Results(records, _load_outcomes(path, content.pop("statistics")))
+    except XlsrError:
+        raise
     except (*TORN, OSError, ValueError, LookupError, TypeError, AttributeError, MemoryError) as error:
         raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
     return {**content, "metrics": metrics}

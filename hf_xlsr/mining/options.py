@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,10 @@ class MiningOptions:
 
         if self.recall is not None and not 0 < self.recall <= 1:
             raise XlsrError(f"`recall` must be above 0 and at most 1, got {self.recall}.")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise XlsrError(
+                f"`threshold` must be a finite number, got {self.threshold}. Leave it out to keep all pairs."
+            )
         if self.languages is not None and len(self.languages) != 2:
             raise XlsrError(f"`languages` must be source and target, e.g. en,fr, got {','.join(self.languages)}.")
         if self.device is not None:

@@ -51,6 +51,8 @@ class PrecisionCurve:
                 raise XlsrError("Labels give no recall, so no best F1. Set the `precision` you want (--precision).")
             return int(self.f1.argmax())
 
+        if not 0 < precision <= 1:
+            raise XlsrError(f"`precision` must be above 0 and at most 1, got {precision:g}.")
         reached = np.flatnonzero(self.precision >= precision)
         if not len(reached):
             best = self.precision.max()

@@ -60,6 +60,6 @@ def require_choice(
 
 
 def require_positive(name: str, value: float | None) -> None:
-    """Raises for the value of an argument that is 0 or less; None passes."""
-    if value is not None and value <= 0:
+    """Raises for the value of an argument that is 0 or less, or no number (NaN); None passes."""
+    if value is not None and not value > 0:
         raise XlsrError(f"`{name}` must be above 0, got {value}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -41,6 +41,8 @@ def explain(
         for key in keys[:-1]:
             if key in getattr(section, "model_fields", {}):
                 section = section.model_fields[key].annotation
+            elif get_origin(section) is dict:  # of sections by name
+                section = get_args(section)[1]
         return f"unknown key '{where}'; {did_you_mean(keys[-1], section.model_fields).rstrip('.')}"
 
     message = str(first.get("ctx", {}).get("error") or first["msg"])

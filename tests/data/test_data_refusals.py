@@ -87,7 +87,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: clean({"language": {"languages": ["en", "qqq"]}}), "qqq"),
     (lambda: LanguageFilter().keeps({"source": "Hi", "target": "Да"}), "source_lang"),
     # Columns.
-    (lambda: parse_columns("source=a=b"), "'a', 'b'"),
+    (lambda: parse_columns("source=a=b"), "got 'source=a=b'"),
     (lambda: parse_columns("sorce=en"), "'source'"),
     (lambda: parse_columns({"source": False}), "quotes"),  # what YAML makes of `source: no`
     (lambda: resolve_columns({"source": "scource"}, ["source"], ["source"], "f"), "'scource'"),

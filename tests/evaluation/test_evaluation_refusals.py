@@ -168,7 +168,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: run_pairs(tatoeba, "B"), "'B'"),
     (lambda: run_pairs(xsim, "B"), "'B'"),
     (lambda: tatoeba(encoder(), ["a", "b"], ["A"]), "targets"),
-    (lambda: run_pairs(tatoeba_xtreme, languages=("de", "en")), "must start with en, got ('de', 'en')"),
+    (lambda: run_pairs(tatoeba_xtreme, languages=("de", "en")), "must start with en, got de,en"),
     (lambda: run_pairs(xsim, k=0), "`k` must be above 0, got 0"),
     (lambda: run_pairs(mining, hide_pairs=20), "--hide-pairs) must be above 0 and at most 1, got 20"),
     (lambda: run_pairs(mining, hide_pairs=0), "--hide-pairs) must be above 0 and at most 1, got 0"),

@@ -16,7 +16,7 @@ _MARKUP_START = re.compile(
     r"<(\?xml|!doctype|html|head|body|tmx|srcset|refset|tstset|dataset|corpus|doc)\b", re.IGNORECASE
 )
 _TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
-_TIMES = re.compile(r"(\d+:)?\d+:\d+[.,]\d+ --> (\d+:)?\d+:\d+[.,]\d+")
+_TIMES = re.compile(r"(\d{1,3}:)?\d{1,2}:\d{1,2}[.,]\d{1,3} --> \d")
 
 
 def refuse_markup(path: Path, columns: str = "text=0", *, tables: bool = False) -> None:

@@ -29,7 +29,8 @@ LARGEST = 1 << 26  # bytes of a JSON document; the parser takes several times as
 NAMING_ROWS = 1000  # that give the columns
 _SEGMENT = re.compile(rb"(<seg\b[^<>]*>|</seg>)", re.IGNORECASE)
 # What the zips of OPUS hold besides the two texts.
-_NO_TEXT = re.compile(r"README.*|LICEN[CS]E.*|.*\.(xml|ids|scores|info|md)", re.IGNORECASE)
+_NO_TEXT_NAMES = ("readme", "license", "licence")
+_NO_TEXT_SUFFIXES = (".xml", ".ids", ".scores", ".info", ".md")
 _METHODS = (
     zipfile.ZIP_STORED,
     zipfile.ZIP_DEFLATED,
@@ -128,7 +129,8 @@ def open_members(file: InputFile, stack: ExitStack) -> dict[Path, BinaryIO]:
     archive = stack.enter_context(zipfile.ZipFile(file.paths[0]))
     texts = []
     for info in archive.infolist():
-        if not info.is_dir() and not _NO_TEXT.fullmatch(Path(info.filename).name):
+        name = Path(info.filename).name.lower()
+        if not (info.is_dir() or name.startswith(_NO_TEXT_NAMES) or name.endswith(_NO_TEXT_SUFFIXES)):
             texts.append(info)
     wanted = len(file.required)
     if len(texts) > wanted:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,7 @@ def read_rows(
     files = [file]
     if format != "moses" and len(paths) > 1:
         files = [replace(file, name=str(path), paths=(path,), malformed=Counter()) for path in paths]
-    return chain.from_iterable(_rows(file, READERS[format], log=quarantine is None) for file in files)
+    return _rows_of_files(files, READERS[format], log=quarantine is None)
 
 
 def _check_files(name: str, paths: Sequence[Path], options: Collection[str | None]) -> None:
@@ -232,6 +231,11 @@ def _format_of(path: Path, default: str | None) -> str:
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
         return "datasets"
     raise XlsrError(f"{path}: unknown format '{suffix}'; {hint}")
+
+
+def _rows_of_files(files: Sequence[InputFile], reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:
+    for file in files:
+        yield from _rows(file, reader, log=log)
 
 
 def _rows(file: InputFile, reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:

@@ -121,6 +121,11 @@ def _read_scored(rows: Iterable[Row], name: str) -> _Task:
         subsets.append(str(row.get("subset")))
         for side, texts in zip(sides, (first, second), strict=True):
             side.append(" ".join(texts[number].split()))
+    if not scores:
+        raise XlsrError(
+            f"task '{name}' has no row with a score: all {len(rows):,} are empty. Name the column of the scores "
+            "(--columns score=NAME)."
+        )
     return _Task(sides, np.array(scores), np.array(subsets), dropped=len(rows) - len(scores))
 
 

@@ -138,7 +138,9 @@ def tatoeba_xtreme(
     `{name}-tatoeba-xtreme/en-fr/test/`.
     """
     if language_code(languages[0]) != "en":
-        raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
+        raise XlsrError(
+            f"tatoeba-xtreme has English queries; `languages` must start with en, got {','.join(languages)}."
+        )
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
     is_right = nearest == np.arange(len(nearest))
     return measured(name, "tatoeba-xtreme", languages, split, {"pairs": len(is_right)}, {"accuracy": is_right})

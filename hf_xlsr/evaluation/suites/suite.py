@@ -32,6 +32,7 @@ from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import check_writable, path_name, write_text
 from hf_xlsr.utils.hashing import file_sha256
+from hf_xlsr.utils.validation import explain
 from hf_xlsr.utils.variables import expand
 from hf_xlsr.utils.yaml import parse_yaml
 
@@ -104,10 +105,20 @@ class Suite(BaseModel, extra="forbid"):
     encoders: dict[str, SuiteEncoder] = Field(default_factory=dict)
     tasks: dict[str, SuiteTask] = Field(default_factory=dict)
 
+    @field_validator("encoders", "tasks", mode="before")
+    @classmethod
+    def _is_mapping(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and not isinstance(value, Mapping):
+            kind = "a model by its name" if info.field_name == "encoders" else "a task by its name"
+            raise ValueError(f"each must be {kind}, as in `{info.field_name}: {{NAME: ...}}`, got '{value}'")
+        return value or {}
+
     @field_validator("encoders", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        encoders = dict(value or {})
+        if not isinstance(value, Mapping):
+            return value
+        encoders = dict(value)
         for name, encoder in encoders.items():
             if isinstance(encoder, str):
                 encoders[name] = {"model": encoder}
@@ -127,7 +138,9 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
         file = Path(shipped.get(str(suite), suite))
         try:
             content = Suite.model_validate(parse_yaml(file.read_bytes(), f"suite '{suite}'"))
-        except (OSError, ValidationError) as error:
+        except ValidationError as error:
+            raise XlsrError(f"suite '{suite}': {explain(error, Suite)}.") from error
+        except OSError as error:
             names = ", ".join(shipped)
             message = f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
             raise XlsrError(message) from error
