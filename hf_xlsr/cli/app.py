@@ -36,6 +36,8 @@ VERBS: dict[str, tuple[str, str]] = {
 # Public in neither typer nor click since typer brings its own click.
 UsageError: Any = typer.BadParameter.__base__
 INTERRUPTED = 130  # of typer, for any signal
+RUST = "pyo3_runtime"
+"""Module of the exception for a panic of Rust, in the tokenizers for example, which is no `Exception`."""
 
 
 class VerbGroup(TyperGroup):
@@ -104,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = INTERRUPTED
         except UsageError as error:
             return _say(error.format_message())
-        except SystemExit:
-            raise
-        except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__module__ != RUST:
+                raise
             is_expected = isinstance(error, XlsrError | OSError) and not is_full(error)
             return _say(str(error) if is_expected else unexpected(error))
 

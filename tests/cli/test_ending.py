@@ -12,6 +12,7 @@ import pytest
 from cli_helpers import failing
 
 from hf_xlsr.cli import encode, main
+from hf_xlsr.cli.app import RUST
 from hf_xlsr.utils.files import write_text
 
 WORDS = ("debias", "fit", "model", "--texts", "en=a.txt", "--output", "out")
@@ -72,8 +73,7 @@ def test_unexpected_error_goes_to_a_log(monkeypatch: pytest.MonkeyPatch, capsys:
     assert log.stat().st_mode & 0o077 == 0
 
 
-class PanicException(BaseException):
-    """As the tokenizers raise it when their Rust code panics."""
+PanicException = type("PanicException", (BaseException,), {"__module__": RUST})
 
 
 def test_panic_of_a_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
