@@ -188,7 +188,7 @@ def embed(
         show_progress_bar=show_progress_bar,
     )
 
-    vectors = as_vectors(encoded, "the encoder's output")
+    vectors = as_vectors(encoded, "the encoder's output", unique_texts)
     if len(vectors) != len(unique_texts):
         raise XlsrError(f"`encode` must return a vector per text, got {vectors.shape} for {len(unique_texts)} texts.")
     if normalize:

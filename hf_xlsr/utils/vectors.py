@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ def as_array(vectors: Any) -> np.ndarray:
     return np.asarray(vectors, dtype=np.float32)
 
 
-def as_vectors(vectors: Any, name: str) -> np.ndarray:
-    """Vectors as a finite C-contiguous float32 matrix, `(n, width)`; the input itself if it is one."""
+def as_vectors(vectors: Any, name: str, texts: Sequence[str] = ()) -> np.ndarray:
+    """Vectors as a finite C-contiguous float32 matrix, `(n, width)`; the input itself if it is one.
+
+    Errors name the text of a row, if there are `texts`.
+    """
     matrix = np.ascontiguousarray(as_array(vectors))
     if matrix.ndim != 2:
         raise XlsrError(f"`{name}` must be a matrix with one row per sentence, got shape {np.shape(vectors)}.")
-    check_finite(matrix, name)
+    check_finite(matrix, name, texts=texts)
     return matrix
 
 
@@ -38,8 +42,10 @@ def check_finite(
     vectors: np.ndarray,
     name: str,
     first_row: int = 0,
+    texts: Sequence[str] = (),
 ) -> None:
     """Raises if a row of `(..., width)` holds NaN or infinity; rows are counted from `first_row`."""
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=-1))
     if bad.size:
-        raise XlsrError(f"row {first_row + bad[0]} of {name} holds NaN or infinity.")
+        of_text = f", for the text {texts[bad[0]][:60]!r}" if texts else ""
+        raise XlsrError(f"row {first_row + bad[0]} of {name} holds NaN or infinity{of_text}.")

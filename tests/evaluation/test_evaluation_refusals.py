@@ -251,7 +251,7 @@ LEARNERS: list[tuple[Callable[[], Any], str]] = [
     (inference(train=INFERENCE[:2]), "contradiction"),
     (transfer("SST2", words(12, "train", "test")), "dev"),
     (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
-    (similarity("", None), "texts"),
+    (similarity("", None), "task 'X' has no row with a score"),
     (similarity(2, "1,5"), "1,5"),
     (pairs("yes", 1), "yes"),
     (of_mteb("mteb_task", "Tatoba"), "'Tatoeba'"),

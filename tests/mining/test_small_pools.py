@@ -71,7 +71,9 @@ def test_raised_means_are_a_warning(run: str, margin: str, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize(("value", "message"), [(0.0, r"'en \?' is zero"), (np.nan, "NaN"), (np.inf, "infinity")])
+@pytest.mark.parametrize(
+    ("value", "message"), [(0.0, r"'en \?' is zero"), (np.nan, r"NaN.*'en \?'"), (np.inf, r"infinity.*'en \?'")]
+)
 def test_embeddings_without_a_direction_are_refused(run: str, value: float, message: str) -> None:
     with pytest.raises(XlsrError, match=message):
         RUNS[run]([*SIDES[0], "en ?"], [*SIDES[1], "fr 4"], encoder=Blank(value))

@@ -11,7 +11,7 @@ from hf_xlsr.data.formats.lines import BLOCK, READ_ERRORS, SGM, BrokenFile, form
 from hf_xlsr.utils.errors import XlsrError
 
 FEWEST = 3  # lines that show a habit
-_JSON_START = re.compile(r'\[?\s*\{\s*("|$)|\[$')
+_JSON_START = re.compile(r'\[?\s{0,9}\{\s{0,9}("|$)|\[$')
 _MARKUP_START = re.compile(
     r"<(\?xml|!doctype|html|head|body|tmx|srcset|refset|tstset|dataset|corpus|doc)\b", re.IGNORECASE
 )
@@ -30,7 +30,10 @@ def refuse_markup(path: Path, columns: str = "text=0", *, tables: bool = False) 
     with suppress(BrokenFile, *READ_ERRORS):
         with open_binary(path) as file:
             start = file.read(BLOCK)
-        kind = content_kind(start.decode("utf-8", "replace").removeprefix("\ufeff").splitlines(), tables=tables)
+        lines = start.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+        if len(start) == BLOCK and len(lines) > 1:
+            lines.pop()  # cut in the middle
+        kind = content_kind(lines, tables=tables)
         if kind is not None:
             raise XlsrError(
                 f"'{path}' holds {kind}, not plain text. Give the file the suffix of its format or convert it; if its "
