@@ -27,6 +27,7 @@ DEEPEST = 64
 MOST_VARIANTS = 1000  # of a unit, and pairs of them; and languages of a file
 LONGEST_TAG = 1 << 22  # bytes between two events; the parser keeps a tag or a comment whole
 MALFORMED = "malformed XML"
+TOO_LONG = "over-long unit"
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 XML_NAMES = frozenset({"amp", "apos", "gt", "lt", "quot"})
 
@@ -116,7 +117,7 @@ class _Collector:
                 self.unit.variants.clear()
             self._text = None
         elif tag == "tu" and self.unit is not None:
-            self._end_unit("over-long unit" if self.unit.size > MAX_LINE else "")
+            self._end_unit(TOO_LONG if self.unit.size > MAX_LINE else "")
 
     def _end_unit(self, fault: str) -> None:
         if self.unit is not None:
@@ -314,10 +315,10 @@ def read_tmx(file: InputFile) -> Iterator[Record]:
     known_tags = _languages_of(file)
     wanted = [tags_meant(language, known_tags) for language in languages.values()]
 
-    num_units = 0
+    num_units = 0  # less those that are too long, whatever their languages
     num_pairs = 0
     for unit in _units(file):
-        num_units += 1
+        num_units += unit.fault != TOO_LONG
         raw = unit.raw or "\t".join(text for _, text in unit.variants)
         texts = [unit.texts(tags) for tags in wanted]
         if unit.fault:
@@ -326,7 +327,7 @@ def read_tmx(file: InputFile) -> Iterator[Record]:
             missing = list(languages.values())[texts.index([])]
             file.reject(unit.line, f"no variant in '{missing}'", raw)
         elif math.prod(map(len, texts)) > MOST_VARIANTS:
-            file.reject(unit.line, "over-long unit", raw)
+            file.reject(unit.line, TOO_LONG, raw)
         else:
             for variants in product(*texts):
                 num_pairs += 1
