@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from hf_xlsr.evaluation.command import evaluate_files
 from hf_xlsr.evaluation.protocol import DataOptions, check_options, find_protocols
 from hf_xlsr.evaluation.results import load_results, measured
 from hf_xlsr.evaluation.suites import suite as suite_module
-from hf_xlsr.evaluation.suites.suite import Suite, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, evaluate_suite, load_suite, shipped_suites
 
 PAIRS = make_pairs(30, seed=3)
 TABLES = ("table.md", "table.csv", "table.tex", "table.json")
@@ -230,3 +231,9 @@ def test_shipped_suites() -> None:
             check_options(task.options, protocols)
             columns = set().union(*(protocol.columns for protocol in protocols))
             assert set(parse_columns(task.columns)) <= columns
+
+
+def test_tasks_have_all_options_of_data() -> None:
+    """Several models in one command are a suite of one task, which takes what `evaluate` takes."""
+    names = {field.name for field in fields(DataOptions)}
+    assert names - {"files"} <= SuiteTask.model_fields.keys()

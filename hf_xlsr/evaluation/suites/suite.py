@@ -59,6 +59,7 @@ class SuiteTask(BaseModel, extra="forbid"):
     split: str = "test"
     where: tuple[str, ...] = ()
     config: str | None = None
+    format: str | None = None
     limit: int | None = Field(None, gt=0)
     name: str | None = None
     seed: int | None = None
