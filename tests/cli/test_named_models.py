@@ -75,6 +75,7 @@ def write_tsv(path: Path, lines: list[str]) -> None:
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_verb_takes_folder(

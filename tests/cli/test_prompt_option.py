@@ -90,6 +90,7 @@ ASKED: list[tuple[list[str], Any]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_encode(words: list[str], expected: dict[str, str], folder: Path):
     output = folder / "out"
@@ -103,6 +104,7 @@ def test_encode(words: list[str], expected: dict[str, str], folder: Path):
         np.testing.assert_allclose(vectors, expected_vectors, atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_evaluate(words: list[str], expected: dict[str, str], folder: Path, tiny_export: str):
     output = folder / "results.json"
@@ -139,6 +141,7 @@ def test_mine_and_score(verb: str, folder: Path, tiny_export: str):
     assert by_option == by_model
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("words", "expected"), CASES)
 def test_debias_fit(words: list[str], expected: dict[str, str], folder: Path):
     command = ["debias", "fit", str(folder / "model"), *texts_in(folder), "--method", "mean"]

@@ -121,6 +121,7 @@ def test_each_prompt_has_prepared_data_of_its_own(file: str, tokenizer: Any, pro
     assert plain[0, 0]["source_ids"] == tokenizer("one")["input_ids"]
 
 
+@pytest.mark.sample(2)
 @each_kind
 def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, tokenizer: Any) -> None:
     clean, data = run(file, tokenizer, ["Two!"])
@@ -141,6 +142,7 @@ def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, token
     assert data.report["tokens"] > 0
 
 
+@pytest.mark.sample(2)
 @each_kind
 def test_equal_content_is_prepared_once(run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:
     first_clean, first = run(file, tokenizer)
@@ -157,6 +159,7 @@ def test_equal_content_is_prepared_once(run: Prepare, file: str, tokenizer: Any,
     assert len(addresses(cache, "rows.arrow")) == 1
 
 
+@pytest.mark.sample(2)
 @each_kind
 def test_only_results_stay_in_the_cache(run: Prepare, file: str, tokenizer: Any, cache: Path) -> None:
     run(file, tokenizer)
@@ -164,7 +167,7 @@ def test_only_results_stay_in_the_cache(run: Prepare, file: str, tokenizer: Any,
     assert {path.suffix for path in cache.iterdir() if path.name != "files"} == {"", ".lock"}
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @each_kind
 @pytest.mark.parametrize("change", ["file", "vocabulary", "held out", "version"])
 def test_changed_input_is_prepared_anew(
@@ -192,6 +195,7 @@ def test_changed_input_is_prepared_anew(
     assert (len(second) < len(first)) == (change == "held out")
 
 
+@pytest.mark.sample(2)
 @each_kind
 def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, cache: Path) -> None:
     with pytest.raises(XlsrError, match="left|empty"):
@@ -199,7 +203,7 @@ def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, cache
     assert not addresses(cache, "text.arrow")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @each_kind
 def test_one_process_or_two(
     run: Prepare, file: str, tokenizer: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

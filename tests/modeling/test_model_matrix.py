@@ -124,10 +124,8 @@ def test_gradient_checkpointing(case: Case) -> None:
     torch.testing.assert_close(checkpointed_gradients, expected_gradients)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == "lightweight" else pytest.mark.slow) for name in ONE_OF_EACH],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_compiled_model_gives_the_same(name: str) -> None:
     case = CASES[name]
     model = build(case)

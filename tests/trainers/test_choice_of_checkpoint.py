@@ -213,6 +213,7 @@ def test_the_loader_has_the_rows_of_an_evaluation(kind: str, tmp_path: Path) -> 
         assert all(isinstance(value, torch.Tensor) for name, value in batches[0].items() if name.endswith("_ids"))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("FineTune", "Translation")])
 def test_predict_gives_the_embeddings_of_the_live_encoder(kind: str, tmp_path: Path) -> None:
     rows = make_pairs(9, seed=9)

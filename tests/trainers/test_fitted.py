@@ -134,6 +134,7 @@ def assert_predicts(classify: Any, inputs: list[Any], expected: LogisticRegressi
     np.testing.assert_allclose(shares, expected.predict_proba(features), atol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("form", "num_classes"), [("ClassLabel", 3), ("ClassLabel", 2), ("text", 3), ("text", 2), ("numbers", 2)]
 )

@@ -113,6 +113,7 @@ def test_stop_within_an_epoch_adds_no_evaluation(
     assert evaluated("stopped", None) == whole
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("number", "step", "each"),
     [(signal.SIGTERM, 2, True), (signal.SIGINT, 8, False)],

@@ -118,6 +118,7 @@ def test_pooling_is_exact_under_bfloat16(tmp_path: Path) -> None:
     assert seen["token_embeddings"].dtype == seen["sentence_embedding"].dtype == torch.float32
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", TRAINERS)
 @pytest.mark.parametrize("name", ["bert_cls", "bert_mean"])
 def test_evaluators_get_float32_under_bfloat16(kind: str, name: str, tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_push_has_the_whole_card(kind: str, tmp_path: Path, monkeypatch: pytest.
         compile(block, "card", "exec")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", SENTENCE_KINDS)
 def test_save_sentence_transformer_writes_the_card(kind: str, tmp_path: Path) -> None:
     trainer = trainer_of(kind, tmp_path / "run")
@@ -154,6 +155,7 @@ def test_encoder_without_an_export_is_pushed(tmp_path: Path, monkeypatch: pytest
     assert ModelCard(card).data.library_name == "transformers"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("read", [str, partial(SentenceTransformer, device="cpu")], ids=["folder", "object"])
 @pytest.mark.parametrize("kind", ["Lightweight", "DualMomentum", "FineTune"])
 def test_base_model_and_licence_are_those_of_the_encoder(kind: str, read: Any, tmp_path: Path) -> None:
