@@ -359,6 +359,7 @@ def _languages_of(file: InputFile) -> set[str]:
 
 
 def _units(file: InputFile) -> Iterator[_Unit]:
+    require_package("defusedxml")
     from defusedxml.common import DefusedXmlException
 
     with open_binary(file.paths[0]) as stream:
