@@ -64,7 +64,6 @@ class _Collector:
     """Target of the parser: keeps the units that have ended until they are taken."""
 
     def __init__(self, encoding: str, lines_before: int = 0) -> None:
-        require_package("defusedxml")
         from defusedxml.ElementTree import DefusedXMLParser
 
         self.ended: list[_Unit] = []
