@@ -68,15 +68,15 @@ def _parts(path: Path) -> Iterator[_Part]:
     names = path.name.split(".")
     while len(names) > 1 and names[-1].lower() in _FORMATS:
         names.pop()
-    pieces = [(name, "name") for name in reversed(names)]
+    named_parts = [(name, "name") for name in reversed(names)]
     if len(names) > 1:
-        pieces[0] = (names[-1], "suffix")
-    pieces.append((path.parent.name, "folder"))
+        named_parts[0] = (names[-1], "suffix")
+    named_parts.append((path.parent.name, "folder"))
 
     inner = []
-    for piece, kind in pieces:
-        codes = tuple(filter(tag_is_valid, _CODE.findall(piece)))
-        part = _Part(codes, codes == (piece,), kind)
+    for name, kind in named_parts:
+        codes = tuple(filter(tag_is_valid, _CODE.findall(name)))
+        part = _Part(codes, codes == (name,), kind)
         if part.whole and kind != "folder":
             yield part
         elif codes:

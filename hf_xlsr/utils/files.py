@@ -91,7 +91,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def place_beside(path: Path) -> Iterator[Path]:
-    """A path with the name of `path` in a new private folder beside it.
+    """A path with the name of `path` in a new private folder, which is in the same folder as `path`.
 
     The folder has a random name and mode 0700.
 

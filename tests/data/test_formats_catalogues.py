@@ -234,8 +234,8 @@ REPAIRED = {
     "character U+FFFF": ("a\uffffb", "ab", "control characters"),
     "reference to U+FFFF": ("a&#xFFFF;b", "ab", "control characters"),
     "bare &": ("R&D, a && b&", "R&D, a && b&", "bare &"),
-    "name that is no entity": ("AT&T; &c-d;", "AT&T; &c-d;", "bare &"),
-    "number that is no character": ("&#x110000; &#xg;", "&#x110000; &#xg;", "bare &"),
+    "unknown entity": ("AT&T; &c-d;", "AT&T; &c-d;", "bare &"),
+    "reference outside Unicode": ("&#x110000; &#xg;", "&#x110000; &#xg;", "bare &"),
     "entities of HTML": ("a&nbsp;&eacute;&LT;b", "a\u00a0\u00e9<b", "entities of HTML"),
     "references to surrogates": (
         "&#xD83D;&#xde00; &#55357;&#56832;",

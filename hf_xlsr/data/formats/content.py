@@ -1,4 +1,4 @@
-"""Content of files that should be plain text: markup, JSON, subtitles and tables are no sentences."""
+"""Recognises files that should be plain text, but hold markup, JSON, subtitles or a table."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TIMES = re.compile(r"(\d{1,3}:)?\d{1,2}:\d{1,2}[.,]\d{1,3} --> \d")
 
 
 def refuse_markup(path: Path, columns: str = "text=0", *, tables: bool = False) -> None:
-    """Raises for a file whose first lines are no sentences; `tables` refuses tables too.
+    """Raises for a file whose first lines are not sentences; `tables` refuses tables too.
 
-    `columns` is what a user gives to say that the lines are sentences. A file that cannot be read is left to its reader,
-    and so are the segments of SGM.
+    `columns` is what a user gives to say that the lines are sentences. SGM files and files
+    that cannot be read pass: their reader handles them.
     """
     if format_suffix(path) in SGM:
         return

@@ -1,4 +1,4 @@
-"""Formats that hold lines or rows inside: JSON documents, SGM files of WMT, and zips of OPUS."""
+"""Formats that contain lines or rows: JSON documents, SGM files of WMT, and zips of OPUS."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def read_json(file: InputFile) -> Iterator[Record]:
 
 
 def is_json_lines(path: Path) -> bool:
-    """Whether the first line of a file is an object that is no document with `data`."""
+    """Whether the first line of a file is a JSON object, and not a whole document with `data`."""
     with open_binary(path) as stream:
         line = next(iter_lines(stream), b"")
     try:

@@ -207,7 +207,7 @@ def _layout(file: InputFile, first: list[str], shape: TableShape) -> tuple[dict[
 
 
 def _columns_of_header(file: InputFile, header: Sequence[str], shape: TableShape) -> Mapping[str, str] | None:
-    """Our name -> name in the header, where the caller maps no columns; None for a line that is no header."""
+    """Our name -> name in the header, where the caller maps no columns; None if the line is not a header."""
     if file.columns:
         names_all = set(file.columns.values()) <= set(header)
         is_header = not all(map(str.isdecimal, file.columns.values())) and (names_all or len(header) >= shape.width)

@@ -213,7 +213,7 @@ class _UnitReader:
             position = collector.unit.start
             self.line = collector.unit.line
 
-        # What is before the open unit is no longer needed; a unit too long to be held is not repaired.
+        # Only the open unit may need a repair, and only if it is short enough to be held.
         size = min(max(position - self.held_start, 0), len(self.held))
         if size < len(self.held) - MAX_LINE and self.fault is None:
             size = len(self.held)
