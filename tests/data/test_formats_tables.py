@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets.packaged_modules.parquet.parquet import Parquet
 from formats_helpers import fails, read_with_side_file
+from hub_of_one_file import HubOfOneFile
 
 from hf_xlsr.data.columns import parse_columns, resolve_columns
-from hf_xlsr.data.formats import dataset_folders
 from hf_xlsr.data.formats.reading import read_rows
 
 
@@ -109,17 +109,19 @@ def test_saved_and_plain_folders(saved, name):
 
 
 def test_parquet_of_a_repository(saved, monkeypatch):
-    """Its files are read from where they are, in a process of limited memory."""
-    address = (saved / "plain" / "train.parquet").as_uri().replace("file://", "local://")
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **options: builder)
+    """Ranges of its files are read from the Hub, by a process of limited memory."""
+    hub = HubOfOneFile("train.parquet", (saved / "plain" / "train.parquet").read_bytes())
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     builder = object.__new__(Parquet)
-    builder.config = SimpleNamespace(data_files={"train": [address]})
+    builder.config = SimpleNamespace(data_files={"train": ["hf://datasets/owner/name@main/train.parquet"]})
     builder.info = SimpleNamespace(features=None)
-    monkeypatch.setattr(dataset_folders, "address_of", lambda repository: "local://")
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda path, **options: builder)
 
     rows, bad, _ = read_with_side_file(saved, "owner/name", columns=COLUMNS)
     assert rows == [{"source": "one", "target": "un", "label": 1}]
     assert bad == [(2, "empty target")]
+    assert hub.ranges
 
 
 def test_split_of_a_saved_folder(saved):

@@ -40,16 +40,11 @@ def _open_repository(repository: str, config: str | None) -> Any:
     builder = datasets.load_dataset_builder(repository, name=config)
     for files in (builder.config.data_files or {}).values():
         for file in files:
-            if not str(file).casefold().startswith(address_of(repository).casefold()):
+            if not str(file).casefold().startswith(f"hf://datasets/{repository}".casefold()):
                 raise XlsrError(f"The dataset '{repository}' names a file outside of it, '{file}', which is not read.")
     if type(builder) is Parquet:
         return parquet_splits(builder.config.data_files, builder.info.features)
     return builder.as_streaming_dataset()
-
-
-def address_of(repository: str) -> str:
-    """What the addresses of the files of a repository begin with."""
-    return f"hf://datasets/{repository}"
 
 
 def _open_saved(folder: Path) -> Any:
