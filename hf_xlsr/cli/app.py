@@ -19,6 +19,7 @@ from hf_xlsr.utils.files import is_full
 VERBS: dict[str, tuple[str, str]] = {
     "train": ("train", "Train by a recipe, evaluate, export, write the card."),
     "prepare": ("train", "Prepare the data of a recipe ahead of its training."),
+    "clean": ("clean", "Clean pairs, and measure what that costs."),
     "evaluate": ("evaluate", "Evaluate any sentence encoder under a protocol, or several under a suite."),
     "compare": ("evaluate", "Compare encoders: tables with intervals, and tests of the differences."),
     "plot": ("plot", "Plot translation pairs or retrieved languages."),

@@ -107,13 +107,25 @@ class MineOptions(SearchOptions):
     split_sentences: Annotated[bool, typer.Option("--split-sentences", help="Split documents into sentences.")] = False
     cleaning: Annotated[
         str | None,
-        typer.Option(metavar="STEP,...", help="Steps as in a recipe, e.g. normalize,language,length,ratio."),
+        typer.Option(
+            metavar="STEP,...",
+            help='Steps as in a recipe, e.g. "normalize, language: {min_share: 0.5}, length, ratio".',
+        ),
     ] = None
 
     @property
-    def steps(self) -> list[str]:
-        """The names of the cleaning steps."""
-        return comma_separated(self.cleaning)
+    def steps(self) -> "list[str | dict[str, Any]]":
+        """The cleaning steps."""
+        from hf_xlsr.data.cleaning import parse_steps
+
+        return parse_steps(self.cleaning)
+
+    def needs_languages(self) -> bool:
+        """Whether sentences are split or filtered by language."""
+        from hf_xlsr.data.cleaning import LanguageFilter, build_steps
+
+        steps = build_steps(self.steps, ["und"])
+        return self.split_sentences or any(isinstance(step, LanguageFilter) for step in steps)
 
 
 def mine(options: MineOptions) -> None:
@@ -215,8 +227,7 @@ def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
     from hf_xlsr.data.formats.content import refuse_markup
     from hf_xlsr.mining.texts import SourceTexts, is_plain
 
-    needs_languages = options.split_sentences or "language" in options.steps
-    if needs_languages and not languages:
+    if options.needs_languages() and not languages:
         raise XlsrError("--split-sentences and the cleaning step language need --languages, e.g. --languages en,de.")
     if languages and not options.columns:
         check_order((options.source, options.target), languages)
@@ -240,15 +251,15 @@ def _translations(
     paths: list[str],
     languages: Sequence[str] | None,
     sides: Sequence[Any],
-    steps: list[str],
+    steps: "Sequence[str | dict[str, Any]]",
 ) -> list[tuple[str, str]]:
     """Translations, with each text in the form in which its side is read."""
-    from hf_xlsr.data.cleaning import Cleaner, build_steps
+    from hf_xlsr.data.cleaning import Cleaner, Normalize, build_steps
 
     def as_read(text: str, side: Any) -> str:
         return text if isinstance(side, str) else " ".join(text.split())
 
-    cleaner = Cleaner(build_steps([step for step in steps if step == "normalize"]))
+    cleaner = Cleaner(step for step in build_steps(steps, languages) if isinstance(step, Normalize))
     source, target = sides
     return [
         (as_read(row["source"], source), as_read(row["target"], target))

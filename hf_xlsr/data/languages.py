@@ -1,11 +1,10 @@
-"""Languages: their codes and scripts, letters that are foreign to them, and identification of a text's language."""
+"""Languages: their codes and scripts, and letters that are foreign to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
 from string import ascii_lowercase
-from typing import Any
 
 import langcodes
 import regex
@@ -13,7 +12,6 @@ from langcodes.data_dicts import LIKELY_SUBTAGS
 from langcodes.tag_parser import LanguageTagError
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.extras import require_package
 
 # CLDR files Tagalog under Filipino, which has no ISO 639-1 code.
 _CODES = {"fil": "tl"}
@@ -49,10 +47,13 @@ ALPHABETS: Mapping[str, frozenset[str]] = {
 # `en`, `pt_BR` and `eng_Latn` are languages; three letters alone may be any word (`src` is Sardinian).
 _TAG = regex.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?|[a-z]{3}_[A-Z][a-z]{3}")
 _LONGEST_CODE = len("eng_Latn")
-# Labels of py3langid for one language.
-_SAME_LANGUAGE = (frozenset({"no", "nb", "nn"}), frozenset({"zh", "yue", "wuu"}), frozenset({"ar", "ary", "arz"}))
-# Latin names occur in texts of every script, other letters hardly ever in a Latin one: these count more.
-_WEIGHT = 4
+_NOT_LATIN_WEIGHT = 4
+"""Of a letter outside the Latin script, see `own_weight`."""
+_FOREIGN = 16
+"""Times the weight of an own letter, see `script_share`."""
+_NOT_LATIN = regex.compile(r"[^\p{Script=Latin}]+|[^\p{L}]+")
+_WORD = regex.compile(r"[\p{L}\p{M}]+")
+_LONGEST_UNIT = 3  # letters
 
 
 @lru_cache(maxsize=4096)
@@ -182,35 +183,95 @@ def _scripts(code: str) -> tuple[str, ...]:
     return _UNICODE_SCRIPTS.get(script, (script,))
 
 
-def foreign_letters(
-    text: str,
-    side: tuple[str, ...],
-    row: tuple[str, ...] | None = None,
-) -> int:
-    """How many letters of a text are outside the scripts of its languages `side`; letters of many scripts never are.
+def foreign_letters(text: str, languages: tuple[str, ...]) -> int:
+    """How many letters of a text are outside the scripts of its languages; letters of many scripts never are."""
+    return len(_not_foreign(languages).sub("", text))
 
-    The `ALPHABETS` of the languages `row` have the Latin letters that are not foreign; None checks scripts only.
+
+def own_weight(text: str, languages: tuple[str, ...]) -> int:
+    """The letters of a text in the scripts of its languages; outside the Latin script each counts four times.
+
+    A word of Chinese has two letters where one of English has five or more.
     """
-    return len(_not_foreign(side, row).sub("", text if row is None else text.lower()))
+    num_letters = max(sum(map(str.isalpha, text)), _num_latin(text))  # the two Unicode versions may differ
+    num_own = max(0, num_letters - foreign_letters(text, languages))
+    return num_own * _weight_of_letter(languages)
+
+
+def script_share(text: str, languages: tuple[str, ...]) -> float:
+    """The share of a text in the scripts of its languages, between 0 and 1; 1 for a text without letters.
+
+    It is `own_weight`, divided by the sum of it and of the weight of foreign letters. Latin ones weigh 1: names, code and
+    units are Latin in texts of every script. Others weigh 16 times as much as an own one, for they hardly ever occur in a
+    text of another script; but not one alone, which may be a symbol, as in `10 kΩ`.
+
+    Examples:
+        >>> [script_share(text, ("zh",)) for text in ("打开 LibreOffice", "Open a file", "漢字とカナ", "42")]
+        [0.42105263157894735, 0.0, 0.04, 1.0]
+    """
+    own = own_weight(text, languages)
+    foreign = 0
+    if "Latn" not in scripts_of(languages):
+        foreign = _num_latin(text)
+    for letters in _foreign_words(languages).findall(text):
+        foreign += len(letters) * _FOREIGN * _weight_of_letter(languages)
+    return own / (own + foreign) if own or foreign else 1.0
+
+
+def _weight_of_letter(languages: tuple[str, ...]) -> int:
+    return 1 if "Latn" in scripts_of(languages) else _NOT_LATIN_WEIGHT
+
+
+def _num_latin(text: str) -> int:
+    return len(_NOT_LATIN.sub("", text))
+
+
+def alphabet_share(text: str, row_languages: tuple[str, ...]) -> float:
+    """The share of a text's words in the letters of the languages of its row; 1 for a text without words.
+
+    These are the letters of their scripts, but of Latin ones only those of their `ALPHABETS`. Capitalised words, which
+    may be names, and words of up to three letters, which may be units, always count.
+
+    Examples:
+        >>> alphabet_share("tea, jalapeños", ("en", "fr")), alphabet_share("by Muñoz", ("en", "fr"))
+        (0.5, 1.0)
+    """
+    words = _WORD.findall(text)
+    foreign_letter = _foreign_letter(row_languages)
+    num_foreign = 0
+    for word in words:
+        may_be_name = len(word) <= _LONGEST_UNIT or word[0].isupper()
+        if not may_be_name and foreign_letter.search(word):
+            num_foreign += 1
+    return 1 - num_foreign / max(len(words), 1)
 
 
 @cache
-def _not_foreign(side: tuple[str, ...], row: tuple[str, ...] | None) -> regex.Pattern[str]:
-    scripts = scripts_of(side)
-    letters: frozenset[str] = frozenset()
-    if row is not None:
-        latin_letters = _latin_letters(row)
-        if "Latn" in scripts:
-            letters = latin_letters
-            scripts -= {"Latn"}
+def _not_foreign(languages: tuple[str, ...]) -> regex.Pattern[str]:
+    return regex.compile(rf"[\P{{L}}{_script_classes(scripts_of(languages))}]+")
 
-    classes = "".join(rf"\p{{Script={script}}}" for script in ("Common", "Inherited", *sorted(scripts)))
-    return regex.compile(rf"[\P{{L}}{classes}{''.join(sorted(letters))}]+")
+
+@cache
+def _foreign_words(languages: tuple[str, ...]) -> regex.Pattern[str]:
+    classes = _script_classes(scripts_of(languages) | {"Latn"})
+    return regex.compile(rf"[^\P{{L}}{classes}]{{2,}}")
+
+
+@cache
+def _foreign_letter(row_languages: tuple[str, ...]) -> regex.Pattern[str]:
+    classes = _script_classes(scripts_of(row_languages) - {"Latn"})
+    latin_letters = "".join(sorted(_latin_letters(row_languages)))
+    return regex.compile(rf"(?i)[^\P{{L}}{classes}{latin_letters}]")
+
+
+def _script_classes(scripts: Iterable[str]) -> str:
+    """Scripts as a part of a class of characters, with letters of many scripts."""
+    return "".join(rf"\p{{Script={script}}}" for script in ("Common", "Inherited", *sorted(scripts)))
 
 
 def _latin_letters(languages: Iterable[str]) -> frozenset[str]:
-    """The letters of those languages that are written in Latin script."""
-    letters: frozenset[str] = frozenset()
+    """The letters of those languages that are written in Latin script, and those without accents."""
+    letters = frozenset(ascii_lowercase)
     for code in map(language_code, languages):
         if "Latn" not in scripts_of([code]):
             continue
@@ -220,95 +281,3 @@ def _latin_letters(languages: Iterable[str]) -> frozenset[str]:
             )
         letters |= ALPHABETS[code]
     return letters
-
-
-@cache
-def language_identifier() -> Any:
-    """The language identifier of py3langid, with probabilities."""
-    require_package("py3langid")
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-@cache
-def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
-    """The labels of `language_identifier` for any of the languages; an error if it does not support one."""
-    for language in languages:
-        if not _supported_labels(language):
-            raise XlsrError(f"py3langid does not support the language '{language}'.")
-    return frozenset().union(*map(_same_language, languages))
-
-
-def _supported_labels(language: str) -> frozenset[str]:
-    return _same_language(language).intersection(language_identifier().nb_classes)
-
-
-def _same_language(language: str) -> frozenset[str]:
-    code = language_code(language)
-    for group in _SAME_LANGUAGE:
-        if code in group:
-            return group
-    return frozenset({code})
-
-
-def share_of_first(
-    languages: tuple[str, str],
-    *,
-    place: str,
-    advice: str,
-) -> Callable[[str], float | None]:
-    """A function from a text to the share of it in the first of two languages; to None for one without their letters.
-
-    Letters decide between languages without a common script, where one in another script counts as much as four Latin
-    ones; else py3langid. A language that it does not support gets what the other one leaves. Languages that it cannot
-    tell apart are an error that names `place`.
-
-    Examples:
-        >>> share = share_of_first(("en", "ru"), place="a text", advice="name its language")
-        >>> share("да, ok"), share("Hello!"), share("42")
-        (0.2, 1.0, None)
-    """
-    codes = [language_code(language) for language in languages]
-    labels = None if _differ_in_script(*codes) else _labels(codes, place, advice)
-
-    def share(text: str) -> float | None:
-        num_letters = sum(map(str.isalpha, text))
-        if not num_letters:
-            return None
-        if labels is None:
-            weights: list[float] = [_weighted_letters(text, num_letters, code) for code in codes]
-        else:
-            weights = _probabilities(text, labels)
-        return weights[0] / sum(weights) if any(weights) else None
-
-    return share
-
-
-def _differ_in_script(first: str, second: str) -> bool:
-    try:
-        return not scripts_of([first]) & scripts_of([second])
-    except XlsrError:  # one whose scripts are unknown may share those of any other
-        return False
-
-
-def _labels(codes: Sequence[str], place: str, advice: str) -> list[frozenset[str]]:
-    """The labels of py3langid for each language; an empty set where it does not support the language."""
-    labels = list(map(_supported_labels, codes))
-    if labels[0] == labels[1]:
-        raise XlsrError(f"{place} is in {' or '.join(codes)}, which py3langid cannot tell apart; {advice}.")
-    return labels
-
-
-def _probabilities(text: str, labels: Sequence[frozenset[str]]) -> list[float]:
-    """The probability of each language; one that py3langid does not support gets what the other one leaves."""
-    probability_of = dict(language_identifier().rank(text))
-    probabilities = [sum(map(probability_of.__getitem__, labels_of_language)) for labels_of_language in labels]
-    rest = max(0.0, 1.0 - sum(probabilities))
-    return [value if supported else rest for value, supported in zip(probabilities, labels, strict=True)]
-
-
-def _weighted_letters(text: str, num_letters: int, language: str) -> int:
-    """How many letters of a text are in the language's scripts, weighted."""
-    count = max(0, num_letters - foreign_letters(text, (language,)))  # their Unicode versions may differ
-    return count if "Latn" in scripts_of([language]) else _WEIGHT * count

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
+
+import regex
 
 # Control characters that are not white space, surrogates, and format characters without a width. None is printable, and
 # `str.isprintable` is several times as fast as a search.
@@ -14,18 +16,32 @@ _INVISIBLE = re.compile(
     "\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0001]+"
 )
 _WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60\U00020000-\U0003fffd]")
+# Latin and Armenian ligatures, Arabic presentation forms A and B, half-width and full-width forms.
+_VARIANT_BLOCKS = ((0xFB00, 0xFB17), (0xFB50, 0xFDFF), (0xFE70, 0xFEFF), (0xFF00, 0xFFEF))
+_VARIANT_KINDS = ("<compat>", "<wide>", "<narrow>", "<isolated>", "<initial>", "<medial>", "<final>")
 _VIRAMA = 9  # canonical combining class
+_BEFORE_EMOJI_JOINER = regex.compile(r"[\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]")
+_AFTER_EMOJI_JOINER = regex.compile(r"\p{Extended_Pictographic}")
+
+Form = Literal["letters", "NFKC", "NFC"]
 
 
 def normalize_text(
     text: str,
-    form: Literal["NFKC", "NFC"] = "NFKC",
+    form: Form = "letters",
     lowercase: bool = False,
 ) -> str:
     """Normalises Unicode, removes invisible characters and collapses white space; idempotent.
 
-    Joiners between letters stay: Persian, Hindi and other languages spell with them. `NFKC` also replaces ligatures,
-    full-width letters and other variants; `NFC` does not.
+    Joiners between letters stay: Persian, Hindi and other languages spell with them. Joiners of emoji stay, too.
+
+    `letters` is NFC, and also replaces variants of letters and digits that mean the same: full-width and half-width ones,
+    the positional forms and ligatures of Arabic, and the ligatures `ﬁ` and `ﬅ` with their relatives. What carries a
+    value, or is a sign of its own, stays as in NFC: `10⁶`, `1½`, `µ`, `™`, full-width punctuation. `NFKC` replaces these.
+
+    Examples:
+        >>> normalize_text("ＡＢＣ１２３ ﬁne 10⁶ 1½"), normalize_text("10⁶ 1½", "NFKC")
+        ('ABC123 fine 10⁶ 1½', '106 11⁄2')
     """
     text = _compose(text, form)
     before = ""
@@ -39,8 +55,26 @@ def normalize_text(
     return " ".join(text.split())
 
 
-def _compose(text: str, form: Literal["NFKC", "NFC"]) -> str:
-    return text if text.isascii() else unicodedata.normalize(form, text)
+def _compose(text: str, form: Form) -> str:
+    if text.isascii():
+        return text
+    if form == "letters":
+        return unicodedata.normalize("NFC", text.translate(_letter_variants()))
+    return unicodedata.normalize(form, text)
+
+
+@cache
+def _letter_variants() -> dict[int, str]:
+    """Letters and digits of the compatibility blocks -> what they are variants of."""
+    variants: dict[int, str] = {}
+    for start, end in _VARIANT_BLOCKS:
+        for code in range(start, end + 1):
+            character = chr(code)
+            kind, *codes = unicodedata.decomposition(character).split() or [""]
+            # A decomposition that starts with a space is that of a mark without its letter.
+            if kind in _VARIANT_KINDS and unicodedata.category(character)[0] in "LN" and codes[0] != "0020":
+                variants[code] = unicodedata.normalize("NFKC", character)
+    return variants
 
 
 def _keep_joiner(match: re.Match[str]) -> str:
@@ -48,6 +82,8 @@ def _keep_joiner(match: re.Match[str]) -> str:
     start, end = match.span()
     before = match.string[max(start - 1, 0) : start]
     after = match.string[end : end + 1]
+    if _BEFORE_EMOJI_JOINER.match(before) and _AFTER_EMOJI_JOINER.match(after):
+        return "\u200d" if "\u200d" in match.group() else ""
     if not _is_letter_or_mark(before):
         return ""
     # After a virama a joiner selects the half form of the consonant, also at the end of a word.

@@ -34,7 +34,7 @@ from hf_xlsr.utils.tasks import InProcess, Task, runner_of
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 """Version of clean rows, and of what readers and cleaning make of a file: part of every address."""
 SHARD_ROWS = 20_000
 _VERDICTS = "_verdicts"
@@ -181,10 +181,14 @@ def read_judged(steps: Sequence[AnyStep], path: Path) -> tuple[pa.RecordBatch, V
         batch = pa.ipc.open_stream(file).read_next_batch()
 
     table = batch[_VERDICTS].flatten().to_numpy().reshape(len(batch), -1)
-    dropped_by, *columns = table.T
+    dropped_by = table[:, 0]
     changed_by = table[:, 1 : 1 + len(steps)].astype(bool)
-    comparing = [number for number, step in enumerate(steps) if isinstance(step, ComparingStep)]
-    keys = dict(zip(comparing, columns[len(steps) :], strict=True))
+    column = 1 + len(steps)
+    keys: dict[int, np.ndarray] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step, ComparingStep):
+            keys[number] = table[:, column : column + step.num_keys]
+            column += step.num_keys
     return batch, Verdicts(dropped_by, changed_by, keys)
 
 

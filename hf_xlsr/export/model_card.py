@@ -151,6 +151,7 @@ class CardFacts:
         base_models: Hub ids of these models.
         sources: Sources of the training data.
         training: Further facts of the training, by heading.
+        cleaning: Lines of Markdown on the cleaning of the training data.
         scores: Results with their protocols.
         other_scores: Metrics of unknown unit, by name.
         scores_note: What the scores are, in Markdown; without scores, why there are none.
@@ -182,6 +183,7 @@ class CardFacts:
     base_models: Sequence[str] = ()
     sources: Sequence[DataSource] = ()
     training: Mapping[str, str] = field(default_factory=dict)
+    cleaning: Sequence[str] = ()
     scores: Results = field(default_factory=Results)
     other_scores: Mapping[str, float] = field(default_factory=dict)
     scores_note: str = ""
@@ -218,6 +220,7 @@ def card_text(facts: CardFacts) -> str:
         protocols=_protocols(facts.scores),
         comparison=_comparison_table(facts.comparison),
         training=_training_table(facts),
+        cleaning="\n".join(facts.cleaning),
         plots={name: PLOTS[name] for name in facts.plots if name in PLOTS},
         settings_title=facts.settings_title,
         settings=settings_block(facts.settings),

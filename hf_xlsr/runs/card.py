@@ -10,6 +10,7 @@ from huggingface_hub import ModelCardData
 from langcodes import tag_is_valid
 from transformers import AutoConfig
 
+from hf_xlsr.data.cleaning.cost import cost_table, removal_table
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import Source, as_list, parse_sources
 from hf_xlsr.encoders.assembly import modules_by_route
@@ -43,6 +44,8 @@ from hf_xlsr.utils.auto_classes import load_auto
 HIDDEN_KEYS = ("name", "description", "output_dir", "overwrite", "processes", "card")  # of one machine or one call
 MEASURED = "Keys are dataset, protocol, languages and split. The test text was removed from the training data."
 NOT_MEASURED = "Not measured: the recipe names no test set."
+COST = "What each step, alone, removes of known good pairs (`data.known`), and of bad pairs made from them:"
+NO_COST = "How many good pairs this removed is not known: the recipe names no known pairs (`data.known`)."
 NOT_KNOWN = "Not known: the card was written from the saved model."
 
 
@@ -81,6 +84,7 @@ def card_facts(run: Method, metrics: Results, settings: Mapping[str, Any]) -> Ca
         base_models=base_models_of(starts.values(), folders=[recipe.start_from]),
         sources=sources,
         training=_training_facts(run, starts, settings),
+        cleaning=_cleaning_tables(settings["data"]),
         scores=metrics,
         scores_note=MEASURED if metrics else NOT_MEASURED,
         comparison={key: Change(**values) for key, values in settings.get("comparison", {}).items()},
@@ -203,6 +207,18 @@ def _training_facts(run: Method, starts: Mapping[str, str], settings: Mapping[st
     facts["seed"] = str(run.recipe.seed)
     facts["versions"] = framework_versions(settings.get("versions", {}))
     return facts
+
+
+def _cleaning_tables(report: Mapping[str, Any]) -> list[str]:
+    """Lines of Markdown: what each cleaning step removed, and what it costs and catches by the known pairs."""
+    counts = report.get("cleaning")
+    if not counts:
+        return []
+    lines = removal_table(counts)
+    cost = report.get("cleaning_cost")
+    if not cost:
+        return [*lines, "", NO_COST]
+    return [*lines, "", COST, "", *cost_table(cost)]
 
 
 def licence_of(recipe: Recipe) -> str:

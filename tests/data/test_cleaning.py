@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 from collections.abc import Iterable, Iterator
 from itertools import compress, islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +12,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data import cleaning
 from hf_xlsr.data.cleaning import (
     AnyStep,
     Cleaner,
     ComparingStep,
     Deduplicate,
     DropIdentical,
+    FuzzyDuplicates,
     LanguageFilter,
     LengthBounds,
     NearDuplicates,
@@ -26,10 +28,15 @@ from hf_xlsr.data.cleaning import (
     RemoveEvaluation,
     Sample,
     Step,
+    build_steps,
     evaluation_keys,
     judge_rows,
-    match_key,
+    parse_steps,
 )
+from hf_xlsr.data.cleaning import cleaner as cleaner_module
+from hf_xlsr.data.encoding import PAIRS as PAIRS_KIND
+from hf_xlsr.data.normalization import match_key
+from hf_xlsr.data.preparation import read_judged, write_judged
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
 PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)
@@ -68,7 +75,7 @@ def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: in
         first_of_key.setdefault(key, row)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "BATCH_ROWS", batch)
+        patch.setattr(cleaner_module, "BATCH_ROWS", batch)
         assert clean(Deduplicate(on=on), rows) == list(first_of_key.values())
 
 
@@ -88,7 +95,12 @@ CASES: list[tuple[Step, list[dict[str, Any]], list[dict[str, Any]]]] = [
     (
         DropIdentical(),
         [pair("?", "!"), pair("Hello", "Hallo"), UNTRANSLATED],
-        [pair("Hello!", "hello"), pair("?", "?"), {**UNTRANSLATED, "target_lang": "de"}],
+        [
+            pair("Hello!", "hello"),
+            pair("?", "?"),
+            {**UNTRANSLATED, "target_lang": "de"},
+            {**UNTRANSLATED, "source_lang": "und", "target_lang": "und"},
+        ],
     ),
 ]
 
@@ -104,19 +116,26 @@ def test_near_duplicates_ignore_numbers_and_accents() -> None:
     assert [row["text"] for row in result] == ["Page 3 of 10.", "Page of", "Résumé", "पेज २"]
 
 
-# Options, languages of the row, source, target, and whether the row is kept. In the rows with a share, two letters of
-# ten are foreign; languages of a row come before those of the options; é is of one of its two languages.
+# Options, languages of the row, source, target, and whether the row is kept. In the rows with a share, own letters weigh
+# 32 and the others 32; languages of a row come before those of the options; é is of one of its two languages.
 LANGUAGE_CASES = """\
-{}                                     | en ru    | Hello, world!     | Привет, мир! | yes
-{}                                     | en ru    | Привет            | Привет       | no
-{}                                     | en hi-IN | 5 µm              | कार्यक्रम    | yes
-{languages: [en, fr], min_share: 0.8}  |          | abcdefgh жж 12345 | x            | yes
-{languages: [en, fr], min_share: 0.81} |          | abcdefgh жж 12345 | x            | no
-{languages: [en, ru]}                  |          | Да                | Hi           | no
-{languages: [en, ru]}                  | el de    | Γεια              | Hi           | yes
-{method: alphabet}                     | en fr    | The café          | L'ÉTÉ        | yes
-{method: alphabet}                     | en fr    | The señor         | Le monsieur  | no
-{method: alphabet}                     | en ru    | Yes               | Да           | yes
+{}                                     | en ru    | Hello, world!     | Привет, мир!          | yes
+{}                                     | en ru    | Привет            | Привет                | no
+{}                                     | en zh    | Open a file       | Open a file           | no
+{}                                     | en zh    | Open Writer       | 打开 LibreOffice      | yes
+{}                                     | en hi-IN | 5 µm              | कार्यक्रम             | yes
+{}                                     | en de    | 10 kΩ, 5 μm       | 10 kΩ, 5 μm           | yes
+{min_share: 1.0}                       | en zh    | Open Writer       | 打开 LibreOffice      | no
+{languages: [en, fr], min_share: 0.5}  |          | abcdefghabcdefghabcdefghabcdefgh жж 5 | x                     | yes
+{languages: [en, fr], min_share: 0.51} |          | abcdefghabcdefghabcdefghabcdefgh жж 5 | x                     | no
+{languages: [en, ru]}                  |          | Да                | Hi                    | no
+{languages: [en, ru]}                  | el de    | Γεια              | Hi                    | yes
+{method: alphabet}                     | en fr    | The café          | L'ÉTÉ                 | yes
+{method: alphabet}                     | en fr    | The señor         | Le monsieur           | no
+{method: alphabet}                     | en fr    | By Muñoz          | De Muñoz              | yes
+{method: alphabet, min_share: 0.5}     | en fr    | The señor         | Le monsieur           | yes
+{method: alphabet}                     | en ru    | Yes               | Да                    | yes
+{method: alphabet}                     | en ru    | Yes               | yes                   | no
 """.splitlines()
 
 
@@ -149,6 +168,83 @@ def test_language_filter_by_identifier() -> None:
     rows = [pair(english, german), pair(german, english), pair(english, english), pair("Hi", "Na")]
     assert clean(step, rows) == [rows[0], rows[3]]  # too short to be sure of
     assert clean(step, [{"text": "Jeg heter Kari og bor i en liten by ved kysten.", "lang": "nb"}])
+
+
+def fixed_probabilities(text: str) -> dict[str, float]:
+    return {"deu": 0.06, "en": 0.5, "fr": 0.4} if text == "short" else {"de": 0.02, "en": 0.98}
+
+
+def test_language_filter_by_a_function() -> None:
+    step = LanguageFilter(languages=["de", "de"], method=fixed_probabilities)
+    assert clean(step, [pair("short", "short"), pair("short", "long"), pair("5", "?")]) == [
+        pair("short", "short"),
+        pair("5", "?"),
+    ]
+
+
+def test_repr_of_a_function_has_a_hash_of_it() -> None:
+    def identifier(probability: float) -> Any:
+        return lambda text: {"de": probability}
+
+    first, changed, same = [repr(LanguageFilter(method=identifier(value))) for value in (1.0, 0.9, 1.0)]
+    assert first == same
+    assert first != changed
+
+
+def test_option_of_steps_has_their_options() -> None:
+    assert parse_steps("normalize,length") == ["normalize", "length"]
+    (step,) = build_steps(parse_steps("language: {min_share: 0.7}"), ["en", "de"])
+    assert repr(step) == repr(LanguageFilter(languages=["en", "de"], min_share=0.7))
+
+
+needs_rensa = pytest.mark.skipif(importlib.util.find_spec("rensa") is None, reason="needs the extra cleaning")
+LONG = (
+    "The committee met on Tuesday to discuss the new budget, and agreed on most of its chapters after a long debate."
+)
+
+
+@needs_rensa
+def test_fuzzy_duplicates_differ_in_a_few_characters() -> None:
+    rows = [pair(LONG, "x"), pair(f"{LONG}..", "x"), pair(LONG.replace("long", "big"), "x"), pair("Other text", "x")]
+    assert clean(FuzzyDuplicates(threshold=0.7), rows) == [rows[0], rows[3]]
+
+
+@needs_rensa
+def test_fuzzy_duplicates_compare_source_with_source() -> None:
+    rows = [pair(LONG, "y" * 40), pair("y" * 40, LONG)]
+    assert clean(FuzzyDuplicates(threshold=0.5), rows) == rows
+
+
+@needs_rensa
+@pytest.mark.parametrize("threshold", [0.5, 0.8])
+def test_fuzzy_duplicates_follow_the_curve_of_their_bands(threshold: float) -> None:
+    """Rows that share a given part of their runs are similar as often as 1 - (1 - s^r)^b says, within four deviations."""
+    step = FuzzyDuplicates(threshold=threshold)
+    generator = random.Random(1)
+    total = 400
+    num_similar = 0
+    expected = 0.0
+    for _ in range(total):
+        letters = generator.choices("abcdefghijklmnopqrstuvwxyz", k=80)
+        other = letters[:60] + generator.choices("abcdefghijklmnopqrstuvwxyz", k=12)
+        texts = ["".join(letters), "".join(other)]
+        first, second = ({text[start : start + 4] for start in range(len(text) - 3)} for text in texts)
+        share = len(first & second) / len(first | second)
+        expected += 1 - (1 - share**step.band_width) ** step.num_keys
+        num_similar += len(clean(step, [{"text": text} for text in texts])) == 1
+    assert num_similar == pytest.approx(expected, abs=4 * (total / 4) ** 0.5)
+
+
+@needs_rensa
+def test_verdicts_of_several_keys_are_stored(tmp_path: Path) -> None:
+    steps: list[AnyStep] = [Deduplicate(), FuzzyDuplicates(), Deduplicate(on="source")]
+    rows = [pair(f"text {number}", "x", source_lang="en", target_lang="fr") for number in range(20)]
+    _, verdicts = judge_rows(steps, rows)
+    write_judged(steps, PAIRS_KIND, tmp_path / "judged.arrow", rows)
+    _, stored = read_judged(steps, tmp_path / "judged.arrow")
+    assert {number: keys.tolist() for number, keys in stored.keys.items()} == {
+        number: keys.tolist() for number, keys in verdicts.keys.items()
+    }
 
 
 def test_evaluation_keys_are_of_all_texts() -> None:
@@ -229,7 +325,7 @@ def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], batch: int) -> No
     twin_counts = [[0, 0, 0] for _ in cleaner.steps]
     twin = list(one_by_one(make_steps(), twin_counts, rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "BATCH_ROWS", batch)
+        patch.setattr(cleaner_module, "BATCH_ROWS", batch)
         assert list(cleaner(rows)) == twin
 
     assert [list(count.values()) for count in cleaner.counts.values()] == twin_counts

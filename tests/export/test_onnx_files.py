@@ -21,10 +21,10 @@ from transformers import AutoConfig, AutoModel
 sys.path.append(str(Path(__file__).parents[1] / "encoders"))
 from given_encoders import GIVEN, SENTENCES, build  # noqa: E402
 
+from hf_xlsr.data.sample_sentences import SENTENCES as SAMPLE_SENTENCES
 from hf_xlsr.encoders.encoding import embed, routes_of
 from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.export.onnx_files import graph_file
-from hf_xlsr.export.sample_texts import SENTENCES as SAMPLE_SENTENCES
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
 

@@ -13,7 +13,8 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.languages import check_language_code
 
 from hf_xlsr.data.columns import split_name
-from hf_xlsr.data.languages import language_code, share_of_first, whole_tag
+from hf_xlsr.data.identification import share_of_first
+from hf_xlsr.data.languages import language_code, whole_tag
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.utils.errors import XlsrError, error_line
 

@@ -18,11 +18,13 @@ from pydantic import Field
 from rich.console import Console
 from safetensors.torch import load_file
 
+from hf_xlsr.data.cleaning import build_steps
+from hf_xlsr.data.cleaning.cost import cleaning_cost, cost_counts
 from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.preparation import CleanRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import Source, parse_sources
+from hf_xlsr.data.sources import Source, open_source, parse_sources
 from hf_xlsr.data.training_rows import clean_pairs
 from hf_xlsr.encoders.reading import weights_folder
 from hf_xlsr.evaluation.before_after import SCORED, Change
@@ -65,10 +67,12 @@ class TrainingData:
     Attributes:
         rows: Clean rows by task; the rows of the main task have an empty name, or are absent.
         tokenizer: Of all texts, or one for each language.
+        cleaning_cost: What cleaning removes of known pairs, see `cost_counts`; empty without known pairs.
     """
 
     rows: dict[str, CleanRows]
     tokenizer: Any
+    cleaning_cost: dict[str, Any] = field(default_factory=dict)
 
     def dataset(self, task: str) -> Any:
         """The rows of a task for a trainer; None if the recipe has none."""
@@ -83,6 +87,8 @@ class TrainingData:
             else:
                 report |= clean.report
         report |= token_counts
+        if self.cleaning_cost:
+            report["cleaning_cost"] = self.cleaning_cost
         if not isinstance(self.tokenizer, Mapping):
             report["vocab_size"] = len(self.tokenizer)
         return report
@@ -294,6 +300,16 @@ class Method(ABC):
             one_language=self.one_language,
             **self.reading(evaluation_texts),
         )
+
+    def cleaning_cost(self) -> dict[str, Any]:
+        """What the cleaning steps remove of `data.known`, see `cost_counts`; empty if the recipe names no known pairs."""
+        known = self.sources("known") if hasattr(self.recipe.data, "known") else []
+        if not known:
+            return {}
+        languages = self.recipe.languages
+        rows = chain.from_iterable(open_source(source, languages=languages) for source in known)
+        steps = build_steps(self.recipe.data.cleaning, languages)
+        return cost_counts(cleaning_cost(steps, rows, seed=self.recipe.seed))
 
     @abstractmethod
     def read_data(self, evaluation_texts: SeenHashes) -> TrainingData:

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import failing
+
+from hf_xlsr.cli.app import main
+from hf_xlsr.data.formats.reading import read_rows
+
+PAIRS = "source\ttarget\n1 dog\t1 Hund\n1 dog!\t1 Hund\nhello\thello\n2 cats\t3 Katzen\nbad line\n4 birds\t4 Vögel\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "pairs.tsv").write_text(PAIRS, "utf-8")
+    known = "".join(f"word {number}\tWort {number}\n" for number in range(200))
+    (tmp_path / "known.tsv").write_text(f"source\ttarget\n{known}", "utf-8")
+    return tmp_path
+
+
+def cleaned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["clean", *arguments, "--json"]) == 0
+    summary: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return summary
+
+
+def test_clean_writes_the_pairs_that_are_left(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = files / "clean.tsv"
+    summary = cleaned(
+        capsys,
+        str(files / "pairs.tsv"),
+        "--steps",
+        "drop_identical, deduplicate, numbers: {min_share: 1.0}",
+        "--languages",
+        "en,de",
+        "--output",
+        str(output),
+    )
+    rows = list(read_rows(output))
+    assert [(row["source"], row["target"]) for row in rows] == [("1 dog", "1 Hund"), ("4 birds", "4 Vögel")]
+    assert summary["pairs"] == 2
+    assert [count["in"] - count["out"] for count in summary["cleaning"].values()] == [1, 1, 1]
+    assert "1" in summary["bad_lines"]
+
+
+def test_report_has_what_known_pairs_show(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = files / "report.md"
+    summary = cleaned(
+        capsys,
+        str(files / "pairs.tsv"),
+        "--known",
+        str(files / "known.tsv"),
+        "--steps",
+        "length: {min_chars: 7}, drop_identical",
+        "--report",
+        str(report),
+    )
+    assert summary["cost"]["length"]["good"][1] == 200
+    assert summary["cost"]["drop_identical"]["untranslated"] == [200, 200]
+    text = report.read_text("utf-8")
+    assert "hello" in text and "word 3" in text
+    assert "--known" not in text
+
+
+def test_a_step_that_removes_good_pairs_is_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = str(files / "known.tsv")
+    assert main(["clean", known, "--known", known, "--steps", "length: {min_chars: 8}"]) == 0
+    warning = capsys.readouterr().err
+    assert "'length'" in warning and "of 200" in warning
+
+
+def test_without_known_pairs_the_cost_is_said_to_be_unknown(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clean", str(files / "pairs.tsv")]) == 0
+    assert "--known" in capsys.readouterr().out
+
+
+def test_mistakes_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = str(files / "pairs.tsv")
+    assert "lenght" in failing(capsys, "clean", pairs, "--steps", "lenght")
+    assert "languages" in failing(capsys, "clean", pairs, "--steps", "language")
+    assert "removes every pair" in failing(
+        capsys, "clean", pairs, "--steps", "length: {min_chars: 99}", "--output", str(files / "none.tsv")
+    )
+    assert not (files / "none.tsv").exists()
