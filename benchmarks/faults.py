@@ -4,6 +4,8 @@ Each case runs in processes of its own, on synthetic text: SIGKILL at random mom
 then finished by the same call; SIGTERM and SIGINT; a full disk (no file grows beyond a random size); an output folder
 that cannot be written. Then each written file is torn, to half of its size, to none, or to zeros, and the call repeated.
 
+Cases that are calls of Python, no verbs, are only killed.
+
 A run that ends must give the results of the undisturbed run: `equal`, else `LOST`. A run that cannot end must say so in
 one sentence that names the file or its folder: `refused`, else `unnamed`; a traceback counts as `TRACEBACK`. A stopped
 run must leave each result whole or not at all, else `HALF`, and end with status 143 or 130, else `STATUS`.
@@ -112,6 +114,7 @@ ENCODE = "encode {folder}/model --texts=en={folder}/en.txt --texts=fr={folder}/f
 TEXTS = "--texts=en={folder}/en.txt --texts=fr={folder}/fr.txt"
 MINE = "mine {folder}/en.txt {folder}/fr.txt --model {folder}/model --languages en,fr --known {folder}/test.tsv"
 SCORE = "score {folder}/test.tsv --model {folder}/model --languages en,fr"
+CLEAN = "clean {folder}/pairs.tsv --languages en,fr --known {folder}/test.tsv"
 TSNE = "plot tsne {folder}/model --data {folder}/test.tsv --languages en,fr"
 TRAIN = "train {folder}/recipe.yaml --output_dir {out}/run"
 EVALUATE = "evaluate {folder}/model --protocol tatoeba --data {folder}/test.tsv --languages en,fr --predictions"
@@ -127,6 +130,7 @@ CASES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "encode": ([f"{ENCODE} --vectors {{out}}/vectors --output {{out}}/files"], ("files/*",)),
     "mine": ([f"{MINE} --work {{out}}/work --output {{out}}/pairs.tsv"], ("pairs.tsv",)),
     "score": ([f"{SCORE} --work {{out}}/work --output {{out}}/scores.tsv"], ("scores.tsv",)),
+    "clean": ([f"{CLEAN} --output {{out}}/clean.tsv --report {{out}}/report.md"], ("clean.tsv", "report.md")),
     "prune": ([f"prune {{folder}}/model {TEXTS} --output {{out}}/small"], ("small/**/*",)),
     "export": (["export {folder}/trained --output {out}/export"], ("export/**/*",)),
     "push": (["push --yes {folder}/trained --repo me/{name}"], ("repo/**/*.safetensors", "repo/**/*.json")),
@@ -373,11 +377,11 @@ class Case(Bench):
 
     def disturb(self, options: argparse.Namespace) -> dict[str, Any]:
         self.kills(options.kills)
-        if not callable(self.job):
+        if not callable(self.job):  # an exception of Python needs no sentence
             self.signals(options.signals)
-        self.full_disk(options.full)
-        if self.name != "push":  # writes nothing here
-            self.read_only()
+            self.full_disk(options.full)
+            if self.name != "push":  # writes nothing here
+                self.read_only()
         return {"seconds": round(self.seconds, 1), **self.outcomes}
 
 

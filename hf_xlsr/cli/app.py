@@ -110,8 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__module__ != RUST:
                 raise
-            is_expected = isinstance(error, XlsrError | OSError) and not is_full(error)
-            return _say(str(error) if is_expected else unexpected(error))
+            if not signals.received:
+                is_expected = isinstance(error, XlsrError | OSError) and not is_full(error)
+                return _say(str(error) if is_expected else unexpected(error))
+            # A library that the signal interrupted may raise an error of its own, as an import in C does.
+            status = INTERRUPTED
 
         if status == INTERRUPTED:  # typer's, too
             _say(signals.sentence())

@@ -26,6 +26,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.number = int(signal.SIGINT)
+        self.received = False
         self._replaced: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -42,6 +43,7 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.number = number
+        self.received = True
         raise KeyboardInterrupt
 
     @property

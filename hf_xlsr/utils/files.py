@@ -70,6 +70,10 @@ def is_full(error: BaseException) -> bool:
     return False
 
 
+class FullDiskError(XlsrError):
+    """A file that cannot be written because of a full disk. What else would be written there fails as well."""
+
+
 @contextmanager
 def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns a full disk into an error that names the path."""
@@ -78,7 +82,7 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:
         if not is_full(error):
             raise
-        raise XlsrError(
+        raise FullDiskError(
             f"'{os.fspath(path)}' cannot be written: the disk is full, or a limit on file size is reached. Make room and "
             "run the same command again."
         ) from error

@@ -50,6 +50,18 @@ def test_signal(
     assert os.listdir(tmp_path) == []
 
 
+def test_signal_that_becomes_another_error(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted_import() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    verb_that(monkeypatch, interrupted_import)
+    assert main(WORDS) == 143
+    assert capsys.readouterr().err == "hf-xlsr: stopped by SIGTERM.\n"
+
+
 def test_ignored_signal_stays_ignored(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A shell starts commands in the background so that Ctrl-C does not reach them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

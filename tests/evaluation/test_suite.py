@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from hf_xlsr.evaluation.protocol import DataOptions, check_options, find_protoco
 from hf_xlsr.evaluation.results import load_results, measured
 from hf_xlsr.evaluation.suites import suite as suite_module
 from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.utils.files import disk_errors
 
 PAIRS = make_pairs(30, seed=3)
 TABLES = ("table.md", "table.csv", "table.tex", "table.json")
@@ -164,6 +166,16 @@ def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     assert main(command(folder)) == 0
     evaluate_suite(load_suite(folder / "suite.yaml"), folder / "whole")
     assert content(folder / "out") == content(folder / "whole")
+
+
+def test_a_full_disk_ends_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def full(*arguments: Any) -> Any:
+        with disk_errors("out/a/retrieval.json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(suite_module, "measure", full)
+    assert "out/a/retrieval.json" in failing(capsys, *command(folder))
+    assert not list((folder / "out").rglob("table.*"))
 
 
 def test_options_of_encoders_are_defaults_of_a_suite(folder: Path, capsys: Any) -> None:

@@ -30,7 +30,7 @@ from hf_xlsr.evaluation.results import Results, load_results, outcomes_file, sav
 from hf_xlsr.utils.console import warn
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import check_writable, path_name, write_text
+from hf_xlsr.utils.files import FullDiskError, check_writable, path_name, write_text
 from hf_xlsr.utils.hashing import file_sha256
 from hf_xlsr.utils.validation import explain
 from hf_xlsr.utils.variables import expand
@@ -176,6 +176,8 @@ def evaluate_suite(
             file = _result_file(home, label, name)
             try:
                 contents[name] = runner.run(task, file)
+            except FullDiskError:
+                raise
             except Exception as error:  # the others should run
                 reason = error_line(error) or type(error).__name__
                 failures.append(f"{label}/{name}: {reason}")
