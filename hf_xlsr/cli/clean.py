@@ -65,6 +65,8 @@ def clean(options: CleanOptions) -> None:
     languages = comma_separated(options.languages)
     outputs = [file for file in (options.output, options.report) if file]
     check_named(None, {"PAIRS": options.pairs, "--known": options.known}, outputs=outputs)
+    if options.output and options.output == options.report:
+        raise XlsrError(f"--output and --report are one file, '{options.output}'.")
     steps = build_steps(parse_steps(options.steps), languages or None)
     if not steps:
         raise XlsrError("--steps names no step, e.g. --steps normalize,ratio.")

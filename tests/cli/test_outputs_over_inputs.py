@@ -22,6 +22,8 @@ CASES = [
     ("score p.tsv --model model --output OUT", "p.tsv"),
     ("score a.txt b.txt --model model --format tsv --output OUT", "b.txt"),
     ("score p.tsv --model model --source-pool a.txt --format tsv --output OUT", "a.txt"),
+    ("clean p.tsv --output OUT", "p.tsv"),
+    ("clean p.tsv --known q.de --report OUT", "q.de"),
     ("encode model --texts en=out/en.txt --output out", "out/en.txt"),
     ("evaluate model --protocol tatoeba --data p.tsv --output OUT", "p.tsv"),
     ("evaluate model --protocol tatoeba --data p.tsv --pool q.{en,de} --output OUT", "q.de"),

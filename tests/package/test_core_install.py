@@ -34,7 +34,7 @@ for module in pkgutil.walk_packages(hf_xlsr.__path__, "hf_xlsr.", onerror=lambda
         print(module.name, extra)
 
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.data.languages import language_identifier
+from hf_xlsr.data.cleaning import build_steps
 from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.encoders.graphs import GraphEncoder
@@ -47,7 +47,10 @@ for file in ("a.tmx", "a.po"):
 for call in (
     lambda: list(read_rows("a.tmx", languages=["en", "fr"])),
     lambda: list(read_rows("a.po")),
-    language_identifier,
+    lambda: build_steps([{"language": {"method": "py3langid"}}], ["en"]),
+    lambda: build_steps([{"language": {"method": "heliport"}}], ["en"]),
+    lambda: build_steps([{"language": {"method": "fasttext:lid.ftz"}}], ["en"]),
+    lambda: build_steps(["fuzzy_duplicates"]),
     lambda: split_sentences("One. Two.", "en"),
     lambda: list(load_corpus("bible", languages=["en"])),
     lambda: GraphEncoder("."),
@@ -128,5 +131,5 @@ def test_core_trains_evaluates_exports_and_mines(core: Path, tmp_path: Path) -> 
 def test_core_names_missing_extras(core: Path, tmp_path: Path) -> None:
     extras = run(core, "-c", MISSED, folder=tmp_path).splitlines()
     of_modules = ["hf_xlsr.evaluation.mteb mteb", "hf_xlsr.evaluation.plots plots"]
-    of_texts = ["text", "text", "text", "text"]
+    of_texts = ["text", "text", "text", "cleaning", "cleaning", "cleaning", "text"]
     assert extras == [*of_modules, *of_texts, "bible", "onnx", "openvino", "translation", "evaluate", "peft"]
