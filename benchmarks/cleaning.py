@@ -151,8 +151,9 @@ def identifiers(fasttext: str | None, limit: int) -> None:
     table = columns_of("tatoeba/tatoeba_v1_xnli15.parquet", "src_lang", "text", "english")
     short: dict[str, list[str]] = {language: [] for language in IDENTIFIED}
     for language, text, english in table:
-        short[language].append(text)
-        short["en"].append(english)
+        if language_code(language) in short:
+            short[language_code(language)].append(text)
+            short["en"].append(english)
     long = {
         language: [text for (text,) in columns_of("news/ntrex128_xnli.test.parquet", language)]
         for language in IDENTIFIED

@@ -59,7 +59,7 @@ class XlsrTrainingArguments(TrainingArguments):
             embeddings is the mean over these widths.
         cache_batch_size: Sentences encoded at a time: a large `per_device_train_batch_size` needs the memory of this many
             sentences; the forward pass is computed twice (gradient cache). Losses do not change.
-        num_proc: Processes that tokenise stored datasets.
+        num_proc: Processes that tokenise stored datasets; or `ray`, `ray:HOST:PORT`: a Ray cluster.
         shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
         logging_steps: Steps of which the mean loss is logged, or below 1 their share of all steps: by default 50 to 100
             times. Without `eval_steps`, an `eval_strategy` of `steps` evaluates every `logging_steps` if you set them,
@@ -89,7 +89,7 @@ class XlsrTrainingArguments(TrainingArguments):
     prompts: str | dict[str, str] | None = None
     matryoshka_dims: list[int] | None = None
     cache_batch_size: int | None = None
-    num_proc: int | None = None
+    num_proc: int | str | None = None
     shuffle_buffer_size: int = 10_000
     logging_steps: float = LOGGED_SHARE
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})

@@ -9,6 +9,8 @@ import typer
 from hf_xlsr.cli.report import in_words, print_facts
 from hf_xlsr.runs.own_data import OwnData
 from hf_xlsr.utils.console import say
+from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.runners import RAY, Processes
 from hf_xlsr.utils.tasks import import_ahead
 
 if TYPE_CHECKING:
@@ -95,7 +97,24 @@ def train(options: TrainOptions) -> int:
 class PrepareOptions(RecipeOptions):
     """Options of `hf-xlsr prepare`."""
 
-    num_proc: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1
+    num_proc: Annotated[int, typer.Option(help="Number of processes on this machine.", min=1)] = 1
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: the workers of a Ray cluster, which see the cache folder.")
+    ] = "local"
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="auto|HOST:PORT", help="Head of the Ray cluster; by default one starts on this machine."),
+    ] = None
+
+    @property
+    def processes(self) -> Processes:
+        """What prepares the data."""
+        require_choice("--engine", self.engine, ("local", RAY))
+        if self.engine == RAY:
+            return f"{RAY}:{self.address}" if self.address else RAY
+        if self.address:
+            raise XlsrError("--address needs --engine ray.")
+        return self.num_proc
 
 
 def prepare(options: PrepareOptions) -> None:
@@ -108,8 +127,9 @@ def prepare(options: PrepareOptions) -> None:
     from hf_xlsr.runs.recipe import load_runs
     from hf_xlsr.runs.train import prepare_recipe
 
-    overrides = [*(options.overrides or ()), "--data.num_proc", str(options.num_proc)]
-    runs = load_runs(options.recipe, overrides, options.only, own_data=options)
+    runs = load_runs(options.recipe, options.overrides or (), options.only, own_data=options)
+    for run in runs:
+        run.processes = options.processes
     options.check(runs)
     for run in runs:
         run.check_complete()

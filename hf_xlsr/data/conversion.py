@@ -51,7 +51,8 @@ from hf_xlsr.data.transforms import first_draw, has_transform, transformed_strea
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json
 from hf_xlsr.utils.hashing import address_of, address_of_rows, cached
-from hf_xlsr.utils.tasks import Task, runner_of
+from hf_xlsr.utils.runners import Processes, runner_of
+from hf_xlsr.utils.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class DataConverter:
         max_length: Longer texts are truncated to this many tokens, special tokens included.
         prompts: Text before every text; or by role (`source`, `target`, `text`, `premise`, `hypothesis`) or language; or
             the prompts of an encoder.
-        num_proc: Processes that tokenise.
+        num_proc: Processes that tokenise, or the engine that does, see `Processes`.
 
     Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
@@ -119,7 +120,7 @@ class DataConverter:
         languages: Sequence[str] | None = None,
         max_length: int = 200,
         prompts: PromptTable | Prompts = None,
-        num_proc: int | None = None,
+        num_proc: Processes = None,
     ) -> None:
         self.tokenizers = tokenizers
         self.max_length = max_length
@@ -310,7 +311,7 @@ def tokenise_rows(
     reader: RowReader,
     encoder: RowEncoder,
     folder: Path,
-    num_proc: int | None = None,
+    num_proc: Processes = None,
 ) -> None:
     """Tokenises rows in tasks of `SHARD_ROWS` into `rows.arrow`, and their counts into `report.json`.
 

@@ -30,7 +30,8 @@ from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json, write_text
 from hf_xlsr.utils.hashing import address_of, cached, remembered_file, remembered_sha256, set_address
-from hf_xlsr.utils.tasks import InProcess, Task, runner_of
+from hf_xlsr.utils.runners import Processes, runner_of
+from hf_xlsr.utils.tasks import InProcess, Task
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def clean_rows(
     key: Any,
     limit: int | None = None,
     seed: int = 1,
-    num_proc: int = 1,
+    num_proc: Processes = 1,
 ) -> CleanRows:
     """Reads and cleans rows into the cache, or finds there what an earlier call made of the same.
 
@@ -75,7 +76,8 @@ def clean_rows(
         key: What else than sources, steps and kind the rows depend on.
         limit: Maximum number of clean rows; later ones are not read.
         seed: What `read` draws by, if it draws.
-        num_proc: Processes that clean; this one reads. With a limit, one process does both.
+        num_proc: Processes that clean, or the engine that does, see `Processes`; this one reads. With a limit, one
+            process does both.
     """
     draws = any(source.sample or source.is_template for source in sources)
     facts = [FORMAT, kind.text_features().to_dict(), list(map(repr, steps)), limit, key]
@@ -104,7 +106,7 @@ def _make_rows(
     read: Callable[[Quarantine], Iterable[Row]],
     cleaner: Cleaner,
     limit: int | None,
-    num_proc: int,
+    num_proc: Processes,
 ) -> dict[str, Any]:
     """Writes the clean rows to `folder / "text.arrow"`, and returns the counts of the report."""
     (folder / "cleaned").mkdir(exist_ok=True)

@@ -37,6 +37,7 @@ from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sentences import split_sentences
 from hf_xlsr.data.sources import Source, open_source, open_texts
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.runners import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def clean_pairs(
     limit: int | None = None,
     one_language: bool = False,
     seed: int = 1,
-    num_proc: int = 1,
+    num_proc: Processes = 1,
 ) -> CleanRows:
     """Clean translation pairs: rows of `source`, `target`, `source_lang` and `target_lang`.
 
@@ -104,7 +105,7 @@ def clean_texts(
     evaluation_texts: EvaluationTexts = (),
     cleaning: Any = TEXT_CLEANING,
     seed: int = 1,
-    num_proc: int = 1,
+    num_proc: Processes = 1,
 ) -> CleanRows:
     """Clean single sentences: rows of `text` and `lang`; of a source with `split_sentences`, a text is a document.
 
@@ -146,7 +147,7 @@ def clean_running_text(
     evaluation_texts: EvaluationTexts = (),
     cleaning: Any = TEXT_CLEANING,
     seed: int = 1,
-    num_proc: int = 1,
+    num_proc: Processes = 1,
 ) -> CleanRows:
     """Clean sentences in the order of their documents: rows of `text`, `lang` and `place`, see `read_running_text`.
 
@@ -210,7 +211,7 @@ def clean_labelled(
     limit: int | None = None,
     whole_rows: bool = False,
     seed: int = 1,
-    num_proc: int = 1,
+    num_proc: Processes = 1,
 ) -> CleanRows:
     """Clean labelled texts: rows of the texts of the task, `label` (a `ClassLabel`, or a score) and `lang`.
 
@@ -251,7 +252,7 @@ def clean_inference(
     evaluation_texts: EvaluationTexts = (),
     crossed: bool = True,
     seed: int = 1,
-    num_proc: int = 1,
+    num_proc: Processes = 1,
 ) -> CleanRows:
     """Clean pairs of natural language inference: rows of `premise`, `hypothesis`, `label` (of `NLI_TASK`) and `lang`.
 

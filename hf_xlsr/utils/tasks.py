@@ -109,11 +109,6 @@ class LocalPool:
             pool.shutdown(cancel_futures=True)
 
 
-def runner_of(num_proc: int | None) -> Runner:
-    """The runner for a number of processes; None is 1."""
-    return LocalPool(num_proc) if num_proc and num_proc > 1 else InProcess()
-
-
 def complete(work: Work, task: Task) -> None:
     """Writes the file of a task, unless it exists."""
     if not task.output.exists():

@@ -37,6 +37,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.guards import read_pairs
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.runners import Processes
 from hf_xlsr.utils.validation import Section
 
 Evaluations = Sequence[Callable[..., Any]]
@@ -143,6 +144,8 @@ class Method(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.processes: Processes = recipe.data.num_proc
+        """What prepares the data. A recipe can name a number alone: the data of its reader go to a Ray cluster."""
 
     @classmethod
     def bind(cls: type[MethodT], content: Mapping[str, Any]) -> MethodT:
@@ -281,7 +284,7 @@ class Method(ABC):
             "languages": self.recipe.languages,
             "evaluation_texts": evaluation_texts,
             "seed": self.recipe.seed,
-            "num_proc": self.recipe.data.num_proc,
+            "num_proc": self.processes,
         }
 
     @property
@@ -335,7 +338,7 @@ class Method(ABC):
         options = {key: value for key, value in options.items() if value is not None}
 
         options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": self.max_length}
-        options["num_proc"] = recipe.data.num_proc
+        options["num_proc"] = self.processes
         options |= self.more_arguments()
         with self.explained("training"):
             arguments: XlsrTrainingArguments = self.arguments_class(**options)
