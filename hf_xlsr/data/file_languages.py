@@ -12,6 +12,7 @@ from langcodes import tag_is_valid
 from hf_xlsr.data.languages import language_code, nearest_tag, whole_tag
 from hf_xlsr.utils.errors import XlsrError
 
+UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
 # Codes that are words or abbreviations too: they say nothing, unless they are all of a part of the name and a language
 # that the user gave.
 WORDS = frozenset("am an as be bi cr cv he hi ho id in io is it la lg lo ml mr mt my no or os si sl sm so st".split())
@@ -135,7 +136,7 @@ def file_order(paths: Sequence[str | Path], languages: Sequence[str]) -> list[in
     if set(names) == set(wanted):
         return list(map(names.index, wanted))
     for path, tag, name, language in zip(paths, tags, names, languages, strict=True):
-        if name and name != key(language):
+        if name and language != UNKNOWN and name != key(language):
             raise _contradiction(path, tag, language, "source=0,target=1")
     return numbers
 
@@ -155,7 +156,7 @@ def text_language(path: str | Path, languages: Sequence[str], *, folder: bool = 
         XlsrError: The file is named after another language.
     """
     tag = language_of_file(path, languages, folder=folder)
-    if not tag or "und" in languages:
+    if not tag or UNKNOWN in languages:
         return languages[0]
     language = nearest_tag(tag, languages)
     if language is None:

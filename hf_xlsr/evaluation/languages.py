@@ -9,10 +9,9 @@ from collections.abc import Collection, Sequence
 from langcodes import tag_is_valid
 
 from hf_xlsr.data.columns import PLACEHOLDER
+from hf_xlsr.data.file_languages import UNKNOWN
 from hf_xlsr.data.languages import language_code, language_of_name, nearest_tag, whole_tag
 from hf_xlsr.utils.errors import XlsrError
-
-UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
 
 _TWO = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 

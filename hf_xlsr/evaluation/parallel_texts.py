@@ -72,11 +72,7 @@ def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]
 
 
 def parallel_texts(inputs: RowInputs) -> dict[str, list[str]]:
-    """The sentences of each language, row by row; refuses data with skipped rows, whose languages are not parallel."""
-    if inputs.skipped:
-        count = sum(inputs.skipped.values())
-        raise XlsrError(f"{inputs.name} has {count} invalid rows; remove them in all languages.")
-
+    """The sentences of each language, row by row."""
     texts = {}
     for language, rows in by_language(inputs.rows).items():
         texts[language] = [row["text"] for row in rows]

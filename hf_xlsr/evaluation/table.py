@@ -11,11 +11,11 @@ from typing import Any
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
-from hf_xlsr.data.file_languages import language_of_file, languages_of_files, text_language
+from hf_xlsr.data.file_languages import UNKNOWN, language_of_file, languages_of_files, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import Source, open_source
-from hf_xlsr.evaluation.languages import UNKNOWN, View, matching_languages, pair_views, sentence_languages
+from hf_xlsr.evaluation.languages import View, matching_languages, pair_views, sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
@@ -236,8 +236,9 @@ class Table:
                 Source.parse(options),
                 languages=languages,
                 split=split,
-                required=[name for name in self.required if name not in self.nullable],
+                required=self.required,
                 optional=self.optional,
+                nullable=self.nullable,
                 quarantine=self.quarantine,
             )
 
@@ -256,7 +257,7 @@ class Table:
         options: dict[str, Any] = {"path": self.files[0] if len(self.files) == 1 else self.files}
         if self.files[0] in CORPORA:
             options = {"corpus": self.files[0]}
-        options["columns"] = {**{name: name for name in self.nullable}, **self.columns}
+        options["columns"] = self.columns
         options["config"] = self.config
         options["format"] = self.format
         options = filled(options, language or PLACEHOLDER)

@@ -78,6 +78,7 @@ def read_rows(
     required: Sequence[str] = ("source", "target"),
     optional: Sequence[str] | None = None,
     selecting: Sequence[str] = (),
+    nullable: Collection[str] = (),
     format: str | None = None,
     split: str | None = None,
     default_split: str = "train",
@@ -100,6 +101,7 @@ def read_rows(
         required: Our names of columns that must not be empty.
         optional: Our names that are also read where a table has such columns; None reads all, unless `columns` is given.
         selecting: Columns by which the caller selects rows; each is read unchanged, under its name after an underscore.
+        nullable: Our names of required columns that may be empty.
         default_split: Split of a dataset with several when `split` is None.
         quarantine: Gets bad lines; None counts them and logs one warning at the end.
 
@@ -146,6 +148,7 @@ def read_rows(
         quarantine=Quarantine() if quarantine is None else quarantine,
         default_split=default_split,
         selecting=selecting,
+        nullable=nullable,
     )
     files = [file]
     if format != "moses" and len(paths) > 1:
@@ -243,7 +246,7 @@ def _rows(file: InputFile, reader: Reader, *, log: bool) -> Iterator[dict[str, A
     try:
         for number, record, raw in reader(file):
             try:
-                row = {name: _text(name, value, name in file.required) for name, value in record.items()}
+                row = {name: _text(name, value, file.needs(name)) for name, value in record.items()}
             except BadLine as fault:
                 text = json.dumps(record, ensure_ascii=False, default=str) if raw is None else raw
                 file.reject(number, fault, text)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.data.file_languages import check_order, languages_of_files
+from hf_xlsr.data.file_languages import UNKNOWN, check_order, languages_of_files
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.bitexts import BuccData, hidden_bitext, independent_pairs, read_bucc
-from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
+from hf_xlsr.evaluation.languages import metric_languages, pair_views
 from hf_xlsr.evaluation.outcomes import Outcomes, Thresholds
 from hf_xlsr.evaluation.pairs import embed_sides
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Options, Protocol, option

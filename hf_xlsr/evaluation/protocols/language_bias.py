@@ -13,7 +13,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, unit_length
 from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
 from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import RowInputs, read_rows
+from hf_xlsr.evaluation.reading import RowInputs, read_parallel
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.utils.errors import XlsrError
 
@@ -150,7 +150,7 @@ PROTOCOLS = (
         "language-bias",
         "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
         ("text",),
-        read_rows,
+        read_parallel,
         _run,
         LanguageBiasOptions,
     ),

@@ -15,7 +15,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_leng
 from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
 from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, Rows, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import RowInputs, finished_fields, narrowed, open_data, read_rows
+from hf_xlsr.evaluation.reading import RowInputs, finished_fields, narrowed, open_data, read_parallel
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.rows import by_language, read_score
 from hf_xlsr.utils.errors import XlsrError
@@ -259,7 +259,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     documents = options.get("documents")
     relevance = options.get("relevance")
     if not documents and not relevance:
-        return read_rows(protocol, data, options)
+        return read_parallel(protocol, data, options)
     if not documents or not relevance:
         raise XlsrError("--documents and --relevance belong together.")
 
