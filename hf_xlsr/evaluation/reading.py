@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -317,11 +317,8 @@ def finish_tables(
     tables: Mapping[str, Rows], table: Table, data: DataOptions, *, whole: Collection[str] = ()
 ) -> dict[str, Rows]:
     """The tables with their languages named alike, limited except for those that stay `whole`; warns of skipped rows."""
-    tags: set[str] = set()
-    for rows in tables.values():
-        for row in rows:
-            tags.update(_languages(row))
-    codes = metric_languages(tags)
+    tags_of_tables = [{tag for row in rows for tag in _languages(row)} for rows in tables.values()]
+    codes = metric_languages(*tags_of_tables, asked=data.languages)
 
     finished: dict[str, Rows] = {}
     for name, rows in tables.items():
@@ -344,7 +341,7 @@ def _with_codes(row: Row, codes: Mapping[str, str]) -> Row:
 
 def _limited(rows: Rows, limit: int) -> Rows:
     """Rows drawn of each language (pair) and split."""
-    key = content_key
+    key: Callable[[Row], tuple[int, ...]] = content_key
     if rows and "source_lang" in rows[0]:
         key = pair_key(reference_language(by_pair(rows)))
     return drawn_rows(rows, limit, group=_group_of, key=key)

@@ -14,8 +14,9 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.file_languages import UNKNOWN, language_of_file, languages_of_files, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
+from hf_xlsr.data.languages import contradict, tags_meant
 from hf_xlsr.data.sources import Source, open_source
-from hf_xlsr.evaluation.languages import View, matching_languages, pair_views, sentence_languages
+from hf_xlsr.evaluation.languages import View, pair_views, sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
@@ -296,7 +297,8 @@ class Table:
             present = {row[column] for row in rows}
             selected: set[str] = set()
             for language in languages:
-                selected |= matching_languages(language, present)
+                meant = tags_meant(language, present)
+                selected.update(tag for tag in meant if not contradict(language, tag))
             rows = [row for row in rows if row[column] in selected]
         return rows
 

@@ -111,7 +111,8 @@ def test_two_scripts_of_a_language(tmp_path: Path) -> None:
 
     assert languages_of() == ["zho-Hans", "zho-Hans", "zho-Hant", "zho-Hant", "en", "en"]
     assert languages_of("zh") == ["zho-Hans", "zho-Hans", "zho-Hant", "zho-Hant"]
-    assert languages_of("zho_Hant", "en") == ["zh", "zh", "en", "en"]
+    assert languages_of("zho_Hant", "en") == ["zho-Hant", "zho-Hant", "en", "en"]
+    assert languages_of("zho_Hans", "en") == ["zh", "zh", "en", "en"]
 
 
 def test_corpora_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -314,7 +314,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
         raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
 
     check_order(data.files, [source_tag, target_tag])
-    codes = metric_languages([source_tag, target_tag])
+    codes = metric_languages([source_tag, target_tag], asked=data.languages)
     return BitextInputs(
         name=data.name or data_name(data.files),
         split=data.split,
