@@ -173,13 +173,15 @@ def _refuse_markup(paths: Sequence[Path]) -> None:
         refuse_markup(path, columns, tables=several)
 
 
-def column_names(path: AnyPath | Sequence[AnyPath]) -> list[str]:
-    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns."""
+def column_names(path: AnyPath | Sequence[AnyPath], *, config: str | None = None, split: str = "train") -> list[str]:
+    """The columns of a table or dataset, or the labels of Moses files; empty for formats with fixed columns."""
     paths, _ = expand_braces(path)
     if detect_format(paths) in ("tmx", "po", "mo"):
         return []
     try:
-        next(read_rows(path, columns={"source": "\0"}, quarantine=Quarantine()), None)
+        columns = {"source": "\0"}
+        rows = read_rows(path, columns=columns, config=config, default_split=split, quarantine=Quarantine())
+        next(rows, None)
     except MissingColumn as error:
         return list(error.names)
     return []
