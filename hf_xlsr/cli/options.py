@@ -123,6 +123,10 @@ class ModelOptions:
             **ENCODING,
         ),
     ] = None
+    truncate_dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leading dimensions of embeddings to keep; by default as stored.", **ENCODING),
+    ] = None
 
     def encoder_options(self) -> "EncoderOptions":
         from hf_xlsr.evaluation.command import EncoderOptions
@@ -133,6 +137,7 @@ class ModelOptions:
             batch_size=self.batch_size,
             device=self.device,
             dtype=self.dtype,
+            truncate_dim=self.truncate_dim,
         )
 
 
