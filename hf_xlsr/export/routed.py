@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def debias_sentence_transformer(
     return with_modules(model, router_modules(routes, UNDETERMINED, normalize=normalize, default=UNDETERMINED))
 
 
-def _width(modules: Sequence[nn.Module]) -> int | None:
+def _width(modules: Sequence[Any]) -> int | None:
     """The width of the embeddings that modules make, before `encode` truncates them; None if unknown."""
     for module in reversed(modules):
         if hasattr(module, "get_embedding_dimension"):

@@ -208,7 +208,7 @@ def _measure(
     task: _Task, features: np.ndarray, seed: int, device: torch.device
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Trains and tests the classifiers of a task: metrics on the tested rows, and those that chose on dev."""
-    from hf_xlsr.evaluation.senteval import FOLDS, SCHEDULE, Classification, relatedness
+    from hf_xlsr.evaluation.senteval_classifiers import FOLDS, SCHEDULE, Classification, relatedness
 
     splits = task.splits.values()
     if task.spec.test == "relatedness":
