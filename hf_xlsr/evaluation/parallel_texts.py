@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, check_directions, embed
+from hf_xlsr.evaluation.containers import by_name, sentence_list
 from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError
@@ -28,6 +29,7 @@ def encode_parallel(
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, dict[str, np.ndarray]]:
     """Vectors of parallel texts by language, and without language bias; each by its part of the protocol's name."""
+    texts = texts_by_language(texts)
     counts = {language: len(rows) for language, rows in texts.items()}
     if len(counts) < 2 or len(set(counts.values())) > 1:
         raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
@@ -54,6 +56,12 @@ def encode_parallel(
         for language, matrix in vectors_of_variant.items():
             check_directions(matrix, texts[language])
     return variants
+
+
+def texts_by_language(texts: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """The sentences of each language as a list."""
+    columns = by_name(texts, "texts", "language", "{'en': [...], 'fr': [...]}")
+    return {language: sentence_list(rows, f"texts['{language}']") for language, rows in columns.items()}
 
 
 def _apply(debias: Debias, vectors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,8 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
-from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
+from hf_xlsr.evaluation.containers import check_mappings
+from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, texts_by_language
 from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import RowInputs, finished_fields, read_parallel
@@ -82,6 +83,7 @@ def search(
         >>> round(metrics["numbers-search/en-fr/test/mrr"], 2)
         0.34
     """
+    texts = texts_by_language(texts)
     cached = CachedEncoder(encoder)  # texts are encoded once if queries and documents have the same prompt
     queries = encode_parallel(cached, texts, debias, role="query", **encoding)
     documents = encode_parallel(cached, texts, debias, role="document", **encoding)
@@ -177,24 +179,10 @@ def search_documents(
         `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`, without
         identical ids `{name}-search-ignore-identical-ids/en/test/`.
     """
+    check_mappings(queries=queries, documents=documents, relevance=relevance)
     document_ids = sorted(documents, reverse=True)
     column_of = {document: column for column, document in enumerate(document_ids)}
-    gains_of: dict[str, dict[int, float]] = {}
-    for query in queries:
-        gains: dict[int, float] = {}
-        for document, gain in relevance.get(query, {}).items():
-            if gain > 0 and document not in column_of:
-                raise XlsrError(f"{name} has no document '{document}', which is relevant for query '{query}'.")
-            if gain > 0:
-                gains[column_of[document]] = gain
-        if gains:
-            gains_of[query] = gains
-
-    if not gains_of:
-        raise XlsrError(
-            f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`."
-        )
-
+    gains_of = _gains(queries, column_of, relevance, name)
     query_ids = list(gains_of)
     pool = _encode(encoder, document_ids, documents, document_languages or {}, "document", encoding)
     vectors = _encode(encoder, query_ids, queries, query_languages or {}, "query", encoding)
@@ -212,6 +200,28 @@ def search_documents(
     counts = {"queries": len(query_ids), "documents": len(documents)}
     protocol = "search-ignore-identical-ids" if ignore_identical_ids else "search"
     return measured(name, protocol, languages, split, counts, outcomes)
+
+
+def _gains(
+    queries: Iterable[str], column_of: Mapping[str, int], relevance: Mapping[str, Mapping[str, float]], name: str
+) -> dict[str, dict[int, float]]:
+    """The gain of each relevant document by its column, of the queries that have one."""
+    gains_of: dict[str, dict[int, float]] = {}
+    for query in queries:
+        gains: dict[int, float] = {}
+        for document, gain in relevance.get(query, {}).items():
+            if gain > 0 and document not in column_of:
+                raise XlsrError(f"{name} has no document '{document}', which is relevant for query '{query}'.")
+            if gain > 0:
+                gains[column_of[document]] = gain
+        if gains:
+            gains_of[query] = gains
+
+    if not gains_of:
+        raise XlsrError(
+            f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`."
+        )
+    return gains_of
 
 
 def _query_metrics(scores: np.ndarray, gains: Mapping[int, float], own: int | None) -> dict[str, float]:
