@@ -9,10 +9,11 @@ from typing import Any
 
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.evaluation.rows import AnyRow, Row
+from hf_xlsr.evaluation.table import FILE_ROW
 
 CLASS_COLUMNS = ("label", "subset")  # whose values keep their shares
 SIDES = {"source_lang": "source", "target_lang": "target"}
-ABOUT = ("source_lang", "target_lang", "lang", "split")  # what a row is, not what it says
+ABOUT = ("source_lang", "target_lang", "lang", "split", FILE_ROW)  # what a row is, not what it says
 
 
 def drawn_rows(
@@ -65,6 +66,16 @@ def content_key(row: Row) -> tuple[int, ...]:
     """A hash of what a row says, whatever its language and split."""
     content = sorted((column, str(value)) for column, value in row.items() if column not in ABOUT)
     return (hash64(json.dumps(content)),)
+
+
+def translation_key(rows: Iterable[Row], reference: str) -> Callable[[Row], tuple[int, ...]]:
+    """A hash of what a row of a wide table says in the language `reference`, so that all languages have the same rows."""
+    key_of_number = {row[FILE_ROW]: content_key(row) for row in rows if row["lang"] == reference}
+
+    def key(row: Row) -> tuple[int, ...]:
+        return key_of_number.get(row[FILE_ROW]) or content_key(row)
+
+    return key
 
 
 def pair_key(reference: str) -> Callable[[Row], tuple[int, ...]]:

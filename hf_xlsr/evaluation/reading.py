@@ -12,11 +12,11 @@ from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.evaluation.drawing import content_key, drawn_rows, pair_key, reference_language
+from hf_xlsr.evaluation.drawing import content_key, drawn_rows, pair_key, reference_language, translation_key
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, Rows
 from hf_xlsr.evaluation.rows import by_language, by_pair
-from hf_xlsr.evaluation.table import Row, Table, data_name, is_table, parse_where
+from hf_xlsr.evaluation.table import FILE_ROW, Row, Table, data_name, is_table, parse_where
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.hashing import data_hash
 
@@ -344,6 +344,8 @@ def _limited(rows: Rows, limit: int) -> Rows:
     key: Callable[[Row], tuple[int, ...]] = content_key
     if rows and "source_lang" in rows[0]:
         key = pair_key(reference_language(by_pair(rows)))
+    elif rows and FILE_ROW in rows[0]:
+        key = translation_key(rows, reference_language([(language,) for language in by_language(rows)]))
     return drawn_rows(rows, limit, group=_group_of, key=key)
 
 

@@ -21,6 +21,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
 MTEB = "mteb:"
+FILE_ROW = "_row"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ class Table:
     def of_sentences(self) -> bool:
         """Whether a row has two sentences, possibly in two languages, under one tag."""
         return not {"sentence1", "premise"}.isdisjoint(self.required)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether each language is a column of the same rows, which then have their number in the file, `FILE_ROW`."""
+        in_columns = any(PLACEHOLDER in column for column in self.columns.values())
+        return in_columns and not any(PLACEHOLDER in text for text in (*self.files, self.config or ""))
 
     @property
     def language_columns(self) -> tuple[str, ...]:
@@ -239,12 +246,14 @@ class Table:
                 split=split,
                 required=self.required,
                 optional=self.optional,
-                nullable=self.nullable,
+                nullable=self.required if self.is_wide else self.nullable,
                 quarantine=self.quarantine,
             )
 
-        for row in rows:
+        for number, row in enumerate(rows):
             row = self._with_languages(row, languages)
+            if self.is_wide:
+                row[FILE_ROW] = number
             empty_column = self._empty_column(row)
             if empty_column is not None:
                 self.quarantine.reject(self.source_name, 0, f"empty {empty_column}", str(row))
