@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 
-Item = TypeVar("Item")
+SENTENCES = "a list of sentences"
+ROWS = "rows, such as [{'text': ...}]"
 
 
 def sentence_list(sentences: Iterable[str], name: str) -> list[str]:
@@ -19,14 +20,14 @@ def sentence_list(sentences: Iterable[str], name: str) -> list[str]:
         >>> sentence_list("one", "sources")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: `sources` must be a list of sentences, got a str, 'one'.
+        hf_xlsr.utils.errors.XlsrError: `sources` must be a list of sentences, got a str: 'one'.
     """
-    if isinstance(sentences, str | bytes | Mapping) or not isinstance(sentences, Iterable):
-        raise XlsrError(f"`{name}` must be a list of sentences, got a {_kind(sentences)}, {sentences!r:.40}.")
+    if not _has_items(sentences):
+        raise _error(name, SENTENCES, sentences)
     texts = list(sentences)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise XlsrError(f"`{name}` must be a list of sentences, got {text!r:.40} as number {number}.")
+            raise _error(f"{name}[{number}]", "a sentence", text)
     return texts
 
 
@@ -37,10 +38,9 @@ def parallel_lists(
     source_name, target_name = names
     source_list = sentence_list(sources, source_name)
     target_list = sentence_list(targets, target_name)
-    if len(source_list) != len(target_list):
-        raise XlsrError(
-            f"`{target_name}` must be as many as `{source_name}`, {len(source_list)}, got {len(target_list)}."
-        )
+    count = len(source_list)
+    if len(target_list) != count:
+        raise XlsrError(f"`{target_name}` must be as many as `{source_name}`, {count}, got {len(target_list)}.")
     return source_list, target_list
 
 
@@ -52,10 +52,7 @@ def row_list(rows: Any, name: str) -> list[Mapping[str, Any]]:
         [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 1}]
     """
     if isinstance(rows, Mapping):
-        if not all(_is_column(column) for column in rows.values()):
-            raise XlsrError(f"`{name}` must be rows, such as [{{'text': ...}}], got a mapping of {', '.join(rows)}.")
-        return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
-
+        return _rows_of_columns(rows, name)
     if hasattr(rows, "iterrows"):  # pandas
         rows = rows.to_dict("records")
     elif hasattr(rows, "to_dicts"):  # polars
@@ -63,13 +60,23 @@ def row_list(rows: Any, name: str) -> list[Mapping[str, Any]]:
     elif hasattr(rows, "to_pylist"):  # pyarrow
         rows = rows.to_pylist()
 
-    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise XlsrError(f"`{name}` must be rows, such as [{{'text': ...}}], got a {_kind(rows)}, {rows!r:.40}.")
-    listed = list(rows)
-    for number, row in enumerate(listed):
+    if not _has_items(rows):
+        raise _error(name, ROWS, rows)
+    listed_rows = list(rows)
+    for number, row in enumerate(listed_rows):
         if not isinstance(row, Mapping):
-            raise XlsrError(f"`{name}` must be rows, such as [{{'text': ...}}], got {row!r:.40} as number {number}.")
-    return listed
+            raise _error(f"{name}[{number}]", "a row, such as {'text': ...}", row)
+    return listed_rows
+
+
+def _rows_of_columns(columns: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    if not all(map(_has_items, columns.values())):
+        raise _error(name, ROWS, columns)
+    rows: list[Mapping[str, Any]] = []
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        rows.append(row)
+    return rows
 
 
 def by_name(values: Any, name: str, key: str, example: str) -> dict[str, Any]:
@@ -79,13 +86,13 @@ def by_name(values: Any, name: str, key: str, example: str) -> dict[str, Any]:
         >>> by_name([], "texts", "language", "{'en': [...]}")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: `texts` must be by language, such as {'en': [...]}, got a list.
+        hf_xlsr.utils.errors.XlsrError: `texts` must be by language, such as {'en': [...]}, got a list: [].
     """
     if isinstance(values, Mapping):
         return dict(values)
     columns = getattr(values, "column_names", getattr(values, "columns", None))
-    if columns is None or not hasattr(values, "__getitem__"):
-        raise XlsrError(f"`{name}` must be by {key}, such as {example}, got a {_kind(values)}.")
+    if columns is None:
+        raise _error(name, f"by {key}, such as {example}", values)
     return {str(column): values[column] for column in columns}
 
 
@@ -93,12 +100,13 @@ def check_mappings(**values: Any) -> None:
     """Raises for values that are no mappings from an id."""
     for name, value in values.items():
         if not isinstance(value, Mapping):
-            raise XlsrError(f"`{name}` must be a mapping by id, such as {{'q1': ...}}, got a {_kind(value)}.")
+            raise _error(name, "a mapping by id, such as {'q1': ...}", value)
 
 
-def _is_column(values: Any) -> bool:
-    return isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+def _has_items(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
-def _kind(value: Any) -> str:
-    return type(value).__name__
+def _error(name: str, expected: str, value: Any) -> XlsrError:
+    kind = type(value).__name__
+    return XlsrError(f"`{name}` must be {expected}, got a {kind}: {value!r:.40}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_xlsr.data.columns import PLACEHOLDER, parse_columns, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
@@ -14,7 +14,8 @@ from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, 
 from hf_xlsr.data.formats.reading import column_names
 from hf_xlsr.evaluation.protocol import DataOptions, Protocol, Rows
 from hf_xlsr.evaluation.reading import narrowed, open_data
-from hf_xlsr.evaluation.retrieval_rows import RetrievalRows, gain_of
+from hf_xlsr.evaluation.retrieval_rows import RetrievalRows, gain_of, no_relevance
+from hf_xlsr.evaluation.rows import Row
 from hf_xlsr.evaluation.table import MTEB, Table, is_table
 from hf_xlsr.utils.errors import XlsrError
 
@@ -30,12 +31,20 @@ COLUMNS = {
     "documents": (("document_id", "text"), ("title", "lang", "split")),
     "relevance": (("query_id", "document_id"), ("score", "lang", "split")),
 }
+OWN_COLUMNS = {"documents": "document_columns", "relevance": "relevance_columns"}  # options beside `--columns`
 TREC_WIDTH = 4  # of qrels: query, iteration, document, relevance
+
+
+class Location(NamedTuple):
+    """Where one of the three tables is: files, and the configuration of a dataset."""
+
+    files: tuple[str, ...]
+    config: str | None = None
 
 
 def has_retrieval_layout(data: DataOptions) -> bool:
     """Whether `--data` alone is a whole retrieval data set."""
-    return _is_mteb_retrieval(data) or bool(_published_files(data))
+    return _is_mteb_retrieval(data) or bool(_published_locations(data))
 
 
 def read_retrieval(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> tuple[Table, RetrievalRows]:
@@ -44,17 +53,23 @@ def read_retrieval(protocol: Protocol, data: DataOptions, options: Mapping[str, 
     if _is_mteb_retrieval(data):
         from hf_xlsr.evaluation.mteb.retrieval import mteb_retrieval
 
-        rows = mteb_retrieval(data.files[0].removeprefix(MTEB), data.languages, split=data.split)
+        task_name = data.files[0].removeprefix(MTEB)
+        rows = mteb_retrieval(task_name, data.languages, split=data.split)
     else:
         rows = _read_tables(table, data, options)
 
-    judged = {(row.get("subset"), str(row["query_id"])) for row in rows.relevance if gain_of(row) > 0}
-    queries = [row for row in rows.queries if (row.get("subset"), str(row["query_id"])) in judged]
+    judged_queries = set()
+    for row in rows.relevance:
+        if gain_of(row) > 0:
+            judged_queries.add(_query_key(row))
+    queries = [row for row in rows.queries if _query_key(row) in judged_queries]
     if not queries:
-        raise XlsrError(
-            f"{table.source_name} has no query with a relevant document; check the columns `query_id` and `document_id`."
-        )
+        raise no_relevance(table.source_name)
     return table, replace(rows, queries=queries)
+
+
+def _query_key(row: Row) -> tuple[Any, str]:
+    return row.get("subset"), str(row["query_id"])
 
 
 def _is_mteb_retrieval(data: DataOptions) -> bool:
@@ -66,122 +81,119 @@ def _is_mteb_retrieval(data: DataOptions) -> bool:
     return str(task.metadata.type) == "Retrieval"
 
 
-def _published_files(data: DataOptions) -> dict[str, tuple[str, str | None]]:
-    """Path and configuration of each part of a published data set; empty for other data."""
+def _published_locations(data: DataOptions) -> dict[str, Location]:
+    """Where the tables of a published data set are; empty for other data."""
     source = data.files[0]
     if len(data.files) > 1 or source in CORPORA or source.startswith(MTEB) or is_table(data.files):
         return {}
 
     folder = Path(source).expanduser()
-    queries = _file_of(folder, "queries")
-    documents = _file_of(folder, "corpus")
+    queries = sorted(folder.glob("queries.jsonl*"))
+    documents = sorted(folder.glob("corpus.jsonl*"))
     if queries and documents:
         return {
-            "queries": (queries, None),
-            "documents": (documents, None),
-            "relevance": (_judgements(folder, data.split), None),
+            "queries": Location((str(queries[0]),)),
+            "documents": Location((str(documents[0]),)),
+            "relevance": Location((_qrels_of_beir(folder / "qrels", data.split),)),
         }
 
     prefix = f"{data.config}-" if data.config else ""
-    names = dataset_configs(source)
-    if f"{prefix}corpus".replace(PLACEHOLDER, _first(data.languages)) not in names:
+    configs = dataset_configs(source)
+    if _in_first_language(f"{prefix}corpus", data.languages) not in configs:
         return {}
-    relevance = f"{prefix}qrels" if prefix or "qrels" in names else "default"
+    has_qrels = prefix or "qrels" in configs
     return {
-        "queries": (source, f"{prefix}queries"),
-        "documents": (source, f"{prefix}corpus"),
-        "relevance": (source, relevance),
+        "queries": Location(data.files, f"{prefix}queries"),
+        "documents": Location(data.files, f"{prefix}corpus"),
+        "relevance": Location(data.files, f"{prefix}qrels" if has_qrels else "default"),
     }
 
 
-def _first(languages: Sequence[str]) -> str:
-    return languages[0] if languages else PLACEHOLDER
+def _in_first_language(text: str, languages: Sequence[str]) -> str:
+    """A text with the first language in place of `{lang}`."""
+    return text.replace(PLACEHOLDER, languages[0]) if languages else text
 
 
-def _file_of(folder: Path, name: str) -> str | None:
-    """The JSONL file of this name in a folder, which may be compressed."""
-    for file in sorted(folder.glob(f"{name}.jsonl*")):
-        return str(file)
-    return None
+def _qrels_of_beir(folder: Path, split: str) -> str:
+    """The file of relevance of a split."""
+    files = {}
+    for file in sorted(folder.glob("*.*")):
+        stem = file.name.partition(".")[0]
+        files[split_name(stem)] = str(file)
 
-
-def _judgements(folder: Path, split: str) -> str:
-    """The file of relevance of a split in a folder of BEIR."""
-    files = {split_name(file.name.partition(".")[0]): str(file) for file in sorted((folder / "qrels").glob("*.*"))}
     wanted = split_name(split)
     if wanted not in files:
-        raise XlsrError(
-            f"'{folder / 'qrels'}' has no split '{split}', only {', '.join(files) or 'nothing'}; use --split."
-        )
+        names = ", ".join(files)
+        raise XlsrError(f"'{folder}' has no split '{split}'; its splits are {names or 'none'}.")
     return files[wanted]
 
 
 def _read_tables(table: Table, data: DataOptions, options: Mapping[str, Any]) -> RetrievalRows:
-    """The rows of three tables; all may have columns and languages of their own."""
-    parts: dict[str, tuple[Sequence[str], str | None]] = {
-        "queries": (data.files, data.config),
-        "documents": (options.get("documents") or (), data.config),
-        "relevance": ((str(options.get("relevance") or ""),), data.config),
-    }
-    if not options.get("documents"):
-        parts |= {part: ((file,), config) for part, (file, config) in _published_files(data).items()}
+    """The rows of three tables, each with columns and languages of its own."""
+    locations = _published_locations(data)
+    if options.get("documents"):
+        locations = {
+            "queries": Location(data.files, data.config),
+            "documents": Location(options["documents"], data.config),
+            "relevance": Location((options["relevance"],), data.config),
+        }
 
     tables = {}
-    for part, (files, config) in parts.items():
-        own_columns = options.get(f"{part.removesuffix('s')}_columns")
-        part_table = replace(narrowed(table, *COLUMNS[part]), config=config, files=tuple(files))
+    for part, (required, optional) in COLUMNS.items():
+        files, config = locations[part]
+        tables[part] = replace(narrowed(table, required, optional), files=files, config=config)
+        own_columns = options.get(OWN_COLUMNS.get(part, ""))
         if own_columns:
-            part_table = replace(part_table, columns=parse_columns(own_columns))
-        tables[part] = part_table
+            tables[part] = replace(tables[part], columns=parse_columns(own_columns))
 
     # One language is that of the queries; documents may have another, and stay whole if they have languages of their own.
     queries = _open(tables["queries"], data, data.languages[:1]).split(data.split)
-    document_table = replace(_open(tables["documents"], data, data.languages[-1:]), nullable=("text",))
+    document_table = _open(tables["documents"], data, data.languages[-1:])
+    document_table = replace(document_table, nullable=("text",))  # a title may be all there is
     split = None if is_table(document_table.files) else data.split
     documents = document_table.split(split, select=len(data.languages) > 1)
 
     language = queries[0]["lang"]
-    relevance = tables["relevance"]
-    if not relevance.columns and _is_trec(relevance.files):
-        return RetrievalRows(queries, documents, read_trec(relevance.files[0], language))
-    return RetrievalRows(queries, documents, _open(relevance, data, (language,)).split(data.split))
+    qrels = locations["relevance"].files[0]
+    if "relevance_columns" not in options and _is_trec(qrels):
+        relevance = read_trec(qrels, language)
+    else:
+        relevance = _open(tables["relevance"], data, (language,)).split(data.split)
+    return RetrievalRows(queries, documents, relevance)
 
 
 def _open(table: Table, data: DataOptions, languages: Sequence[str]) -> Table:
     """The table in these languages, or once for each language that the user names, if it has `{lang}`."""
-    if any(PLACEHOLDER in text for text in (*table.files, *table.columns.values(), table.config or "")):
+    texts = [*table.files, *table.columns.values(), table.config or ""]
+    if any(PLACEHOLDER in text for text in texts):
         languages = data.languages
     return with_published_names(table.open(table.files, languages), data.split)
 
 
 def with_published_names(table: Table, split: str) -> Table:
     """The table with columns of published names where the file has none of ours."""
-    first = tuple(file.replace(PLACEHOLDER, _first(table.languages)) for file in table.files)
-    config = (table.config or "").replace(PLACEHOLDER, _first(table.languages)) or None
-    location = first[0] if len(first) == 1 else first
-    names = set(column_names(location, config=config, split=split))
+    files = [_in_first_language(file, table.languages) for file in table.files]
+    config = table.config and _in_first_language(table.config, table.languages)
+    names = column_names(files[0] if len(files) == 1 else files, config=config, split=split)
 
     columns = dict(table.columns)
-    for ours in table.required:
+    for ours in (*table.required, *table.optional):
         if columns.get(ours, ours) in names:
             continue
         published = [name for name in PUBLISHED.get(ours, ()) if name in names]
         if published:
             columns[ours] = published[0]
-    for ours in table.optional:
-        published = [name for name in PUBLISHED.get(ours, ()) if name in names]
-        if published and columns.get(ours, ours) not in names:
-            columns[ours] = published[0]
     return replace(table, columns=columns)
 
 
-def _is_trec(files: Sequence[str]) -> bool:
+def _is_trec(path: str) -> bool:
     """Whether a file has the lines of TREC's qrels."""
-    path = Path(files[0]).expanduser()
-    if len(files) > 1 or not path.is_file():
+    file_path = Path(path).expanduser()
+    if not file_path.is_file():
         return False
-    with open_binary(path) as file:
-        fields = next(iter_lines(file), b"").split()
+    with open_binary(file_path) as file:
+        first_line = next(iter_lines(file), b"")
+    fields = first_line.split()
     return len(fields) == TREC_WIDTH and fields[-1].removeprefix(b"-").isdigit()
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hf_xlsr.evaluation.rows import Row, by_language, read_score
+from hf_xlsr.evaluation.rows import Row, by_language, by_subset, read_score
 from hf_xlsr.evaluation.table import Row as TableRow
 from hf_xlsr.utils.errors import XlsrError
 
@@ -29,12 +29,14 @@ class Collection:
     """Queries in one language and the documents that they are searched in.
 
     Attributes:
+        subset: Of the data set, if it has several.
         languages: Name of the results: of queries, and of documents where it is another one.
         queries: Id -> text; likewise `documents`.
         relevance: Query -> document -> gain.
         document_languages: Document -> language.
     """
 
+    subset: str | None
     languages: str | tuple[str, str]
     query_language: str
     queries: dict[str, str]
@@ -48,6 +50,11 @@ def gain_of(row: Row) -> float:
     return read_score(row.get("score"), f"a document of query {row['query_id']} in --relevance", 1)
 
 
+def no_relevance(name: str) -> XlsrError:
+    """The error of a data set without a query that has a relevant document."""
+    return XlsrError(f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`.")
+
+
 def collections_of(rows: RetrievalRows) -> list[Collection]:
     """The searches in a data set: one for each language of queries.
 
@@ -57,31 +64,42 @@ def collections_of(rows: RetrievalRows) -> list[Collection]:
     Raises:
         XlsrError: An id has two texts, or a document two scores for a query.
     """
+    documents_of_subset = by_subset(rows.documents)
+    relevance_of_subset = by_subset(rows.relevance)
+
     collections = []
-    for subset in dict.fromkeys(row.get("subset") for row in rows.queries):
-        queries, documents, relevance = (
-            [row for row in part if row.get("subset") == subset]
-            for part in (rows.queries, rows.documents, rows.relevance)
-        )
-        pools = _pools(documents)
+    for subset, queries in by_subset(rows.queries).items():
+        pools = _pools(documents_of_subset[subset])
         for language, group in by_language(queries).items():
-            texts = _by_id(group, "query_id")
-            gains = _gains(relevance, language)
-            chosen = {language: pools[language]} if language in pools else pools
-            for pool in chosen.values():
-                collections.append(_collection(language, texts, pool, gains))
+            gains = _gains(relevance_of_subset[subset], language)
+            searched = [pools[language]] if language in pools else list(pools.values())
+            for documents in searched:
+                collections.append(_collection(subset, language, group, documents, gains))
     return collections
 
 
 def _collection(
-    language: str, queries: dict[str, str], documents: list[TableRow], relevance: Mapping[str, Mapping[str, float]]
+    subset: str | None,
+    language: str,
+    queries: list[TableRow],
+    documents: list[TableRow],
+    relevance: Mapping[str, Mapping[str, float]],
 ) -> Collection:
     document_languages = {str(row["document_id"]): row["lang"] for row in documents}
     distinct_languages = set(document_languages.values())
     languages: str | tuple[str, str] = language
     if len(distinct_languages) == 1 and language not in distinct_languages:
         languages = (language, *distinct_languages)
-    return Collection(languages, language, queries, _by_id(documents, "document_id"), relevance, document_languages)
+
+    return Collection(
+        subset=subset,
+        languages=languages,
+        query_language=language,
+        queries=_by_id(queries, "query_id"),
+        documents=_by_id(documents, "document_id"),
+        relevance=relevance,
+        document_languages=document_languages,
+    )
 
 
 def _pools(documents: list[TableRow]) -> dict[str, list[TableRow]]:
@@ -100,10 +118,10 @@ def _by_id(rows: Iterable[Row], column: str) -> dict[str, str]:
     for row in rows:
         text_id = str(row[column])
         text = document_text(row)
-        if texts.setdefault(text_id, text) != text:
+        first_text = texts.setdefault(text_id, text)
+        if first_text != text:
             raise XlsrError(
-                f"`{column}` '{text_id}' has two texts, {texts[text_id]!r:.60} and {text!r:.60}. "
-                "Give each an id of its own."
+                f"`{column}` '{text_id}' has two texts, {first_text!r:.60} and {text!r:.60}. Give each an id of its own."
             )
     return texts
 
@@ -115,7 +133,9 @@ def document_text(row: Row) -> str:
         >>> document_text({"title": "Cats", "text": "Cats purr."}), document_text({"text": "Cats purr."})
         ('Cats Cats purr.', 'Cats purr.')
     """
-    return f"{row.get('title') or ''} {row.get('text') or ''}".strip()
+    title = row.get("title") or ""
+    text = row.get("text") or ""
+    return f"{title} {text}".strip()
 
 
 def _gains(relevance: Iterable[Row], language: str) -> dict[str, dict[str, float]]:
@@ -130,8 +150,9 @@ def _gains(relevance: Iterable[Row], language: str) -> dict[str, dict[str, float
             query = str(row["query_id"])
             document = str(row["document_id"])
             gain = gain_of(row)
-            if gains[query].setdefault(document, gain) != gain:
+            first_gain = gains[query].setdefault(document, gain)
+            if first_gain != gain:
                 raise XlsrError(
-                    f"document '{document}' has two scores for query '{query}', {gains[query][document]:g} and {gain:g}."
+                    f"document '{document}' has two scores for query '{query}', {first_gain:g} and {gain:g}."
                 )
     return gains

@@ -123,6 +123,11 @@ def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
     return _groups(rows, itemgetter("source_lang", "target_lang"))
 
 
+def by_subset(rows: Iterable[AnyRow]) -> dict[str | None, list[AnyRow]]:
+    """Rows of each subset, in order of first occurrence; None for those of none."""
+    return _groups(rows, lambda row: row.get("subset"))
+
+
 def _groups(rows: Iterable[AnyRow], key: Callable[[AnyRow], Any]) -> dict[Any, list[AnyRow]]:
     groups: dict[Any, list[AnyRow]] = defaultdict(list)
     for row in rows:

@@ -74,6 +74,10 @@ def trec(folder: Path) -> dict[str, Any]:
     return {**files_of_beir(folder), "relevance": write_tsv(folder / "qrels.txt", lines)}
 
 
+def trec_and_columns(folder: Path) -> dict[str, Any]:
+    return {**trec(folder), "columns": "query_id=_id,document_id=_id"}
+
+
 def own_columns(folder: Path) -> dict[str, Any]:
     """A file for each part, with columns of its own."""
     lines = ["\t".join(map(str, row)) for row in JUDGEMENTS["test"]]
@@ -103,7 +107,16 @@ def configurations_by_language(folder: Path) -> dict[str, Any]:
     return {**configurations(folder, "de-"), "config": "{lang}", "languages": ("de",)}
 
 
-LAYOUTS = [beir, zipped, files_of_beir, trec, own_columns, configurations, configurations_by_language]
+LAYOUTS = [
+    beir,
+    zipped,
+    files_of_beir,
+    trec,
+    trec_and_columns,
+    own_columns,
+    configurations,
+    configurations_by_language,
+]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -185,7 +198,8 @@ def test_invalid_qrels(tmp_path: Path) -> None:
         read("search", options.pop("data"), **options, **EN)
 
 
-def test_a_task_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("subsets", [("default",), ("one", "two")])
+def test_a_task_of_mteb(subsets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     mteb = pytest.importorskip("mteb")
     from datasets import Dataset
 
@@ -197,13 +211,20 @@ def test_a_task_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for part, columns in names.items():
         data[part] = Dataset.from_list([dict(zip(columns, row, strict=True)) for row in data[part]])
-    task.dataset = {"default": {"test": {**data, "relevant_docs": {"d1": {"d2": 1}}, "top_ranked": None}}}
+    split = {**data, "relevant_docs": {"d1": {"d2": 1}}, "top_ranked": None}
+    task.dataset = {subset: {"test": split} for subset in subsets}
     task.data_loaded = True
+    task.hf_subsets = list(subsets)
+    if len(subsets) > 1:
+        languages = dict.fromkeys(subsets, ["eng-Latn"])
+        task.metadata = task.metadata.model_copy(update={"eval_langs": languages})
     monkeypatch.setattr("hf_xlsr.evaluation.mteb.tasks.mteb.get_task", lambda *names, **options: task)
 
     inputs = read("search", "mteb:ArguAna")
     vectors = {"cat runs": [1, 0], "cat walks": [1, 1], "dog": [0, 1]}
     metrics = PROTOCOLS["search"].run(TableEncoder(vectors), inputs, PROTOCOLS["search"].options())
 
-    assert metrics["ArguAna-search-ignore-identical-ids/en/test/recall@1"] == 1
-    assert metrics["ArguAna-search-ignore-identical-ids/en/test/documents"] == 3
+    data_names = ["ArguAna"] if len(subsets) == 1 else ["ArguAna-one", "ArguAna-two"]
+    for name in data_names:
+        assert metrics[f"{name}-search-ignore-identical-ids/en/test/recall@1"] == 1
+        assert metrics[f"{name}-search-ignore-identical-ids/en/test/documents"] == 3

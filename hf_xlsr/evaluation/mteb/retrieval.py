@@ -26,17 +26,20 @@ def mteb_retrieval(task_name: str, languages: Sequence[str] = (), *, split: str 
         data = _split(task, subset, split)
         tags = list(dict.fromkeys(task.metadata.hf_subsets_to_langscripts[subset]))
         query_tag, document_tag = _languages(task_name, data, tags)
+        of_queries = {"lang": query_tag, "subset": subset}
+        of_documents = {"lang": document_tag, "subset": subset}
 
         for query in data["queries"]:
-            row = {"query_id": str(query["id"]), "text": query["text"]}
-            rows.queries.append({**row, "lang": query_tag, "subset": subset})
+            row = {"query_id": str(query["id"]), "text": query["text"], **of_queries}
+            rows.queries.append(row)
         for document in data["corpus"]:
-            row = {"document_id": str(document["id"]), "title": document.get("title"), "text": document["text"]}
-            rows.documents.append({**row, "lang": document_tag, "subset": subset})
+            row = {"document_id": str(document["id"]), "text": document["text"], **of_documents}
+            row["title"] = document.get("title")
+            rows.documents.append(row)
         for query_id, gains in data["relevant_docs"].items():
             for document_id, gain in gains.items():
-                row = {"query_id": str(query_id), "document_id": str(document_id), "score": gain}
-                rows.relevance.append({**row, "lang": query_tag, "subset": subset})
+                row = {"query_id": str(query_id), "document_id": str(document_id), "score": gain, **of_queries}
+                rows.relevance.append(row)
     return rows
 
 

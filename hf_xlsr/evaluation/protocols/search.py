@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import RowInputs, finished_fields, read_parallel
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.retrieval_data import has_retrieval_layout, read_retrieval
-from hf_xlsr.evaluation.retrieval_rows import Collection, collections_of
+from hf_xlsr.evaluation.retrieval_rows import Collection, collections_of, no_relevance
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -218,9 +218,7 @@ def _gains(
             gains_of[query] = gains
 
     if not gains_of:
-        raise XlsrError(
-            f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`."
-        )
+        raise no_relevance(name)
     return gains_of
 
 
@@ -314,8 +312,12 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
     if inputs.debias is not None:
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
 
+    times = Counter(collection.languages for collection in inputs.collections)
     results = Results()
     for collection in inputs.collections:
+        name = inputs.name
+        if times[collection.languages] > 1:  # subsets that are no languages
+            name += f"-{collection.subset}"
         results |= search_documents(
             encoder,
             collection.queries,
@@ -325,7 +327,7 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
             query_languages=dict.fromkeys(collection.queries, collection.query_language),
             document_languages=collection.document_languages,
             ignore_identical_ids=options.ignore_identical_ids or inputs.ignore_identical_ids,
-            **inputs.common,
+            **{**inputs.common, "name": name},
         )
     return results
 
