@@ -25,13 +25,13 @@ def drawn_rows(
 ) -> list[AnyRow]:
     """At most `limit` rows of each group, in their order.
 
-    Rows are taken by rising `key`, which must not depend on their order. Labels and subsets keep their shares in a group
-    up to one row, and each has a row if the limit allows it. A smaller limit takes some of the rows of a larger one.
+    Rows are taken by rising `key`, which must not depend on their order. Labels and subsets keep their shares in a
+    group, rounded up, so that each has a row if the limit allows it. A smaller limit takes some of the rows of a larger.
 
     Examples:
         >>> rows = [{"text": f"text {number}", "label": int(number > 5)} for number in range(8)]
         >>> drawn = drawn_rows(rows, 4, key=content_key)
-        >>> [row["label"] for row in drawn], drawn == drawn_rows(rows[::-1], 4, group=len, key=content_key)[::-1]
+        >>> [row["label"] for row in drawn], drawn == drawn_rows(rows[::-1], 4, key=content_key)[::-1]
         ([0, 0, 0, 1], True)
     """
     numbers_of_group: dict[Hashable, list[int]] = defaultdict(list)
@@ -42,8 +42,8 @@ def drawn_rows(
     for numbers in numbers_of_group.values():
         shuffled = sorted(numbers, key=lambda number: key(rows[number]))
         classes = [_class_of(rows[number]) for number in shuffled]
-        order = _in_proportion(classes)
-        drawn_numbers += [shuffled[place] for place in order[:limit]]
+        in_proportion = _in_proportion(classes)
+        drawn_numbers += [shuffled[item] for item in in_proportion[:limit]]
     return [rows[number] for number in sorted(drawn_numbers)]
 
 

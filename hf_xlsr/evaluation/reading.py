@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.seen import hash64
 from hf_xlsr.evaluation.drawing import content_key, drawn_rows, pair_key, reference_language, translation_key
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, Rows
@@ -101,59 +100,6 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     # The pool stays whole: with fewer candidates retrieval is another, easier test.
     return PairInputs(**finished_fields(protocol, table, data, tables, whole=["pool"]))
-
-
-def read_parallel(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
-    """Reads parallel texts, as many in each language; a row with an empty text is left out in all languages."""
-    table = open_data(protocol, data)
-    table = replace(table, nullable=("text",))
-    rows = read_one_table(table, "--data", data.split)
-    if table.quarantine.counts:
-        raise XlsrError(
-            f"{table.source_name}: {table.quarantine.report()} What is left is not parallel; correct these lines."
-        )
-    rows = whole_rows(rows, table)
-
-    whole = []
-    if data.limit is not None:
-        rows = _limited_in_parallel(rows, data.limit)
-        whole = ["rows"]
-    return RowInputs(**finished_fields(protocol, table, data, {"rows": rows}, whole=whole))
-
-
-def whole_rows(rows: Rows, table: Table) -> Rows:
-    """The rows of parallel texts that have a text in every language; the table's quarantine counts the others."""
-    rows_by_language = by_language(rows)
-    counts = {language: len(group) for language, group in rows_by_language.items()}
-    if len(set(counts.values())) > 1:
-        raise XlsrError(f"{table.source_name} must have the same number of rows in all languages, got {counts}.")
-
-    whole: dict[str, Rows] = {language: [] for language in rows_by_language}
-    for translations in zip(*rows_by_language.values(), strict=True):
-        gaps = [row["lang"] for row in translations if not str(row["text"] or "").strip()]
-        if gaps:
-            table.quarantine.reject(table.source_name, 0, f"empty text in {', '.join(gaps)}", str(translations))
-            continue
-        for row in translations:
-            whole[row["lang"]].append(row)
-
-    rows = [row for group in whole.values() for row in group]
-    if not rows:
-        raise XlsrError(f"{table.source_name} has no row with a text in all of {', '.join(counts)}.")
-    return rows
-
-
-def _limited_in_parallel(rows: Rows, limit: int) -> Rows:
-    """The same rows drawn in all languages, by the text in one of them."""
-    rows_by_language = by_language(rows)
-    codes = metric_languages(rows_by_language)
-    tag_of_code = {code: tag for tag, code in codes.items()}
-    reference = tag_of_code[reference_language([(code,) for code in tag_of_code])]
-
-    numbered = [{"text": row["text"], "number": number} for number, row in enumerate(rows_by_language[reference])]
-    drawn = drawn_rows(numbered, limit, key=lambda row: hash64(row["text"]))
-    numbers = [row["number"] for row in drawn]
-    return [group[number] for group in rows_by_language.values() for number in numbers]
 
 
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:

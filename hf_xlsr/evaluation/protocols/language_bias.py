@@ -10,10 +10,10 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, unit_length
-from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, texts_by_language
+from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, read_parallel, texts_by_language
 from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import RowInputs, read_parallel
+from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.utils.errors import XlsrError
 

@@ -13,10 +13,10 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
 from hf_xlsr.evaluation.containers import check_mappings
-from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, texts_by_language
+from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, read_parallel, texts_by_language
 from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import RowInputs, finished_fields, read_parallel
+from hf_xlsr.evaluation.reading import RowInputs, finished_fields
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.retrieval_data import has_retrieval_layout, read_retrieval
 from hf_xlsr.evaluation.retrieval_rows import Collection, collections_of, no_relevance
