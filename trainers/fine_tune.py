@@ -176,6 +176,11 @@ class FineTuneTrainer(XlsrTrainer):
         model, tokenizer = own
         check_token_ids(tokenizer, vocab_size_of(base_model(model).encoder))
         config = base_model(model).config
+        if config.problem_type == "multi_label_classification":
+            raise XlsrError(
+                f"`problem_type` must be a class or a score for each row, got {config.problem_type}. Train the model in "
+                "transformers' Trainer, or use a binary classifier for each class."
+            )
         if rows and (config.num_labels < num_outputs or (config.num_labels > 1) != bool(names)):
             kind = "classes (integers)" if names else "scores (floats)"
             raise XlsrError(f"`num_labels` must be {num_outputs} for these {kind}, got {config.num_labels}.")

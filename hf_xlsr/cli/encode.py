@@ -84,10 +84,8 @@ def encode(options: EncodeOptions) -> None:
 
 def _encoder(options: EncodedTexts) -> tuple[Any, dict[str, Any]]:
     """The loaded model, and how `embed` calls it."""
-    from hf_xlsr.encoders.loading import load_encoder
-
     encoder = options.encoder_options()
-    return load_encoder(options.model, encoder.device, encoder.dtype), dict(encoder.encoding)
+    return encoder.load(options.model), dict(encoder.encoding)
 
 
 def _encoded_chunks(

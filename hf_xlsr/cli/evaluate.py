@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from hf_xlsr.evaluation.suites.suite import Suite
 
 PANEL = "Options of some protocols (--list shows which)"
-FILES = ("pool", "train", "tune", "gold", "tune_gold")  # options of protocols that name files
+FILES = (
+    "pool",
+    "train",
+    "tune",
+    "gold",
+    "tune_gold",
+    "documents",
+    "relevance",
+)  # options of protocols that name files
 PROTOCOL_OPTIONS = [spec for spec in option_specs().values() if spec.name not in FOR_ALL]
 
 

@@ -53,9 +53,6 @@ class ReadingOptions:
             help="Format of the files, by default as suffix and content say: tsv, tsv-quoted, ...", **READING
         ),
     ] = None
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of rows of each language (pair).", **READING)
-    ] = None
 
 
 @dataclass(kw_only=True)
@@ -63,6 +60,9 @@ class TextOptions(ReadingOptions):
     """Which texts of the files of `--texts` are read, and how."""
 
     split: Annotated[str | None, typer.Option(help="Split of the data.", **READING)] = None
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of texts of each language: the first.", **READING)
+    ] = None
 
 
 @dataclass(kw_only=True)
@@ -70,6 +70,14 @@ class RowOptions(ReadingOptions):
     """Which rows of the files of `--data` are read, and how."""
 
     split: Annotated[str, typer.Option(help="Split of the data, and of metric keys.", **READING)] = "test"
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum number of rows of each language (pair), drawn by their content: the same for all models.",
+            **READING,
+        ),
+    ] = None
 
     def data_options(self, files: Iterable[str], name: str | None = None) -> "DataOptions":
         from hf_xlsr.evaluation.protocol import DataOptions
@@ -115,6 +123,10 @@ class ModelOptions:
             **ENCODING,
         ),
     ] = None
+    truncate_dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leading dimensions of embeddings to keep; by default as stored.", **ENCODING),
+    ] = None
 
     def encoder_options(self) -> "EncoderOptions":
         from hf_xlsr.evaluation.command import EncoderOptions
@@ -125,6 +137,7 @@ class ModelOptions:
             batch_size=self.batch_size,
             device=self.device,
             dtype=self.dtype,
+            truncate_dim=self.truncate_dim,
         )
 
 

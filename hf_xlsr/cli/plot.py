@@ -99,7 +99,7 @@ def _encoded(
         options: The data, and how they are encoded.
         single: Refuse data of several language pairs.
     """
-    from hf_xlsr.encoders.loading import check_choice, load_encoder
+    from hf_xlsr.encoders.loading import check_choice
     from hf_xlsr.evaluation.pairs import encode_pairs
     from hf_xlsr.evaluation.protocols.tatoeba import PROTOCOLS
     from hf_xlsr.evaluation.reading import read_pairs
@@ -121,7 +121,7 @@ def _encoded(
 
     vectors: dict[str, dict[tuple[str, str], Any]] = {}
     for label, model in models.items():
-        encoder = load_encoder(model, encoder_options.device, encoder_options.dtype)
+        encoder = encoder_options.load(model)
         vectors[label] = {}
         for pair, rows in rows_of_pair.items():
             vectors[label][pair] = encode_pairs(encoder, *both_sides(rows), pair, **encoder_options.encoding)

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from langcodes import tag_is_valid
 
-from hf_xlsr.data.languages import language_code, nearest_tag, whole_tag
+from hf_xlsr.data.languages import language_code, nearest_tag, standard_tag, whole_tag
 from hf_xlsr.utils.errors import XlsrError
 
+UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
 # Codes that are words or abbreviations too: they say nothing, unless they are all of a part of the name and a language
 # that the user gave.
 WORDS = frozenset("am an as be bi cr cv he hi ho id in io is it la lg lo ml mr mt my no or os si sl sm so st".split())
@@ -121,23 +122,31 @@ def file_order(paths: Sequence[str | Path], languages: Sequence[str]) -> list[in
     Examples:
         >>> file_order(["ref.deu.txt", "src.eng.txt"], ["en", "de"])
         [1, 0]
+        >>> file_order(["a.pt_BR.txt", "a.pt.txt"], ["pt", "pt-BR"])
+        [1, 0]
     """
     numbers = list(range(len(paths)))
-    key: Callable[[str], str] = language_code
-    if len(set(map(language_code, languages))) < len(languages):
-        key = whole_tag  # variants of one language
-    wanted = list(map(key, languages))
-    if len(wanted) != len(numbers) or len(set(wanted)) < len(wanted):
+    key = _distinguishing(languages)
+    if key is None or len(languages) != len(numbers):
         return numbers
+    wanted = list(map(key, languages))
 
     tags = languages_of_files(paths, languages)
     names = [key(tag) if tag else None for tag in tags]
     if set(names) == set(wanted):
         return list(map(names.index, wanted))
     for path, tag, name, language in zip(paths, tags, names, languages, strict=True):
-        if name and name != key(language):
+        if name and language != UNKNOWN and name != key(language):
             raise _contradiction(path, tag, language, "source=0,target=1")
     return numbers
+
+
+def _distinguishing(languages: Sequence[str]) -> Callable[[str], str] | None:
+    """The coarsest name by which languages differ; None where two are the same."""
+    for key in (language_code, whole_tag, standard_tag):
+        if len(set(map(key, languages))) == len(languages):
+            return key
+    return None
 
 
 def check_order(paths: Sequence[str | Path], languages: Sequence[str]) -> None:
@@ -155,7 +164,7 @@ def text_language(path: str | Path, languages: Sequence[str], *, folder: bool = 
         XlsrError: The file is named after another language.
     """
     tag = language_of_file(path, languages, folder=folder)
-    if not tag or "und" in languages:
+    if not tag or UNKNOWN in languages:
         return languages[0]
     language = nearest_tag(tag, languages)
     if language is None:

@@ -96,6 +96,18 @@ def _maximal_tag(tag: str) -> str:
     return _standard(tag).maximize().to_tag()
 
 
+def contradict(first: str, second: str, *, regions: bool = True) -> bool:
+    """Whether two tags of a language say different scripts, which regions imply, or different regions.
+
+    Examples:
+        >>> contradict("en-GB", "en-US"), contradict("en-GB", "eng_Latn"), contradict("zh-TW", "zh-Hans")
+        (True, False, True)
+    """
+    scripts = {_stated_script(first), _stated_script(second)} - {None}
+    territories = {_territory(first), _territory(second)} - {None}
+    return len(scripts) > 1 or (regions and len(territories) > 1)
+
+
 def _stated_script(tag: str) -> str | None:
     """The script that a tag says, or that its region implies; None where it says neither."""
     try:
@@ -105,12 +117,19 @@ def _stated_script(tag: str) -> str | None:
     return language.maximize().script if language.territory or language.script else None
 
 
+def _territory(tag: str) -> str | None:
+    try:
+        return _standard(tag).territory
+    except LanguageTagError:
+        return None
+
+
 def _standard(tag: str) -> langcodes.Language:
     return langcodes.Language.get(langcodes.standardize_tag(tag, macro=True))
 
 
 def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
-    """The first tag that equals a language; else of its language, script and region; else of its language.
+    """The first tag that equals a language, however written; else of its script and region; else of its language.
 
     Examples:
         >>> [nearest_tag(language, ["zh-Hans", "zh-Hant"]) for language in ("zh-Hant", "zh_TW", "cmn", "de")]
@@ -118,7 +137,7 @@ def nearest_tag(language: str | None, tags: Collection[str]) -> str | None:
     """
     if not language:
         return None
-    for key in (str, whole_tag, language_code):
+    for key in (str, standard_tag, whole_tag, language_code):
         for tag in tags:
             if key(tag) == key(language):
                 return tag
@@ -129,11 +148,12 @@ def tags_meant(language: str, tags: Collection[str]) -> frozenset[str]:
     """The tags of a file that a language means.
 
     These are, where there are some: the tags of the same language, script and region, however they are written; of a
-    language alone all tags of it; those that imply the same script and region; those that do not say another script.
+    language alone all tags of it; those that imply the same script and region; those that do not say another script or
+    region; those that do not say another script.
 
     Examples:
         >>> [sorted(tags_meant(language, ["pt", "pt_BR", "DEU-de"])) for language in ("pt", "pt-BR", "ger", "pt-PT")]
-        [['pt'], ['pt_BR'], ['DEU-de'], ['pt', 'pt_BR']]
+        [['pt'], ['pt_BR'], ['DEU-de'], ['pt']]
         >>> [sorted(tags_meant(language, ["zh-CN", "zh-TW"])) for language in ("zho", "zh-Hant")]
         [['zh-CN', 'zh-TW'], ['zh-TW']]
     """
@@ -145,10 +165,23 @@ def tags_meant(language: str, tags: Collection[str]) -> frozenset[str]:
         if standard_tag(language) == language_code(language):
             return of_language
 
-    script = _stated_script(language)
-    return frozenset(
-        tag for tag in of_language if None in (script, _stated_script(tag)) or script == _stated_script(tag)
-    )
+    agreeing = frozenset(tag for tag in of_language if not contradict(language, tag))
+    return agreeing or frozenset(tag for tag in of_language if not contradict(language, tag, regions=False))
+
+
+def states_variant(tag: str) -> bool:
+    """Whether a tag says more than its language: a region, or a script that is not the language's usual one.
+
+    Examples:
+        >>> [states_variant(tag) for tag in ("pt", "deu_Latn", "pt-BR", "zh-Hant", "zho_Hans")]
+        [False, False, True, True, False]
+    """
+    try:
+        stated = _standard(tag)
+    except LanguageTagError:
+        return False
+    usual = langcodes.Language.get(str(stated.language)).maximize()
+    return stated.territory is not None or stated.script not in (None, usual.script)
 
 
 def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:

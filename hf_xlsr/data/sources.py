@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import combinations, islice
 from pathlib import Path
@@ -85,7 +85,9 @@ class Source(Section, frozen=True):
     split_sentences: bool = Field(
         False, description="split each text of monolingual data into sentences; `limit` and `sample` count texts"
     )
-    limit: int | None = Field(None, ge=1, description="maximum number of rows (of pairs, with `parallel`)")
+    limit: int | None = Field(
+        None, ge=1, description="maximum number of rows (of pairs, with `parallel`): the first; `sample` draws"
+    )
     sample: int | None = Field(
         None,
         ge=1,
@@ -234,6 +236,7 @@ def open_source(
     quarantine: Quarantine | None = None,
     seed: int = 1,
     wide: Mapping[str, str] | None = None,
+    nullable: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
     r"""Streams the rows of a source: `source`, `target` and their languages, or those of `required`.
 
@@ -245,6 +248,7 @@ def open_source(
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
         seed: Chooses the rows of `sample`.
         wide: The caller's names -> columns of a file, instead of the source's `columns`; cells may be empty.
+        nullable: Required columns that may be empty.
 
     Examples:
         >>> import tempfile
@@ -289,6 +293,7 @@ def open_source(
                 languages=own_languages[:2],
                 required=required,
                 optional=optional,
+                nullable=nullable,
                 split=split,
                 quarantine=quarantine,
             )
@@ -392,6 +397,7 @@ def _selected_rows(
     languages: Sequence[str] = (),
     required: Sequence[str] = (),
     optional: Sequence[str] | None = None,
+    nullable: Collection[str] = (),
     split: str,
     quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
@@ -404,6 +410,7 @@ def _selected_rows(
         required=required,
         optional=optional,
         selecting=row_filter.columns,
+        nullable=nullable,
         split=split,
         quarantine=quarantine,
     )
@@ -420,6 +427,7 @@ def read_file(
     required: Sequence[str] = (),
     optional: Sequence[str] | None = None,
     selecting: Sequence[str] = (),
+    nullable: Collection[str] = (),
     split: str = "train",
     quarantine: Quarantine | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -431,6 +439,7 @@ def read_file(
         required=required,
         optional=optional,
         selecting=selecting,
+        nullable=nullable,
         format=source.format,
         split=source.split,
         default_split=split,

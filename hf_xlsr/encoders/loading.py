@@ -34,6 +34,7 @@ def load_encoder(
     model: str,
     device: str | None = None,
     dtype: str | None = None,
+    truncate_dim: int | None = None,
 ) -> Any:
     """Loads a model by sentence-transformers, or its graphs of ONNX or OpenVINO.
 
@@ -44,13 +45,14 @@ def load_encoder(
             as fast on hardware that supports it; cosines change by some thousandths. `onnx`, `onnx-int8`, `openvino`
             and `openvino-int8` are the files written by `hf-xlsr export --onnx --openvino --int8`, on the CPU. `auto`
             is the fastest one by a short measurement, see `fastest_dtype`.
+        truncate_dim: Number of leading dimensions of embeddings that are kept; as stored if None.
     """
     check_choice(model, device, dtype)
     if dtype == "auto":
         dtype = fastest_dtype(model, device)
     model_place = find_model(model)
     if dtype in FORMATS:
-        return GraphEncoder(model_place.path, dtype)
+        return _truncated(GraphEncoder(model_place.path, dtype), truncate_dim)
 
     require_memory_for_weights(model_place.path)
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
@@ -67,7 +69,19 @@ def load_encoder(
         where = f"'{torn}': " if torn else ""
         raise XlsrError(f"Model '{model}' cannot be loaded: {where}{error_line(error, 200)}") from error
 
-    return loaded
+    return _truncated(loaded, truncate_dim)
+
+
+def _truncated(encoder: Any, truncate_dim: int | None) -> Any:
+    """The encoder, which from now on truncates its embeddings to this width."""
+    if truncate_dim is None:
+        return encoder
+    encoder.truncate_dim = None
+    width = encoder.get_embedding_dimension()
+    if width is not None and not 1 <= truncate_dim <= width:
+        raise XlsrError(f"`truncate_dim` must be 1 to {width}, the width of the embeddings, got {truncate_dim}.")
+    encoder.truncate_dim = truncate_dim
+    return encoder
 
 
 def check_choice(
@@ -123,7 +137,7 @@ def _timed(encoder: Any) -> tuple[np.ndarray, float]:
 
 
 def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
-    """An encoder's device, precision, maximum length and, of `model`, hash, for files of results."""
+    """An encoder's device, precision, maximum length, width where it truncates and, of `model`, hash, for results."""
     facts: dict[str, Any] = {}
     if model is not None:
         facts["content_sha256"] = content_hash(model)
@@ -136,6 +150,9 @@ def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
     length = finite_length(encoder)
     if length is not None:
         facts["max_length"] = length
+    width = getattr(encoder, "truncate_dim", None)
+    if width is not None:
+        facts["truncate_dim"] = width
     return facts
 
 

@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.language_bias": ["language_bias"],
         "protocols.search": ["search", "search_documents"],
         "protocols.pair_similarity": ["pair_classification", "sts"],
+        "protocols.senteval": ["senteval"],
         "protocols.tatoeba": [
             "tatoeba",
             "tatoeba_laser",

@@ -12,6 +12,7 @@ from rich.text import Text
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import RUN_BATCH_SIZE, EncodingOptions
+from hf_xlsr.evaluation.containers import row_list
 from hf_xlsr.evaluation.outcomes import difference_interval, holm, p_value
 from hf_xlsr.evaluation.protocols.pair_similarity import sts
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
@@ -63,6 +64,7 @@ def measure_rows(
     `source_lang` and `target_lang`. Each language, or language pair, is measured by itself.
     """
     common: dict[str, Any] = {"split": split, "batch_size": RUN_BATCH_SIZE, **encoding}
+    rows = row_list(rows, "rows")
     scored = [row for row in rows if "score" in row]
     pairs = [row for row in rows if "score" not in row]
 

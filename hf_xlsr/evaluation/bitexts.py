@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.data.formats.lines import BadLine, BrokenFile, decode, iter_lines, open_binary
+from hf_xlsr.evaluation.containers import row_list
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -122,7 +123,7 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
         >>> len(data.sources), len(data.targets), len(data.gold)
         (6, 6, 2)
     """
-    pairs = [(row["source"], row["target"]) for row in rows]
+    pairs = [(row["source"], row["target"]) for row in row_list(rows, "rows")]
     return hidden_bitext(independent_pairs(pairs), share, seed)
 
 

@@ -36,6 +36,7 @@ class EncoderOptions(BaseModel, extra="forbid"):
         batch_size: Sentences encoded at a time.
         device: None: the best available.
         dtype: Precision of the encoder's weights; None: as its files have them.
+        truncate_dim: Number of leading dimensions of embeddings that are kept; None: as stored.
     """
 
     prompt: str | dict[str, str] | None = None
@@ -43,6 +44,11 @@ class EncoderOptions(BaseModel, extra="forbid"):
     batch_size: int = RUN_BATCH_SIZE
     device: str | None = None
     dtype: str | None = None
+    truncate_dim: int | None = Field(None, gt=0)
+
+    def load(self, model: str) -> Any:
+        """The model, loaded as these options say."""
+        return load_encoder(model, self.device, self.dtype, self.truncate_dim)
 
     @property
     def encoding(self) -> EncodingOptions:
@@ -84,7 +90,7 @@ def evaluate_files(
     task = read_task(protocols, data, options, seed=seed)
     inputs = task.inputs_for(model, encoder)
 
-    loaded = load_encoder(model, encoder.device, encoder.dtype)
+    loaded = encoder.load(model)
     shared = loaded
     if vectors and task.takes_vectors:
         shared = CachedEncoder(loaded, VectorStore(vectors, encoder_facts(loaded, model)))

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from langcodes import tag_is_valid
 
 from hf_xlsr.data.columns import PLACEHOLDER
-from hf_xlsr.data.languages import language_code, language_of_name, nearest_tag, whole_tag
+from hf_xlsr.data.file_languages import UNKNOWN
+from hf_xlsr.data.languages import (
+    language_code,
+    language_of_name,
+    nearest_tag,
+    standard_tag,
+    states_variant,
+    tags_meant,
+    whole_tag,
+)
 from hf_xlsr.utils.errors import XlsrError
-
-UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
 
 _TWO = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 
@@ -74,13 +81,6 @@ def _views_of_each(languages: Sequence[str], sides: tuple[str, str], named: Sequ
     return views
 
 
-def matching_languages(language: str, present: Collection[str]) -> set[str]:
-    """The tags of a file that a language selects: the same tag, or else all tags of the same language."""
-    if language in present:
-        return {language}
-    return {tag for tag in present if language_code(tag) == language_code(language)}
-
-
 def sentence_languages(tag: str) -> str:
     """The languages of a pair of sentences: `fr-en`, as STS17 calls such subsets, is French and English, `fr+en`.
 
@@ -94,27 +94,56 @@ def sentence_languages(tag: str) -> str:
     return f"{first}+{second}"
 
 
-def metric_languages(tags: Collection[str]) -> dict[str, str]:
-    """Names of languages in metric keys: the code, or the whole tag where several scripts or regions share a code.
+def metric_languages(*tables: Collection[str], asked: Sequence[str] = ()) -> dict[str, str]:
+    """Names of languages in metric keys, for the tags of tables that belong together.
+
+    It is the code, or the tag where several variants share a code: tags that differ in one table are variants. Tags of
+    different tables are one variant if they are of the same script and region, whether explicit or implied. A variant
+    that the user asked for has the user's tag.
 
     Examples:
         >>> metric_languages(["eng", "zho_Hans", "zho_Hant", "eng+deu"])
         {'eng': 'en', 'zho_Hans': 'zho-Hans', 'zho_Hant': 'zho-Hant', 'eng+deu': 'en+de'}
-        >>> metric_languages(["eng", "en", "eng_Latn"])
-        {'eng': 'en', 'en': 'en', 'eng_Latn': 'en'}
+        >>> metric_languages(["pt", "pt_BR"]), metric_languages(["eng"], ["eng_Latn"])
+        ({'pt': 'pt', 'pt_BR': 'pt-BR'}, {'eng': 'en', 'eng_Latn': 'en'})
+        >>> metric_languages(["pt_BR"]), metric_languages(["pt_BR"], asked=["pt-BR"])
+        ({'pt_BR': 'pt'}, {'pt_BR': 'pt-BR'})
     """
+    tags = sorted({tag for table in tables for tag in table}, key=lambda tag: (-len(tag), tag))
     variants: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for tag in sorted(tags, key=lambda tag: (-len(tag), tag)):
-        codes = map(language_code, tag.split("+"))
-        tags_of_code = variants["+".join(codes)]
-        tags_of_code[whole_tag(tag)].append(tag)
+    for tag in tags:
+        tags_by_variant = variants[_parts(tag, language_code)]
+        tags_by_variant[_variant(tag, tables)].append(tag)
 
     names: dict[str, str] = {}
     for code, tags_by_variant in variants.items():
         for same_tags in tags_by_variant.values():
             name = code
-            if len(tags_by_variant) > 1:
-                longest_tag = same_tags[0]
-                name = longest_tag.replace("_", "-").replace("/", "-")
+            if len(tags_by_variant) > 1 and _parts(same_tags[0], standard_tag) != code:
+                name = _written(same_tags[0])
             names |= dict.fromkeys(same_tags, name)
-    return {tag: names[tag] for tag in tags}
+
+    for language in asked:
+        meant = tags_meant(language, tags)
+        if states_variant(language) and len(meant) == 1:
+            names |= dict.fromkeys(meant, _written(language))
+    return {tag: names[tag] for table in tables for tag in table}
+
+
+def _parts(tag: str, name: Callable[[str], str]) -> str:
+    """The names of the languages of a tag, of which a pair of sentences has two."""
+    return "+".join(map(name, tag.split("+")))
+
+
+def _variant(tag: str, tables: Iterable[Collection[str]]) -> str:
+    """A name of the variant: script and region, whether explicit or implied, unless a table has two tags of these."""
+    whole = whole_tag(tag)
+    for table in tables:
+        standard_tags = {_parts(other, standard_tag) for other in table if whole_tag(other) == whole}
+        if len(standard_tags) > 1:
+            return _parts(tag, standard_tag)
+    return whole
+
+
+def _written(tag: str) -> str:
+    return tag.replace("_", "-").replace("/", "-")

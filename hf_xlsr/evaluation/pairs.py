@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, check_directions, embed
+from hf_xlsr.evaluation.containers import parallel_lists
 from hf_xlsr.evaluation.languages import sentence_languages
-from hf_xlsr.utils.errors import XlsrError
 
 Languages = str | tuple[str, str]
 Roles = tuple[str, str]
@@ -127,9 +127,7 @@ def encode_pairs(
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of both sides of parallel sentences."""
-    if len(sources) != len(targets):
-        raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
-    return embed_sides(encoder, (sources, targets), languages, **encoding)
+    return embed_sides(encoder, parallel_lists(sources, targets), languages, **encoding)
 
 
 def embed_sides(

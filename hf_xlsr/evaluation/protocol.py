@@ -37,7 +37,7 @@ class DataOptions:
         where: `column=value`: only rows with one of the values.
         config: Configuration of a dataset; may contain `{lang}`.
         format: Format of the files, by default as suffix and content say; see `read_rows`.
-        limit: Maximum number of rows of each language (pair) and split.
+        limit: Maximum number of rows of each language (pair) and split, which `drawn_rows` draws.
         name: Name of the data in metric keys; None: the corpus or the stem of the first file.
     """
 

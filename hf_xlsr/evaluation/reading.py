@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.evaluation.drawing import content_key, drawn_rows, pair_key, reference_language, translation_key
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Protocol, Rows
-from hf_xlsr.evaluation.rows import by_language
-from hf_xlsr.evaluation.table import Row, Table, data_name, is_table, parse_where
+from hf_xlsr.evaluation.rows import by_language, by_pair
+from hf_xlsr.evaluation.table import FILE_ROW, Row, Table, data_name, is_table, parse_where
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.hashing import data_hash
 
@@ -99,12 +100,6 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
     # The pool stays whole: with fewer candidates retrieval is another, easier test.
     return PairInputs(**finished_fields(protocol, table, data, tables, whole=["pool"]))
-
-
-def read_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
-    """Reads the rows of one table."""
-    table, tables = _open_tested(protocol, data)
-    return RowInputs(**finished_fields(protocol, table, data, tables))
 
 
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
@@ -268,11 +263,8 @@ def finish_tables(
     tables: Mapping[str, Rows], table: Table, data: DataOptions, *, whole: Collection[str] = ()
 ) -> dict[str, Rows]:
     """The tables with their languages named alike, limited except for those that stay `whole`; warns of skipped rows."""
-    tags: set[str] = set()
-    for rows in tables.values():
-        for row in rows:
-            tags.update(_languages(row))
-    codes = metric_languages(tags)
+    tags_of_tables = [{tag for row in rows for tag in _languages(row)} for rows in tables.values()]
+    codes = metric_languages(*tags_of_tables, asked=data.languages)
 
     finished: dict[str, Rows] = {}
     for name, rows in tables.items():
@@ -294,15 +286,17 @@ def _with_codes(row: Row, codes: Mapping[str, str]) -> Row:
 
 
 def _limited(rows: Rows, limit: int) -> Rows:
-    """The first rows of each language (pair) and split."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    first_rows = []
-    for row in rows:
-        group = (*_languages(row), str(row.get("split")))
-        counts[group] += 1
-        if counts[group] <= limit:
-            first_rows.append(row)
-    return first_rows
+    """Rows drawn of each language (pair) and split."""
+    key: Callable[[Row], tuple[int, ...]] = content_key
+    if rows and "source_lang" in rows[0]:
+        key = pair_key(reference_language(by_pair(rows)))
+    elif rows and FILE_ROW in rows[0]:
+        key = translation_key(rows, reference_language([(language,) for language in by_language(rows)]))
+    return drawn_rows(rows, limit, group=_group_of, key=key)
+
+
+def _group_of(row: Row) -> tuple[str, ...]:
+    return (*_languages(row), str(row.get("split")))
 
 
 def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from hf_xlsr.evaluation.containers import by_name, row_list
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class LabelledTexts(NamedTuple):
 def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[str] = (), name: str) -> list[Any]:
     """The columns of rows: one list for each of `texts`, which are strings, and of `values`; errors have `name`."""
     columns: dict[str, list[Any]] = {column: [] for column in (*texts, *values)}
-    for number, row in enumerate(rows):
+    for number, row in enumerate(row_list(rows, name)):
         for column, column_values in columns.items():
             value = row.get(column)
             # Tables have NaN where a text is missing.
@@ -107,7 +108,7 @@ def read_labelled(
     train_texts = read(train, "train")
     dev_texts = read(dev, "dev")
     test_texts = {}
-    for language, rows in tests.items():
+    for language, rows in by_name(tests, "tests", "language", "{'fr': rows}").items():
         test_texts[language] = read(rows, f"tests['{language}']")
     return train_texts, dev_texts, test_texts
 
@@ -120,6 +121,11 @@ def by_language(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
 def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
     """Rows of each language pair, in order of first occurrence."""
     return _groups(rows, itemgetter("source_lang", "target_lang"))
+
+
+def by_subset(rows: Iterable[AnyRow]) -> dict[str | None, list[AnyRow]]:
+    """Rows of each subset, in order of first occurrence; None for those of none."""
+    return _groups(rows, lambda row: row.get("subset"))
 
 
 def _groups(rows: Iterable[AnyRow], key: Callable[[AnyRow], Any]) -> dict[Any, list[AnyRow]]:

@@ -11,15 +11,17 @@ from typing import Any
 
 from hf_xlsr.data.columns import PLACEHOLDER, filled, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
-from hf_xlsr.data.file_languages import language_of_file, languages_of_files, text_language
+from hf_xlsr.data.file_languages import UNKNOWN, language_of_file, languages_of_files, text_language
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
+from hf_xlsr.data.languages import contradict, tags_meant
 from hf_xlsr.data.sources import Source, open_source
-from hf_xlsr.evaluation.languages import UNKNOWN, View, matching_languages, pair_views, sentence_languages
+from hf_xlsr.evaluation.languages import View, pair_views, sentence_languages
 from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
 MTEB = "mteb:"
+FILE_ROW = "_row"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ class Table:
     def of_sentences(self) -> bool:
         """Whether a row has two sentences, possibly in two languages, under one tag."""
         return not {"sentence1", "premise"}.isdisjoint(self.required)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether each language is a column of the same rows, which then have their number in the file, `FILE_ROW`."""
+        in_columns = any(PLACEHOLDER in column for column in self.columns.values())
+        return in_columns and not any(PLACEHOLDER in text for text in (*self.files, self.config or ""))
 
     @property
     def language_columns(self) -> tuple[str, ...]:
@@ -236,13 +244,16 @@ class Table:
                 Source.parse(options),
                 languages=languages,
                 split=split,
-                required=[name for name in self.required if name not in self.nullable],
+                required=self.required,
                 optional=self.optional,
+                nullable=self.required if self.is_wide else self.nullable,
                 quarantine=self.quarantine,
             )
 
-        for row in rows:
+        for number, row in enumerate(rows):
             row = self._with_languages(row, languages)
+            if self.is_wide:
+                row[FILE_ROW] = number
             empty_column = self._empty_column(row)
             if empty_column is not None:
                 self.quarantine.reject(self.source_name, 0, f"empty {empty_column}", str(row))
@@ -256,7 +267,7 @@ class Table:
         options: dict[str, Any] = {"path": self.files[0] if len(self.files) == 1 else self.files}
         if self.files[0] in CORPORA:
             options = {"corpus": self.files[0]}
-        options["columns"] = {**{name: name for name in self.nullable}, **self.columns}
+        options["columns"] = self.columns
         options["config"] = self.config
         options["format"] = self.format
         options = filled(options, language or PLACEHOLDER)
@@ -295,7 +306,8 @@ class Table:
             present = {row[column] for row in rows}
             selected: set[str] = set()
             for language in languages:
-                selected |= matching_languages(language, present)
+                meant = tags_meant(language, present)
+                selected.update(tag for tag in meant if not contradict(language, tag))
             rows = [row for row in rows if row[column] in selected]
         return rows
 

@@ -30,6 +30,7 @@ class MiningOptions:
             `target`). None: the model's own prompts.
         batch_size: Sentences encoded at a time.
         dtype: Precision of an encoder given by name; as its files store it if None.
+        truncate_dim: Leading dimensions that are kept, of an encoder given by name; as its files say if None.
         vectors: Folder of embeddings that `hf-xlsr encode` and other jobs share, for an encoder given by name.
         device: Of the search and of an encoder given by name; by default a GPU if there is one, the CPU for matrices.
         memory: Memory that mining may allocate besides the encoder: bytes, or a text such as `512MB`.
@@ -55,6 +56,7 @@ class MiningOptions:
     prompt: Prompts = None
     batch_size: int = BATCH_SIZE
     dtype: str | None = None
+    truncate_dim: int | None = None
     vectors: str | None = None
     device: str | None = None
     memory: int | str | None = None

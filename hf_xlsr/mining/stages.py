@@ -95,6 +95,7 @@ class LazyEncoder:
         device: str | None = None,
         dtype: str | None = None,
         vectors: str | None = None,
+        truncate_dim: int | None = None,
     ) -> None:
         self.model: str | None = None
         self._encoder: Any = None
@@ -105,11 +106,12 @@ class LazyEncoder:
         self._device = device
         self._dtype = dtype
         self._vectors = vectors
+        self._truncate_dim = truncate_dim
 
     def get(self) -> Any:
         """The encoder; one given by name keeps its vectors in the folder of vectors, if there is one."""
         if self._encoder is None and self.model is not None:
-            self._encoder = load_encoder(self.model, self._device, self._dtype)
+            self._encoder = load_encoder(self.model, self._device, self._dtype, self._truncate_dim)
             if self._vectors:
                 store = VectorStore(self._vectors, encoder_facts(self._encoder, self.model))
                 self._encoder = CachedEncoder(self._encoder, store)
@@ -159,7 +161,8 @@ class LazyEncoder:
             self.get()  # downloads the model now: a second call, which finds the files, must know their vectors
             digest = content_hash(model)
         in_dtype = f" in {self._dtype}" if self._dtype else ""
-        return f"sha256:{digest}{in_dtype}"
+        in_width = f" in {self._truncate_dim} dimensions" if self._truncate_dim else ""
+        return f"sha256:{digest}{in_dtype}{in_width}"
 
 
 def truncates_texts(encoder: Any) -> bool:
@@ -290,7 +293,7 @@ class Job:
         self.encoder: LazyEncoder | None = None
         if encoder is not None:
             device = options.device or self.processes.device
-            self.encoder = LazyEncoder(encoder, device, options.dtype, options.vectors)
+            self.encoder = LazyEncoder(encoder, device, options.dtype, options.vectors, options.truncate_dim)
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
 

@@ -101,7 +101,7 @@ class DataSection(Section):
         [], description="pairs that are known to be good, on which the cost of cleaning is measured"
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of the cleaned pairs to train on")
-    limit: int | None = Field(None, ge=1, description="maximum number of pairs")
+    limit: int | None = Field(None, ge=1, description="maximum number of pairs: the first")
     max_length: int | None = Field(
         None,
         ge=1,

@@ -31,6 +31,7 @@ from hf_xlsr.modeling.heads import NliHead
 from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.distributed import gather_ragged
+from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
 from .contrast import direction_loss, momentum_pairs, update_averages
@@ -180,12 +181,23 @@ class DualMomentumModel(XlsrPreTrainedModel):
         table: nn.Embedding = next(iter(self.encoders.values())).get_input_embeddings()
         return table
 
-    def resize_token_embeddings(  # type: ignore[override]  # an encoder has to be named
-        self, new_num_tokens: int, *args: Any, language: str = "", **kwargs: Any
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, *args: Any, language: str | None = None, **kwargs: Any
     ) -> Any:
-        """Resizes the embeddings of one encoder and of its momentum copy; a shared encoder needs no `language`."""
-        names = list(self.encoders)
-        name = names[0] if len(names) == 1 else self.config.encoder_of(language)
+        """Resizes the embeddings of one encoder and of its momentum copy, and returns them.
+
+        Without a `language` those of all encoders, which must have one size, and returns the first.
+        """
+        names = list(self.encoders) if language is None else [self.config.encoder_of(language)]
+        sizes = {name: self.encoders[name].get_input_embeddings().num_embeddings for name in names}
+        if len(set(sizes.values())) > 1:
+            raise XlsrError(
+                f"`language` must be one of {', '.join(names)}: their vocabularies have the sizes {sizes}."
+            )
+        tables = [self._resize(name, new_num_tokens, *args, **kwargs) for name in names]
+        return tables[0]
+
+    def _resize(self, name: str, new_num_tokens: int | None, *args: Any, **kwargs: Any) -> Any:
         resized = self.encoders[name].resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
         if self.config.use_momentum:

@@ -17,6 +17,7 @@ from hf_xlsr.modeling.configuration import (
     proper_share,
     share,
 )
+from hf_xlsr.utils.errors import XlsrError
 
 POSITIONS = 512  # of the decoder, for encoders without a table of positions
 
@@ -84,6 +85,16 @@ class HictlConfig(SentenceEncoderConfig):
     word_similarity: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
+        num_labels = kwargs.get("num_labels")
+        for name in ("id2label", "label2id"):
+            labels = getattr(self, name)
+            # transformers would replace the names.
+            if labels and num_labels is not None and len(labels) != num_labels:
+                raise XlsrError(
+                    f"`num_labels` must be {len(labels)}, the number of names in `{name}`, got {num_labels}."
+                )
+        if self.label2id and not self.id2label:
+            self.id2label = {int(number): str(label) for label, number in self.label2id.items()}
         if self.text_config is None:
             self.text_config = AutoConfig.for_model(
                 "xlm-roberta", vocab_size=250_002, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5

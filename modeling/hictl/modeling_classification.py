@@ -32,6 +32,9 @@ from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
 
+REGRESSION = "regression"
+SINGLE = "single_label_classification"
+
 
 @dataclass
 class HictlClassifierOutput(SequenceClassifierOutput):
@@ -44,7 +47,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
     """An output layer on a stock encoder (section 3.2: the [CLS] state "is fed into an extra output-layer").
 
     The state of the first token of a sentence, or of a pair in one row, passes dropout (by default the encoder's) and one
-    linear layer. With several labels the loss is cross-entropy; with one it is, as in BERT, the mean squared error.
+    linear layer. With several labels the loss is cross-entropy; with one it is, as in BERT, the mean squared error. The
+    configuration's `problem_type` chooses the loss as in transformers: several classes of a row (BCE), several scores.
     `classifier_input` of the configuration may name sentence embeddings instead, see `hf_xlsr.fit_classifier`.
 
     Examples:
@@ -65,6 +69,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.num_labels: int = config.num_labels or 1
+        inferred = REGRESSION if self.num_labels == 1 else SINGLE
+        self.problem_type = config.problem_type or inferred
         self.encoder: Any = encoder_from_config(text_config) if encoder is None else encoder
 
         self.takes_token_types = takes_token_types(self.encoder)
@@ -88,7 +94,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         cls,
         encoder: Any,
         *,
-        num_labels: int = 2,
+        num_labels: int | None = None,
         dropout: Dropout = None,
         place: str = "the encoder",
         **options: Any,
@@ -97,11 +103,13 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 
         Args:
             encoder: See `start_encoder`.
-            num_labels: Outputs; 1 for a regression.
+            num_labels: Outputs; 1 for a regression. By default as many as `id2label` has names, else 2.
             dropout: On states and attention; by default the encoder's.
             place: Name of `encoder` in error messages.
             **options: Values of `HictlConfig`, such as `classifier_dropout` or `id2label`.
         """
+        if num_labels is None:
+            num_labels = len(options.get("id2label") or options.get("label2id") or ("no", "yes"))
         part = start_encoder(encoder, place=place, dropout=dropout)
         values = {
             **config_of_encoder(part.encoder),
@@ -127,7 +135,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             input_ids: Sentences, or pairs in one row each, padded on the right, `(batch, length)`.
             attention_mask: 0 for padding; all ones by default.
             token_type_ids: 0 for the first and 1 for the second sentence; encoders without token types ignore them.
-            labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`.
+            labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`; of `problem_type`
+                `multi_label_classification` 1 for each class of a row, else 0, `(batch, classes)` (-100 is ignored).
             **kwargs: `output_attentions` and `output_hidden_states`, as of any model.
         """
         if self.config.classifier_input == "embedding_pair":
@@ -143,8 +152,8 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 
         loss = losses = None
         if labels is not None:
-            loss = self._loss(logits.to(accumulation_dtype(logits)), labels.view(-1))
-            losses = {"regression" if self.num_labels == 1 else "classification": loss}
+            loss = self._loss(logits.to(accumulation_dtype(logits)), labels)
+            losses = {"regression" if self.problem_type == REGRESSION else "classification": loss}
 
         return HictlClassifierOutput(
             loss=loss,
@@ -170,11 +179,21 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
         return pair_features(*embeddings.chunk(2))
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if self.num_labels == 1:
-            return F.mse_loss(logits.view(-1), labels.to(logits.dtype))
-        # torch's mean is NaN if no row has a label.
-        total = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
-        return total / (labels != IGNORE).sum().clamp(min=1)
+        # torch's means are NaN if no row has a label.
+        count = (labels != IGNORE).sum().clamp(min=1)
+        if self.problem_type == SINGLE:
+            return F.cross_entropy(logits, labels.view(-1), ignore_index=IGNORE, reduction="sum") / count
+
+        if labels.numel() != logits.numel():
+            raise XlsrError(
+                f"`labels` must be {tuple(logits.shape)}, a number for each output, got {tuple(labels.shape)}; "
+                f"`problem_type` is {self.problem_type}."
+            )
+        targets = labels.view_as(logits).to(logits.dtype)
+        if self.problem_type == REGRESSION:
+            return F.mse_loss(logits, targets)
+        weights = (targets != IGNORE).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, targets, weights, reduction="sum") / count
 
 
 def texts_of_pairs(

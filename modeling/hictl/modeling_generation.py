@@ -175,6 +175,8 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **_: Any
     ) -> HictlEncoderOutput:
         """Encodes the sources: states, `(batch, length, width)`, and similarities, `(batch, vocabulary)`."""
+        if input_ids is not None:
+            check_positions("input_ids", input_ids.shape[1], max_positions(self.encoder), "truncate the sources")
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return HictlEncoderOutput(last_hidden_state=states, word_similarities=self._similarities(states))
 
@@ -234,6 +236,11 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         table = self.get_input_embeddings()
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.shift_right(labels)
+        if decoder_input_ids is not None:
+            past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+            length = past_length + decoder_input_ids.shape[1]
+            most = self.decoder.config.max_position_embeddings
+            check_positions("decoder_input_ids", length, most, "lower max_new_tokens, or truncate the targets")
         if use_cache is None:
             use_cache = labels is None and self.decoder.config.use_cache
         decoded = self.decoder(
@@ -273,6 +280,12 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=states,
         )
+
+
+def check_positions(name: str, length: int, positions: int | None, fix: str) -> None:
+    """Raises for more tokens than a model has positions."""
+    if positions is not None and length > positions:
+        raise XlsrError(f"`{name}` must have at most {positions} tokens, the model's positions, got {length}; {fix}.")
 
 
 def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 
-from hf_xlsr.evaluation.senteval import Schedule
+from hf_xlsr.evaluation.senteval_classifiers import Schedule
 
 DECAYS = [10**power for power in range(-5, -1)]
 

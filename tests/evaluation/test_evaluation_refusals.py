@@ -33,7 +33,7 @@ from hf_xlsr.evaluation.protocol import PROTOCOLS, find_protocols
 from hf_xlsr.evaluation.protocols.pair_similarity import pair_classification, sts
 from hf_xlsr.evaluation.protocols.senteval import senteval
 from hf_xlsr.evaluation.protocols.transfer import nli, zero_shot
-from hf_xlsr.evaluation.reading import RowInputs, TunedInputs
+from hf_xlsr.evaluation.reading import TunedInputs
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -125,11 +125,6 @@ def german_only() -> Any:
     return fit_debias(encoder(), {"de": ["a", "b", "c"]})
 
 
-def skipped() -> Any:
-    inputs = RowInputs("w", "test", rows=[], skipped={"empty text": 2})
-    return PROTOCOLS["language-bias"].run(encoder(), inputs, PROTOCOLS["language-bias"].options())
-
-
 def untuned() -> Any:
     def rows(language: str) -> list[dict[str, Any]]:
         return [{"sentence1": "a", "sentence2": "b", "label": label, "lang": language} for label in (0, 1)]
@@ -176,7 +171,6 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
-    (skipped, "2 invalid rows"),
     (untuned, "--tune must have rows in de"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
     (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),

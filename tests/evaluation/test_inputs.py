@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from input_helpers import TMX, WIDE, bucc_files, read, texts, topic_rows, write_tsv
 
 from hf_xlsr.evaluation.rows import by_language
+from hf_xlsr.utils.errors import XlsrError
 
 PAIR = ("source_lang", "target_lang", "source", "target")
 WIDE_FILE = "numbers.test.parquet"
@@ -47,11 +48,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (WIDE_FILE, ALL, "en-de one eins, en-de two zwei, en-de three drei, en-fr one un, en-fr three trois"),
         (WIDE_FILE, {**ALL, "where": ("kind=b",)}, "en-de two zwei"),
-        (WIDE_FILE, {**ALL, "where": ("kind=b", "kind=a"), "limit": 1}, "en-de one eins, en-fr one un"),
+        (WIDE_FILE, {**ALL, "where": ("en=one", "en=x")}, "en-de one eins, en-fr one un"),
         # A column or a file that is named after a language is in it, whatever the order of --languages.
-        (WIDE_FILE, {"columns": "source=de,target=en", "limit": 1}, "de-en eins one"),
-        ("news.de news.en", {"limit": 1}, "de-en ja yes"),
-        ("news.de news.en", {"languages": ("en", "de"), "limit": 1}, "de-en ja yes"),
+        (WIDE_FILE, {"columns": "source=de,target=en", "where": ("de=eins",)}, "de-en eins one"),
+        ("news.de news.en", {}, "de-en ja yes, de-en ja ja yes yes"),
+        ("news.de news.en", {"languages": ("en", "de")}, "de-en ja yes, de-en ja ja yes yes"),
         ("en-{lang}.tsv", {**ALL, "columns": "source=en,target=xx"}, "en-de day Tag, en-fr day jour"),
         ("memory.tmx", {"languages": ("de", "en")}, "de-en Tag day"),
         ("tagged.tsv", {**TAGGED, "languages": ("en", "ja", "fr")}, "en-fr day jour, en-ja sun 日"),
@@ -83,7 +84,7 @@ def test_pool_stays_whole(folder: Path) -> None:
     options: dict[str, Any] = {"columns": "source=en,target=de", "languages": ("en", "de"), "limit": 1}
     inputs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options)
 
-    assert texts(inputs.rows, "target") == [("eins",)]
+    assert len(inputs.rows) == 1
     assert texts(inputs.pool, "target") == [("eins",), ("zwei",), ("drei",)]
 
 
@@ -110,7 +111,8 @@ def test_two_scripts_of_a_language(tmp_path: Path) -> None:
 
     assert languages_of() == ["zho-Hans", "zho-Hans", "zho-Hant", "zho-Hant", "en", "en"]
     assert languages_of("zh") == ["zho-Hans", "zho-Hans", "zho-Hant", "zho-Hant"]
-    assert languages_of("zho_Hant", "en") == ["zh", "zh", "en", "en"]
+    assert languages_of("zho_Hant", "en") == ["zho-Hant", "zho-Hant", "en", "en"]
+    assert languages_of("zho_Hans", "en") == ["zh", "zh", "en", "en"]
 
 
 def test_corpora_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,3 +250,42 @@ def test_test_sentences_that_are_also_tuned_on_are_counted(tmp_path: Path, caplo
     shared = {"gold": files["gold"], "tune": files["data"], "tune_gold": files["gold"]}
     read("bucc", *files["data"], languages=["de", "en"], **shared)
     assert "3 sources and 3 targets" in caplog.text
+
+
+GAPS = {
+    "wide.tsv": (["en\tde\tja", "cat\tKatze\tneko", "bird\tVogel\t", "river\tFluss\tkawa"], "text={lang}"),
+    "long.tsv": (
+        ["lang\ttext", "en\tcat", "de\tKatze", "ja\tneko", "en\tbird", "de\tVogel", "ja\t \nen\triver"]
+        + ["de\tFluss", "ja\tkawa"],
+        None,
+    ),
+    "lines.{lang}.txt": (["en cat bird river", "de Katze Vogel Fluss", "ja neko  kawa"], None),
+}
+
+
+@pytest.mark.parametrize("protocol", ["search", "language-bias"])
+@pytest.mark.parametrize("file", GAPS)
+def test_an_empty_text_leaves_its_row_out_in_all_languages(protocol: str, file: str, tmp_path: Path) -> None:
+    lines, columns = GAPS[file]
+    if "{lang}" in file:
+        for line in lines:
+            language, *words = line.split(" ")
+            write_tsv(tmp_path / f"lines.{language}.txt", words)
+    else:
+        write_tsv(tmp_path / file, lines)
+
+    inputs = read(protocol, str(tmp_path / file), columns=columns, languages=("en", "de", "ja"))
+
+    assert texts(inputs.rows, "text") == [("cat",), ("river",), ("Katze",), ("Fluss",), ("neko",), ("kawa",)]
+    assert inputs.skipped == {"empty text in ja": 1}
+
+
+@pytest.mark.parametrize("protocol", ["search", "language-bias"])
+def test_texts_that_are_not_parallel(protocol: str, tmp_path: Path) -> None:
+    shorter = write_tsv(tmp_path / "shorter.tsv", ["lang\ttext", "en\tcat", "en\tbird", "de\tKatze"])
+    with pytest.raises(XlsrError, match="'de': 1"):
+        read(protocol, shorter)
+
+    (tmp_path / "broken.tsv").write_bytes(b"en\tde\ncat\tKatze\nbird\t\xff\n")
+    with pytest.raises(XlsrError, match="not parallel"):
+        read(protocol, str(tmp_path / "broken.tsv"), columns="text={lang}", languages=("en", "de"))

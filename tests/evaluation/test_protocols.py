@@ -32,7 +32,7 @@ def test_declaration(protocol: Protocol) -> None:
 
     options = {spec.name for spec in specs_of(protocol.options).values()}
     of_data = {"pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias"}
-    of_data |= {"documents", "relevance"}
+    of_data |= {"documents", "relevance", "document_columns", "relevance_columns", "ignore_identical_ids"}
     assert options - of_data <= set(parameters)
 
 

@@ -85,21 +85,36 @@ def collection(seed: int = 0) -> tuple[TableEncoder, dict[str, str], dict[str, s
     return TableEncoder(vectors), queries, documents, relevance
 
 
-def test_equals_mteb() -> None:
+@pytest.mark.parametrize("ignored", [False, True])
+def test_equals_mteb(ignored: bool) -> None:
     pytest.importorskip("mteb")
     from mteb._evaluators.retrieval_metrics import calculate_retrieval_scores
 
     encoder, queries, documents, relevance = collection()
-    metrics = search_documents(encoder, queries, documents, relevance, name="x", languages=("en", "de"))
+    if ignored:  # queries are documents too, of which some are relevant for themselves
+        queries = {query.replace("q", "d"): documents[query.replace("q", "d")] for query in queries}
+        relevance = {query.replace("q", "d"): gains for query, gains in relevance.items()}
+    metrics = search_documents(
+        encoder,
+        queries,
+        documents,
+        relevance,
+        name="x",
+        languages=("en", "de"),
+        ignore_identical_ids=ignored,
+    )
 
     similarities = cosines(encoder, list(queries.values()), list(documents.values())).astype(np.float32)
     scores = {}
     for query, row in zip(queries, similarities.tolist(), strict=True):
         scores[query] = dict(zip(documents, row, strict=True))
+        if ignored:
+            scores[query].pop(query)
     expected = calculate_retrieval_scores(scores, relevance, [1, 10, 80])
-    assert metrics["x-search/en-de/test/ndcg@10"] == pytest.approx(expected.ndcg["NDCG@10"], abs=1e-5)
-    assert metrics["x-search/en-de/test/recall@10"] == pytest.approx(expected.recall["Recall@10"], abs=1e-5)
-    assert metrics["x-search/en-de/test/mrr"] == pytest.approx(expected.mrr["MRR@80"], abs=1e-5)
+    key = "x-search-ignore-identical-ids/en-de/test" if ignored else "x-search/en-de/test"
+    assert metrics[f"{key}/ndcg@10"] == pytest.approx(expected.ndcg["NDCG@10"], abs=1e-5)
+    assert metrics[f"{key}/recall@10"] == pytest.approx(expected.recall["Recall@10"], abs=1e-5)
+    assert metrics[f"{key}/mrr"] == pytest.approx(expected.mrr["MRR@80"], abs=1e-5)
 
 
 FILES = {

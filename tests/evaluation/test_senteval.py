@@ -9,7 +9,7 @@ from senteval_helpers import folds_alone, nested_alone, train_alone
 from sklearn.metrics import f1_score
 
 from hf_xlsr.evaluation.protocols.senteval import senteval
-from hf_xlsr.evaluation.senteval import Schedule, relatedness
+from hf_xlsr.evaluation.senteval_classifiers import Schedule, relatedness
 
 WIDTH = 24
 FAST = Schedule(batch_size=128, passes_per_check=2, tenacity=3)
@@ -17,8 +17,8 @@ FAST = Schedule(batch_size=128, passes_per_check=2, tenacity=3)
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_xlsr.evaluation.senteval.FOLDS", 5)
-    monkeypatch.setattr("hf_xlsr.evaluation.senteval.SCHEDULE", FAST)
+    monkeypatch.setattr("hf_xlsr.evaluation.senteval_classifiers.FOLDS", 5)
+    monkeypatch.setattr("hf_xlsr.evaluation.senteval_classifiers.SCHEDULE", FAST)
 
 
 class Words:

@@ -10,8 +10,8 @@ from scipy.stats import pearsonr, spearmanr
 from senteval_helpers import train_alone, train_model
 from torch import nn
 
-from hf_xlsr.evaluation import senteval
-from hf_xlsr.evaluation.senteval import (
+from hf_xlsr.evaluation import senteval_classifiers
+from hf_xlsr.evaluation.senteval_classifiers import (
     Group,
     Schedule,
     TrainedGroup,
@@ -113,7 +113,7 @@ def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
     train_rows, dev, test = np.split(order, [150, 200])
 
     schedule = Schedule(passes_per_check=6, tenacity=3, max_passes=200)
-    monkeypatch.setattr(senteval, "RELATEDNESS", schedule)
+    monkeypatch.setattr(senteval_classifiers, "RELATEDNESS", schedule)
 
     def predict(model: nn.Linear, rows: np.ndarray) -> np.ndarray:
         shares = model(torch.from_numpy(features[rows])).softmax(1).numpy()

@@ -118,7 +118,9 @@ def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch
         texts |= {row["source"], row["target"], f"{row['target']} ja"}
     assert counts == {"a": len(texts), "b": len(texts)}
 
-    monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("nothing is left to measure"))
+    monkeypatch.setattr(
+        "hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("nothing is left to measure")
+    )
     evaluate_suite(suite, folder / "out", vectors=folder / "vectors")
 
 
@@ -228,7 +230,7 @@ def test_killed_twice(folder: Path) -> None:
 def test_everything_is_checked_before_a_model_is_loaded(
     task: dict[str, Any], key: str, folder: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("a model was loaded"))
     edit_suite(folder, lambda tasks: tasks["bias"].update(task))
     assert key in failing(capsys, *command(folder))
 

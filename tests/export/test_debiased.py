@@ -138,3 +138,26 @@ def test_every_export_loads_without_this_package(tokenizer: Any, tmp_path: Path)
 def test_projected_sentence_vectors_are_not_exported(tokenizer: Any) -> None:
     with pytest.raises(XlsrError, match="sentence_vector"):
         tiny_cmlm(len(tokenizer), sentence_vector="projected").to_sentence_transformer(tokenizer)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("fitted_on", ["truncated", "whole"])
+def test_a_model_that_truncates(tiny_export: str, fitted_on: str, normalize: bool, tmp_path: Path) -> None:
+    whole = SentenceTransformer(tiny_export, device="cpu")
+    truncated = SentenceTransformer(tiny_export, device="cpu", truncate_dim=6)
+    fitted = fit_debias(truncated if fitted_on == "truncated" else whole, TEXTS)
+
+    debias_sentence_transformer(truncated, fitted, normalize=normalize).save(str(tmp_path))
+
+    debiased_model = SentenceTransformer(str(tmp_path), device="cpu")
+    vectors = debiased_model.encode(FRENCH, task="fr")
+    encoded = whole.encode(FRENCH)[:, : fitted.dimension]
+    np.testing.assert_allclose(vectors, fitted.apply(encoded, "fr", normalize=normalize)[:, :6], atol=1e-5)
+    if not normalize:
+        np.testing.assert_allclose(debiased_model.encode("one"), truncated.encode("one"), atol=1e-6)
+
+
+def test_a_debias_of_another_width(tiny_export: str) -> None:
+    fitted = fit_debias(SentenceTransformer(tiny_export, device="cpu", truncate_dim=6), TEXTS)
+    with pytest.raises(XlsrError, match="fitted on 6"):
+        debias_sentence_transformer(SentenceTransformer(tiny_export, device="cpu", truncate_dim=7), fitted)

@@ -133,8 +133,6 @@ WAYS: dict[str, Callable[[SentenceTransformer, Path, Hub], Path]] = {
     "trainer": trained,
 }
 
-IMPOSSIBLE = {("bert_mean", "debias"): "it takes no truncate_dim"}
-
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
@@ -157,8 +155,6 @@ def served(folder: Path) -> torch.Tensor:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", named(SERVED))
 def test_old_server_gives_the_embeddings(name: str, way: str, hub: Hub, tmp_path: Path) -> None:
-    if (name, way) in IMPOSSIBLE:
-        pytest.skip(IMPOSSIBLE[name, way])
     folder = WAYS[way](build(name, tmp_path / "given"), tmp_path, hub)
 
     by_name = served(folder)

@@ -143,3 +143,19 @@ def test_same_queue_settings_are_loaded(tmp_path: Path) -> None:
     dual().save_pretrained(tmp_path)
     loaded = DualMomentumModel.from_pretrained(tmp_path, queue_size=32)
     assert loaded.queues["en"].size == 32
+
+
+def test_embeddings_of_all_encoders_are_resized() -> None:
+    model = dual()
+    model.resize_token_embeddings(VOCABULARY + 3)
+    for group in (model.encoders, model.momentum_encoders):
+        assert {encoder.get_input_embeddings().num_embeddings for encoder in group.values()} == {VOCABULARY + 3}
+    for config in model.config.encoder_configs.values():
+        assert config.vocab_size == VOCABULARY + 3
+
+
+def test_encoders_with_different_vocabularies_are_resized_by_language() -> None:
+    model = dual()
+    model.resize_token_embeddings(VOCABULARY + 3, language="fr")
+    with pytest.raises(XlsrError, match=rf"`language`.*{VOCABULARY + 3}"):
+        model.resize_token_embeddings(VOCABULARY + 5)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from model_cases import PLAIN, lightweight
 from transformers import AutoConfig, BertForMaskedLM
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 from hf_xlsr import HictlConfig, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
@@ -133,3 +134,48 @@ def test_missing_weights(tmp_path: Path) -> None:
     torn.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(XlsrError, match=r"encoder.encoder.layer.1"):
         start_encoder(tmp_path)
+
+
+PROBLEMS: dict[str, torch.Tensor] = {
+    "single_label_classification": torch.tensor([2, 0, 1]),
+    "multi_label_classification": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
+    "regression": torch.tensor([[0.5, -1.0, 2.0], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0]]),
+}
+
+
+@pytest.mark.parametrize("problem_type", PROBLEMS)
+def test_the_loss_of_a_problem_type_is_that_of_transformers(problem_type: str) -> None:
+    model = build(num_labels=3, problem_type=problem_type).eval()
+    labels = PROBLEMS[problem_type]
+    output = model(IDS, MASK, labels=labels)
+    torch.testing.assert_close(output.loss, ForSequenceClassificationLoss(labels, output.logits, model.config))
+
+
+def test_unknown_labels_of_several_classes() -> None:
+    model = build(num_labels=3, problem_type="multi_label_classification").eval()
+    labels = PROBLEMS["multi_label_classification"].clone()
+    labels[2] = -100
+    expected = model(IDS[:2], MASK[:2], labels=labels[:2]).loss
+    torch.testing.assert_close(model(IDS, MASK, labels=labels).loss, expected)
+
+
+def test_labels_of_another_shape() -> None:
+    with pytest.raises(XlsrError, match=r"\(3, 3\).*\(3,\).*multi_label"):
+        build(num_labels=3, problem_type="multi_label_classification")(IDS, MASK, labels=torch.tensor([0, 1, 2]))
+
+
+NAMES = dict(enumerate("abcd"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"id2label": NAMES}, {"label2id": {name: n for n, name in NAMES.items()}}, {"num_labels": 4}]
+)
+def test_as_many_outputs_as_names(options: dict[str, Any], plain: tuple[Path, Any]) -> None:
+    model = HictlForSequenceClassification.from_encoder(str(plain[0]), **options)
+    assert model.classifier.out_features == model.config.num_labels == 4
+    assert "num_labels" in options or model.config.id2label == NAMES
+
+
+def test_fewer_outputs_than_names() -> None:
+    with pytest.raises(XlsrError, match="num_labels.*got 3"):
+        build(num_labels=3, id2label=NAMES)

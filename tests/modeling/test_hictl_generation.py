@@ -9,6 +9,7 @@ from model_cases import assert_same_gradients
 from sentence_transformers import SentenceTransformer
 from translation_helpers import (
     ENCODERS,
+    END,
     START,
     encoder_folder,
     small_batch,
@@ -21,6 +22,7 @@ from hf_xlsr.modeling.base import attention_of
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.mark.parametrize("model_type", ENCODERS)
@@ -142,3 +144,17 @@ def test_smaller_vocabulary(folder: str) -> None:
     states = model.eval().encode(ids).last_hidden_state
     expected = whole.eval().encode(original_ids).last_hidden_state
     torch.testing.assert_close(states, expected)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "xlm-roberta"])
+def test_sizes_beyond_the_positions(model_type: str) -> None:
+    model = small_model(model_type)
+    most = model.decoder.config.max_position_embeddings
+    ids = torch.tensor([[START, 5, 6, END]])
+    assert model.generate(input_ids=ids, max_new_tokens=most, eos_token_id=-1).shape == (1, most + 1)
+    with pytest.raises(XlsrError, match=rf"decoder_input_ids.*{most}.*max_new_tokens"):
+        model.generate(input_ids=ids, max_new_tokens=most + 1, eos_token_id=-1)
+    with pytest.raises(XlsrError, match=rf"decoder_input_ids.*{most}.*got {most + 1}"):
+        model(input_ids=ids, labels=torch.full((1, most + 1), 5))
+    with pytest.raises(XlsrError, match=rf"`input_ids`.*{most}.*got 44"):
+        model.generate(input_ids=ids.repeat(1, 11), max_new_tokens=2)

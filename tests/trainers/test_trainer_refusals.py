@@ -59,6 +59,13 @@ def made(kind: str, folder: Path, **options: Any) -> Any:
     return getattr(trainers, f"{kind}Trainer")(model, arguments_class(**values), **{**defaults, **options})
 
 
+def several_classes() -> HictlForSequenceClassification:
+    """A classifier of rows with several classes each."""
+    encoder = tiny_encoder(len(framed_tokenizer()))
+    config = HictlConfig(text_config=encoder, num_labels=3, problem_type="multi_label_classification")
+    return HictlForSequenceClassification(config)
+
+
 def larger(tokenizer: Any) -> Any:
     tokenizer = deepcopy(tokenizer)
     tokenizer.add_tokens([f"<{number}>" for number in range(99)])
@@ -86,6 +93,7 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Cmlm", lambda: {"nli_dataset": TEXT}, "nli_labels"),
     ("DualMomentum", lambda: {"nli_dataset": TEXT}, "nli_labels"),
     ("FineTune", lambda: {"train_dataset": SimpleNamespace(lengths=[5], report={})}, "num_labels"),
+    ("FineTune", lambda: {"model": several_classes()}, "problem_type.*multi_label"),
 ]
 
 

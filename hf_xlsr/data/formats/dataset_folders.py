@@ -84,12 +84,27 @@ def _open_folder(folder: Path, config: str | None) -> Any:
     return datasets.load_dataset(module, data_files=data_files, streaming=True, **options)
 
 
-def _described(folder: Path, config: str | None) -> Mapping[str, Any]:
-    """The entry of a configuration in the card of a folder, by default of the default one; empty if there is none."""
+def dataset_configs(path: str) -> list[str]:
+    """Names of the configurations of a dataset: of a folder those that its card describes, which may be none."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return list(_configs(folder))
+    import datasets
+
+    return list(datasets.get_dataset_config_names(path))
+
+
+def _configs(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """What the card of a folder says of each configuration."""
     card = folder / CARD
     header = card_header(card.read_text("utf-8", errors="replace")) if card.is_file() else {}
     configs = [entry for entry in header.get("configs") or () if isinstance(entry, Mapping)]
-    by_name = {str(entry.get("config_name", "default")): entry for entry in configs}
+    return {str(entry.get("config_name", "default")): entry for entry in configs}
+
+
+def _described(folder: Path, config: str | None) -> Mapping[str, Any]:
+    """The entry of a configuration in the card of a folder, by default of the default one; empty if there is none."""
+    by_name = _configs(folder)
     if not by_name:
         return {}
 

@@ -49,8 +49,13 @@ class InputFile:
     default_split: str = "train"
     optional: Sequence[str] | None = None
     selecting: Sequence[str] = ()
+    nullable: Collection[str] = ()
     num_rows: int = 0
     malformed: Counter[str] = field(default_factory=Counter)
+
+    def needs(self, name: str) -> bool:
+        """Whether a column must not be empty in a row."""
+        return name in self.required and name not in self.nullable
 
     def resolve(self, names: Collection[str], default: Mapping[str, str] | None = None) -> dict[str, str]:
         """Our name -> column, for a file with columns of these names.

@@ -78,6 +78,7 @@ def read_rows(
     required: Sequence[str] = ("source", "target"),
     optional: Sequence[str] | None = None,
     selecting: Sequence[str] = (),
+    nullable: Collection[str] = (),
     format: str | None = None,
     split: str | None = None,
     default_split: str = "train",
@@ -100,6 +101,7 @@ def read_rows(
         required: Our names of columns that must not be empty.
         optional: Our names that are also read where a table has such columns; None reads all, unless `columns` is given.
         selecting: Columns by which the caller selects rows; each is read unchanged, under its name after an underscore.
+        nullable: Our names of required columns that may be empty.
         default_split: Split of a dataset with several when `split` is None.
         quarantine: Gets bad lines; None counts them and logs one warning at the end.
 
@@ -146,6 +148,7 @@ def read_rows(
         quarantine=Quarantine() if quarantine is None else quarantine,
         default_split=default_split,
         selecting=selecting,
+        nullable=nullable,
     )
     files = [file]
     if format != "moses" and len(paths) > 1:
@@ -170,13 +173,15 @@ def _refuse_markup(paths: Sequence[Path]) -> None:
         refuse_markup(path, columns, tables=several)
 
 
-def column_names(path: AnyPath | Sequence[AnyPath]) -> list[str]:
-    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns."""
+def column_names(path: AnyPath | Sequence[AnyPath], *, config: str | None = None, split: str = "train") -> list[str]:
+    """The columns of a table or dataset, or the labels of Moses files; empty for formats with fixed columns."""
     paths, _ = expand_braces(path)
     if detect_format(paths) in ("tmx", "po", "mo"):
         return []
     try:
-        next(read_rows(path, columns={"source": "\0"}, quarantine=Quarantine()), None)
+        columns = {"source": "\0"}
+        rows = read_rows(path, columns=columns, config=config, default_split=split, quarantine=Quarantine())
+        next(rows, None)
     except MissingColumn as error:
         return list(error.names)
     return []
@@ -243,7 +248,7 @@ def _rows(file: InputFile, reader: Reader, *, log: bool) -> Iterator[dict[str, A
     try:
         for number, record, raw in reader(file):
             try:
-                row = {name: _text(name, value, name in file.required) for name, value in record.items()}
+                row = {name: _text(name, value, file.needs(name)) for name, value in record.items()}
             except BadLine as fault:
                 text = json.dumps(record, ensure_ascii=False, default=str) if raw is None else raw
                 file.reject(number, fault, text)

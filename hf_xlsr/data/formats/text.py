@@ -80,7 +80,7 @@ def _moses_row(
         line = lines[position]
         try:
             row[name] = decode(line).removesuffix("\r")
-            if name in file.required and not row[name].strip():
+            if file.needs(name) and not row[name].strip():
                 raise BadLine(f"empty {name}")
         except BadLine as fault:
             file.reject(number, fault, line, paths[position])

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.data.file_languages import check_order, languages_of_files
+from hf_xlsr.data.file_languages import UNKNOWN, check_order, languages_of_files
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.bitexts import BuccData, hidden_bitext, independent_pairs, read_bucc
-from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
+from hf_xlsr.evaluation.containers import parallel_lists
+from hf_xlsr.evaluation.languages import metric_languages, pair_views
 from hf_xlsr.evaluation.outcomes import Outcomes, Thresholds
 from hf_xlsr.evaluation.pairs import embed_sides
 from hf_xlsr.evaluation.protocol import DataOptions, Inputs, Options, Protocol, option
@@ -90,6 +91,9 @@ def bucc_settings(
         `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`. mteb's BUCC
         has no threshold: it retrieves gold sentences among gold sentences, see `tatoeba_mteb`.
     """
+    for role, bitext in (("tune", tune), ("test", test)):
+        if not isinstance(bitext, BuccData):
+            raise XlsrError(f"`{role}` must be `BuccData`, as `read_bucc` and `hide_pairs` give, got {bitext!r:.40}.")
     same_sources = set(tune.sources) == set(test.sources)
     same_targets = set(tune.targets) == set(test.targets)
     if tune_split == split or (same_sources and same_targets):
@@ -146,7 +150,7 @@ def mining(
         >>> round(mining(Words(), *sides, name="numbers")["numbers-mining-k4-ratio/en-fr/test/f1"], 2)
         0.87
     """
-    pairs = independent_pairs(list(zip(sources, targets, strict=True)))
+    pairs = independent_pairs(list(zip(*parallel_lists(sources, targets), strict=True)))
     order = np.random.default_rng(seed).permutation(len(pairs))
     tune_rows, test_rows = np.array_split(order, 2)
     tune = hidden_bitext([pairs[row] for row in tune_rows], hide_pairs, seed)
@@ -314,7 +318,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
         raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
 
     check_order(data.files, [source_tag, target_tag])
-    codes = metric_languages([source_tag, target_tag])
+    codes = metric_languages([source_tag, target_tag], asked=data.languages)
     return BitextInputs(
         name=data.name or data_name(data.files),
         split=data.split,

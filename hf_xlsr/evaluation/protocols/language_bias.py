@@ -10,10 +10,10 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, unit_length
-from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
+from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, read_parallel, texts_by_language
 from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import RowInputs, read_rows
+from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.utils.errors import XlsrError
 
@@ -69,6 +69,7 @@ def language_bias(
         >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
         0.67
     """
+    texts = texts_by_language(texts)
     languages = list(texts)
     count = len(next(iter(texts.values()), ()))
     most = len(languages) * (count - 1)
@@ -150,7 +151,7 @@ PROTOCOLS = (
         "language-bias",
         "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
         ("text",),
-        read_rows,
+        read_parallel,
         _run,
         LanguageBiasOptions,
     ),

@@ -7,12 +7,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.containers import row_list
 from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, Thresholds, average_precision
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, row_products
 from hf_xlsr.evaluation.protocol import Options, option
@@ -37,7 +38,7 @@ LABELS = {
 
 def sts(
     encoder: Encoder,
-    tasks: Mapping[str, Iterable[Row]],
+    tasks: Mapping[str, Iterable[Row]] | Iterable[Row],
     *,
     language: Languages = "en",
     split: str = "test",
@@ -55,7 +56,7 @@ def sts(
 
     Args:
         tasks: Rows `{"sentence1": ..., "sentence2": ..., "score": ..., "subset": ...}` by the task's name. The score
-            may be on any scale. Without a column `subset` the task is one subset.
+            may be on any scale. Without a column `subset` the task is one subset. Rows alone are the task `sts`.
         language: Of the sentences; `"en-es"` or `("en", "es")` for pairs across languages, where each side takes its
             own route.
 
@@ -76,7 +77,10 @@ def sts(
         (1.0, 1)
     """
     languages = distinct_languages(language)
-    scored = {name: _read_scored(rows, name) for name, rows in tasks.items()}
+    named_tasks: Any = {"sts": tasks}
+    if isinstance(tasks, Mapping) and "sentence1" not in tasks:
+        named_tasks = tasks
+    scored = {name: _read_scored(rows, name) for name, rows in named_tasks.items()}
 
     results = Results()
     values_by_metric: dict[str, list[float]] = defaultdict(list)
@@ -106,8 +110,8 @@ class _Task(NamedTuple):
 
 
 def _read_scored(rows: Iterable[Row], name: str) -> _Task:
-    rows = list(rows)
     table = f"tasks['{name}']"
+    rows = row_list(rows, table)
     first, second, gold = read_columns(rows, texts=["sentence1", "sentence2"], values=["score"], name=table)
 
     sides: tuple[list[str], list[str]] = ([], [])

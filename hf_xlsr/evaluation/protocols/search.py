@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,12 +12,14 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
-from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts
-from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, Rows, option
+from hf_xlsr.evaluation.containers import check_mappings
+from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, read_parallel, texts_by_language
+from hf_xlsr.evaluation.protocol import DataOptions, DebiasOptions, Protocol, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
-from hf_xlsr.evaluation.reading import RowInputs, finished_fields, narrowed, open_data, read_rows
+from hf_xlsr.evaluation.reading import RowInputs, finished_fields
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
-from hf_xlsr.evaluation.rows import by_language, read_score
+from hf_xlsr.evaluation.retrieval_data import has_retrieval_layout, read_retrieval
+from hf_xlsr.evaluation.retrieval_rows import Collection, collections_of, no_relevance
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -31,16 +33,25 @@ TIE = 1e-9  # products of equal vectors may differ in their last bits
 
 @dataclass(frozen=True)
 class SearchOptions(DebiasOptions):
-    documents: tuple[str, ...] = option((), "documents of a retrieval data set: document_id, text [lang]", data=True)
-    relevance: str | None = option(None, "relevant documents: query_id, document_id [score]", data=True)
+    documents: tuple[str, ...] = option(
+        (), "documents of a retrieval data set: document_id, text [title lang]", data=True
+    )
+    relevance: str | None = option(
+        None, "relevant documents: query_id, document_id [score lang], or qrels of TREC", data=True
+    )
+    document_columns: str | None = option(None, "as --columns, for --documents alone", data=True)
+    relevance_columns: str | None = option(None, "as --columns, for --relevance alone", data=True)
+    ignore_identical_ids: bool = option(
+        False, "leave out the document that has the id of the query; part of the key", data=True
+    )
 
 
 @dataclass(kw_only=True)
 class SearchInputs(RowInputs):
-    """Queries, and the documents of a retrieval data set with their relevance."""
+    """A retrieval data set, whose queries are the rows."""
 
-    pool: Rows
-    relevance: Rows
+    collections: list[Collection]
+    ignore_identical_ids: bool = False
 
 
 def search(
@@ -72,6 +83,7 @@ def search(
         >>> round(metrics["numbers-search/en-fr/test/mrr"], 2)
         0.34
     """
+    texts = texts_by_language(texts)
     cached = CachedEncoder(encoder)  # texts are encoded once if queries and documents have the same prompt
     queries = encode_parallel(cached, texts, debias, role="query", **encoding)
     documents = encode_parallel(cached, texts, debias, role="document", **encoding)
@@ -147,6 +159,7 @@ def search_documents(
     languages: str | tuple[str, str] = "en",
     query_languages: Mapping[str, str] | None = None,
     document_languages: Mapping[str, str] | None = None,
+    ignore_identical_ids: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """Search in the documents of a retrieval data set, by cosine.
@@ -159,12 +172,40 @@ def search_documents(
         relevance: Query -> document -> relevance above 0. Queries without a relevant document are left out.
         languages: Name of the results.
         query_languages: Id -> language, for a model with a route or prompt for each. Likewise `document_languages`.
+        ignore_identical_ids: Leave out the document that has the id of the query, as BEIR and some of mteb's tasks do
+            where queries are documents too (ArguAna, Quora). Where it is relevant, it counts as not found.
 
     Returns:
-        `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
+        `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`, without
+        identical ids `{name}-search-ignore-identical-ids/en/test/`.
     """
+    check_mappings(queries=queries, documents=documents, relevance=relevance)
     document_ids = sorted(documents, reverse=True)
     column_of = {document: column for column, document in enumerate(document_ids)}
+    gains_of = _gains(queries, column_of, relevance, name)
+    query_ids = list(gains_of)
+    pool = _encode(encoder, document_ids, documents, document_languages or {}, "document", encoding)
+    vectors = _encode(encoder, query_ids, queries, query_languages or {}, "query", encoding)
+
+    values: dict[str, list[float]] = defaultdict(list)
+    for start in range(0, len(query_ids), QUERIES):
+        block = slice(start, start + QUERIES)
+        similarities = vectors[block] @ pool.T
+        for query, scores in zip(query_ids[block], similarities, strict=True):
+            own = column_of.get(query) if ignore_identical_ids else None
+            for metric, value in _query_metrics(scores, gains_of[query], own).items():
+                values[metric].append(value)
+
+    outcomes = {metric: np.array(of_queries) for metric, of_queries in values.items()}
+    counts = {"queries": len(query_ids), "documents": len(documents)}
+    protocol = "search-ignore-identical-ids" if ignore_identical_ids else "search"
+    return measured(name, protocol, languages, split, counts, outcomes)
+
+
+def _gains(
+    queries: Iterable[str], column_of: Mapping[str, int], relevance: Mapping[str, Mapping[str, float]], name: str
+) -> dict[str, dict[int, float]]:
+    """The gain of each relevant document by its column, of the queries that have one."""
     gains_of: dict[str, dict[int, float]] = {}
     for query in queries:
         gains: dict[int, float] = {}
@@ -177,33 +218,23 @@ def search_documents(
             gains_of[query] = gains
 
     if not gains_of:
-        raise XlsrError(
-            f"{name} has no query with a relevant document; check the columns `query_id` and `document_id`."
-        )
-
-    query_ids = list(gains_of)
-    pool = _encode(encoder, document_ids, documents, document_languages or {}, "document", encoding)
-    vectors = _encode(encoder, query_ids, queries, query_languages or {}, "query", encoding)
-
-    values: dict[str, list[float]] = defaultdict(list)
-    for start in range(0, len(query_ids), QUERIES):
-        block = slice(start, start + QUERIES)
-        similarities = vectors[block] @ pool.T
-        for query, scores in zip(query_ids[block], similarities, strict=True):
-            for metric, value in _query_metrics(scores, gains_of[query]).items():
-                values[metric].append(value)
-
-    outcomes = {metric: np.array(of_queries) for metric, of_queries in values.items()}
-    counts = {"queries": len(query_ids), "documents": len(documents)}
-    return measured(name, "search", languages, split, counts, outcomes)
+        raise no_relevance(name)
+    return gains_of
 
 
-def _query_metrics(scores: np.ndarray, gains: Mapping[int, float]) -> dict[str, float]:
-    """Metrics of one query, from the similarity of each document and the gain of each relevant one, by its column."""
-    ranks = []
+def _query_metrics(scores: np.ndarray, gains: Mapping[int, float], own: int | None) -> dict[str, float]:
+    """Metrics of one query, from the similarity of each document and the gain of each relevant one, by its column.
+
+    `own` is a document that is left out.
+    """
+    if own is not None:
+        scores = scores.copy()
+        scores[own] = -np.inf
+
+    ranks: list[float] = []
     gained = 0.0
     for column in sorted(gains):
-        rank = _rank(scores, column)
+        rank = np.inf if column == own else _rank(scores, column)
         ranks.append(rank)
         if rank <= DEPTH:
             gained += gains[column] / np.log2(1 + rank)
@@ -257,29 +288,20 @@ def _encode(
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
     """Reads a wide table of parallel texts, or queries, documents and relevance."""
     documents = options.get("documents")
-    relevance = options.get("relevance")
-    if not documents and not relevance:
-        return read_rows(protocol, data, options)
-    if not documents or not relevance:
+    if bool(documents) != bool(options.get("relevance")):
         raise XlsrError("--documents and --relevance belong together.")
+    if not documents and not has_retrieval_layout(data):
+        return read_parallel(protocol, data, options)
 
-    table = open_data(protocol, data)
-    tags = ("lang", "split")
-    query_table = narrowed(table, ("query_id", "text"), tags)
-    document_table = narrowed(table, ("document_id", "text"), tags)
-    relevance_table = narrowed(table, ("query_id", "document_id"), ("score", "split"))
-
-    query_table = query_table.open(data.files, data.languages[:1])
-    queries = query_table.split(data.split)
-    # One language is that of the queries; documents that have languages of their own stay whole.
-    document_table = document_table.open(documents, data.languages[-1:])
-    pool = document_table.split(None, select=len(data.languages) > 1)
-    query_language = queries[0]["lang"]
-    relevance_table = relevance_table.open((relevance,), (query_language,))
-    judgements = relevance_table.split(data.split)
-
-    tables = {"rows": queries, "pool": pool, "relevance": judgements}
-    return SearchInputs(**finished_fields(protocol, table, data, tables, whole=["pool", "relevance"]))
+    table, rows = read_retrieval(protocol, data, options)
+    tables = {"rows": rows.queries, "pool": rows.documents, "relevance": rows.relevance}
+    fields = finished_fields(protocol, table, data, tables, whole=["pool", "relevance"])
+    named_rows = replace(rows, queries=fields["rows"], documents=fields.pop("pool"), relevance=fields.pop("relevance"))
+    return SearchInputs(
+        **fields,
+        collections=collections_of(named_rows),
+        ignore_identical_ids=rows.ignore_identical_ids,
+    )
 
 
 def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results:
@@ -290,36 +312,22 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
     if inputs.debias is not None:
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
 
-    relevance: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in inputs.relevance:
-        query = str(row["query_id"])
-        gain = read_score(row.get("score"), f"a document of query {query} in --relevance", 1)
-        relevance[query][str(row["document_id"])] = gain
-
-    documents = {}
-    document_languages = {}
-    for row in inputs.pool:
-        document = str(row["document_id"])
-        documents[document] = row["text"]
-        document_languages[document] = row["lang"]
-    distinct_languages = set(document_languages.values())
-
+    times = Counter(collection.languages for collection in inputs.collections)
     results = Results()
-    for language, rows in by_language(inputs.rows).items():
-        queries = {str(row["query_id"]): row["text"] for row in rows}
-
-        languages: str | tuple[str, str] = language
-        if len(distinct_languages) == 1 and language not in distinct_languages:
-            languages = (language, *distinct_languages)
+    for collection in inputs.collections:
+        name = inputs.name
+        if times[collection.languages] > 1:  # subsets that are no languages
+            name += f"-{collection.subset}"
         results |= search_documents(
             encoder,
-            queries,
-            documents,
-            relevance,
-            languages=languages,
-            query_languages=dict.fromkeys(queries, language),
-            document_languages=document_languages,
-            **inputs.common,
+            collection.queries,
+            collection.documents,
+            collection.relevance,
+            languages=collection.languages,
+            query_languages=dict.fromkeys(collection.queries, collection.query_language),
+            document_languages=collection.document_languages,
+            ignore_identical_ids=options.ignore_identical_ids or inputs.ignore_identical_ids,
+            **{**inputs.common, "name": name},
         )
     return results
 

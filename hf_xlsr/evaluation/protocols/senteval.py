@@ -12,13 +12,14 @@ from typing_extensions import Unpack
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.containers import by_name
 from hf_xlsr.evaluation.outcomes import f1
 from hf_xlsr.evaluation.pairs import embed_pairs
 from hf_xlsr.evaluation.protocol import Options, Protocol, option
 from hf_xlsr.evaluation.reading import TaskInputs, read_tasks
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -109,7 +110,8 @@ def senteval(
     elif torch.accelerator.is_available():
         torch_device = torch.accelerator.current_accelerator() or torch_device
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
-    loaded_tasks = {name: _read_task(rows, name) for name, rows in tasks.items()}
+    named_tasks = by_name(tasks, "tasks", "task", "{'MR': rows}")
+    loaded_tasks = {name: _read_task(rows, name) for name, rows in named_tasks.items()}
 
     results = Results()
     accuracies = []
@@ -141,7 +143,10 @@ class _Task(NamedTuple):
 
 def _read_task(rows: Iterable[Row], name: str) -> _Task:
     """Reads and checks the rows of a task."""
-    spec = TASKS[name.partition(".")[0]]
+    kind = name.partition(".")[0]
+    if kind not in TASKS:
+        raise XlsrError(f"`tasks` must be rows by the name of a task, got '{name}'; {did_you_mean(kind, TASKS)}")
+    spec = TASKS[kind]
     table = f"tasks['{name}']"
     text_count = len(spec.texts)
     columns = read_columns(rows, texts=spec.texts, values=spec.columns[text_count:], name=table)
@@ -208,7 +213,7 @@ def _measure(
     task: _Task, features: np.ndarray, seed: int, device: torch.device
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Trains and tests the classifiers of a task: metrics on the tested rows, and those that chose on dev."""
-    from hf_xlsr.evaluation.senteval import FOLDS, SCHEDULE, Classification, relatedness
+    from hf_xlsr.evaluation.senteval_classifiers import FOLDS, SCHEDULE, Classification, relatedness
 
     splits = task.splits.values()
     if task.spec.test == "relatedness":

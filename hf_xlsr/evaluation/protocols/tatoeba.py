@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.containers import parallel_lists, sentence_list
 from hf_xlsr.evaluation.pairs import (
     PAIR_ROLES,
     Roles,
@@ -167,7 +168,8 @@ def xsr(
     """
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    candidates = list(dict.fromkeys((*pool, *golds)))
+    queries, golds = parallel_lists(queries, golds, ("queries", "golds"))
+    candidates = list(dict.fromkeys((*sentence_list(pool, "pool"), *golds)))
     row_of = {text: row for row, text in enumerate(candidates)}
     gold_rows = np.array([row_of[text] for text in golds])
     vectors = embed_sides(encoder, (queries, candidates), languages, roles=roles, **encoding)
@@ -192,6 +194,7 @@ def xsr_both_directions(
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
+    sources, targets = parallel_lists(sources, targets)
     search = partial(xsr, encoder, name=name, split=split, **encoding)
     forward = search(sources, targets, target_pool, languages=languages)
     backward = search(targets, sources, source_pool, languages=languages[::-1], roles=PAIR_ROLES[::-1])

@@ -12,6 +12,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.containers import parallel_lists
 from hf_xlsr.evaluation.pairs import PAIR_ROLES, embed_sides, encode_pairs
 from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import pair_protocol
@@ -107,6 +108,7 @@ def xsim_pp(
     `error`, the shares of sources that find a distractor of each kind (`number_error`, `entity_error`,
     `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
     """
+    sources, targets = parallel_lists(sources, targets)
     source_is_english, target_is_english = (code.partition("-")[0] == "en" for code in languages)
     if source_is_english == target_is_english:
         raise XlsrError(f"protocol xsim-pp needs pairs with English, got {languages}.")

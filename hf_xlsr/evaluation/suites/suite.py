@@ -22,7 +22,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.debias import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
-from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
+from hf_xlsr.encoders.loading import check_choice, encoder_facts
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
 from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare_encoders, render_tables
 from hf_xlsr.evaluation.protocol import DataOptions, option_specs
@@ -255,7 +255,7 @@ class _Runner:
 
     @cached_property
     def loaded(self) -> Any:
-        return load_encoder(self.model, self.options.device, self.options.dtype)
+        return self.options.load(self.model)
 
     @cached_property
     def cached(self) -> CachedEncoder:
