@@ -20,7 +20,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, table_title
+from hf_xlsr.evaluation.comparison import ComparisonTable, known_headlines
+from hf_xlsr.evaluation.comparison_files import table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, save_figure, shorten, styled
 from hf_xlsr.evaluation.protocols.language_bias import SHARE
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
@@ -242,7 +243,7 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
     series = _series(log_history)
     losses = [key for key in series if key == "loss" or key.startswith("loss/")]
     losses.sort(key=lambda key: key != "loss")  # the total comes first, the parts follow in the order of the log
-    metrics = [key for key in series if key not in losses and _metric(key) in HEADLINES]
+    metrics = [key for key in series if key not in losses and _metric(key) in known_headlines()]
 
     panel_count = len(losses) + len(metrics)
     columns = min(panel_count, PANELS_PER_ROW)

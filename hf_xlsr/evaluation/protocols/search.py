@@ -103,7 +103,16 @@ def _search_metrics(
             outcomes["own_language_error"] = is_error
 
             languages = (language, document_language)
-            results |= measured(name, protocol, languages, split, {"queries": len(rank)}, outcomes)
+            candidates = 1 + len(documents) * (len(rank) - 1)
+            results |= measured(
+                name,
+                protocol,
+                languages,
+                split,
+                {"queries": len(rank)},
+                outcomes,
+                candidates=candidates,
+            )
 
     return results
 
@@ -195,7 +204,7 @@ def search_documents(
 
     outcomes = {metric: np.array(of_queries) for metric, of_queries in values.items()}
     counts = {"queries": len(query_ids), "documents": len(documents)}
-    return measured(name, "search", languages, split, counts, outcomes)
+    return measured(name, "search", languages, split, counts, outcomes, candidates=len(documents))
 
 
 def _query_metrics(scores: np.ndarray, gains: Mapping[int, float]) -> dict[str, float]:
@@ -332,6 +341,7 @@ PROTOCOLS = (
         _read,
         _run,
         SearchOptions,
+        headline=f"ndcg@{DEPTH}",
         optional=("query_id", "document_id", "score"),
     ),
 )

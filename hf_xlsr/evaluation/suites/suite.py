@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
@@ -24,7 +24,8 @@ from hf_xlsr.encoders.debias import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
-from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare_encoders, render_tables
+from hf_xlsr.evaluation.comparison import ComparisonTable, compare_encoders
+from hf_xlsr.evaluation.comparison_files import ENDINGS, render_tables
 from hf_xlsr.evaluation.protocol import DataOptions, option_specs
 from hf_xlsr.evaluation.results import Results, load_results, outcomes_file, save_results
 from hf_xlsr.utils.console import warn
@@ -151,9 +152,13 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
 
 
 def evaluate_suite(
-    suite: Suite, output: str | os.PathLike[str], *, vectors: str | os.PathLike[str] | None = None
+    suite: Suite,
+    output: str | os.PathLike[str],
+    *,
+    vectors: str | os.PathLike[str] | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[ComparisonTable]:
-    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare_encoders`.
+    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare_encoders` with its `metrics`.
 
     Everything is checked before a model is loaded. Each result is saved at once as `OUTPUT/ENCODER/TASK.json`, with its
     outcomes. A later run measures only what has a new model, data or settings. After a failure the suite goes on with the
@@ -185,7 +190,7 @@ def evaluate_suite(
         warn(f"{label}: {runner.account()}")
         merged[label] = _merged(contents)
 
-    tables = compare_encoders(merged)
+    tables = compare_encoders(merged, metrics)
     _write_tables(home, tables)
     if failures:
         raise XlsrError(f"{len(failures)} tasks failed: {'; '.join(failures)}")
