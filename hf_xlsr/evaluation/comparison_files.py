@@ -71,9 +71,14 @@ def render_tables(
 
 
 def table_title(table: ComparisonTable) -> str:
+    return f"{table.name}: {metric_title(table)}"
+
+
+def metric_title(table: ComparisonTable) -> str:
+    """The metric of a table with its unit, its direction and a mark where not all rows were measured."""
     metric = table.metric.replace("_", " ")
     unit = metric_unit(table.metric)
-    title = f"{table.name}: {metric} {unit}".rstrip()
+    title = f"{metric} {unit}".rstrip()
     if table.higher_is_better is False:
         title += " (lower is better)"
     if table.limits:

@@ -96,7 +96,9 @@ def test_results_equal_those_of_single_commands(folder: Path) -> None:
 
     for table in tables:
         assert list(table.rows) == ["a", "b"]
-    assert len(content(folder / "out")) == len(TABLES) + len(tables)
+    pictures = {(table.name, table.metric.removeprefix("source_to_target_")) for table in tables}
+    pictures = {(name, metric.removeprefix("target_to_source_")) for name, metric in pictures}
+    assert len(content(folder / "out")) == len(TABLES) + len(pictures)
 
 
 def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +188,26 @@ def test_tasks_with_the_same_metrics_stop_after_the_first_encoder(folder: Path, 
     assert "measures 'wide-language-bias" in failing(capsys, *command(folder))
     assert (folder / "out/a").exists()
     assert not (folder / "out/b").exists()
+
+
+@pytest.mark.parametrize("kind", ["encoders", "tasks"])
+def test_labels_that_share_a_file_are_refused(kind: str, folder: Path, capsys: Any) -> None:
+    file = folder / "suite.yaml"
+    suite = yaml.safe_load(file.read_text("utf-8"))
+    first = next(iter(suite[kind].values()))
+    suite[kind] = {"x/y": first, "x-y": first}
+    file.write_text(yaml.safe_dump(suite), "utf-8")
+    message = failing(capsys, *command(folder))
+    assert "'x/y'" in message
+    assert "'x-y'" in message
+    assert not (folder / "out").exists()
+
+
+def test_a_suite_shows_every_metric(folder: Path, capsys: Any) -> None:
+    assert main([*command(folder), "--metric", "all"]) == 0
+    table = (folder / "out/table.md").read_text()
+    for metric in ("with translations bias", "share fr", "error %", "accuracy %"):
+        assert metric in table
 
 
 @pytest.mark.slow

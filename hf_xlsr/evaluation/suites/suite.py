@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
@@ -169,6 +169,8 @@ def evaluate_suite(
     check_writable(home, "--output", folder=True)
     if not suite.encoders or not suite.tasks:
         raise XlsrError("a suite needs `encoders`, unless the command line has models, and `tasks`.")
+    _check_file_names("encoders", suite.encoders)
+    _check_file_names("tasks", suite.tasks)
     models = {label: expand(encoder.model) for label, encoder in suite.encoders.items()}
     tasks = _read_tasks(suite, models)
 
@@ -209,6 +211,16 @@ def result_files(suite: Suite, output: str | os.PathLike[str]) -> list[Path]:
 
 def _result_file(home: Path, label: str, name: str) -> Path:
     return home / file_name(label) / f"{file_name(name)}.json"
+
+
+def _check_file_names(kind: str, labels: Iterable[str]) -> None:
+    """Refuses labels that share a file, of which one result would replace the other."""
+    label_of: dict[str, str] = {}
+    for label in labels:
+        name = file_name(label)
+        if name in label_of:
+            raise XlsrError(f"{kind} '{label_of[name]}' and '{label}' would share the file name '{name}'. Rename one.")
+        label_of[name] = label
 
 
 def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
