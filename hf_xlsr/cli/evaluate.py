@@ -68,7 +68,8 @@ class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):  # type: ignor
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            help="YAML files of encoders and tasks, or names of shipped ones: open, hub, mteb.", show_default=False
+            help="YAML files of encoders and tasks, or names of shipped ones: open, flores-plus, ...",
+            show_default=False,
         ),
     ] = None
     vectors: Annotated[

@@ -23,12 +23,11 @@ from mteb_helpers import shaken
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.evaluation.command import evaluate_files
-from hf_xlsr.evaluation.protocol import DataOptions, check_options, find_protocols
+from hf_xlsr.evaluation.protocol import DataOptions
 from hf_xlsr.evaluation.results import load_results, measured
 from hf_xlsr.evaluation.suites import suite as suite_module
-from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.evaluation.suites.suite import SuiteTask, evaluate_suite, load_suite
 
 PAIRS = make_pairs(30, seed=3)
 TABLES = ("table.md", "table.csv", "table.tex", "table.json")
@@ -241,18 +240,6 @@ def test_everything_is_checked_before_a_model_is_loaded(
     monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("a model was loaded"))
     edit_suite(folder, lambda tasks: tasks["bias"].update(task))
     assert key in failing(capsys, *command(folder))
-
-
-def test_shipped_suites() -> None:
-    assert set(shipped_suites()) == {"open", "hub", "mteb"}
-    for name in shipped_suites():
-        suite = load_suite(name)
-        assert isinstance(suite, Suite)
-        for task in suite.tasks.values():
-            protocols = find_protocols(task.protocol)
-            check_options(task.options, protocols)
-            columns = set().union(*(protocol.columns for protocol in protocols))
-            assert set(parse_columns(task.columns)) <= columns
 
 
 def test_tasks_have_all_options_of_data() -> None:

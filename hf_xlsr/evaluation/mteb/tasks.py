@@ -167,21 +167,25 @@ def _read_table(task: Any, subset: str, split: str, table: Any, languages: dict[
 def means(language: str, tag: str) -> bool:
     """Whether a language, as a user names it, means a tag of mteb's tasks.
 
-    Tasks have several tags of one language: `zho-Hans` or `cmn-Hans`, `kor-Hang` or `kor-Kore`. A language alone means all
-    its scripts; one with a script or a region means those that it says or implies.
+    Tasks have several tags of one language: `zho-Hans` or `cmn-Hans`, `kor-Hang` or `kor-Kore`. A language alone means
+    all its scripts; one with a script or a region means those that it says or implies.
 
     Examples:
         >>> [means("ko", tag) for tag in ("kor-Hang", "kor-Kore", "jpn-Jpan")]
         [True, True, False]
         >>> means("zh", "cmn-Hant"), means("zh-TW", "zho-Hant"), means("zh-TW", "zho-Hans"), means("fa", "prs-Arab")
         (True, True, False, False)
+        >>> means("ar", "arb-Latn"), means("ar-Arab", "arb-Latn")
+        (True, False)
     """
     if not (langcodes.tag_is_valid(language) and langcodes.tag_is_valid(tag)):
         return f"{tag}-".startswith(f"{language}-")  # codes that langcodes does not know, such as `tok`
     wanted, present = (langcodes.Language.get(langcodes.standardize_tag(name, macro=True)) for name in (language, tag))
     if wanted.language != present.language or present.territory not in (None, wanted.territory):
         return False
-    return not (wanted.script or wanted.territory) or _script(wanted) == _script(present)
+    # A standard tag leaves a usual script out, also one that the user states: `ar-Arab`.
+    stated = langcodes.Language.get(language, normalize=False)
+    return not (stated.script or stated.territory) or _script(wanted) == _script(present)
 
 
 def _script(language: langcodes.Language) -> str | None:
