@@ -295,7 +295,9 @@ def _as_experiment(encoder: MtebEncoder, encode_kwargs: Mapping[str, Any]) -> Mt
     """The encoder under metadata that mteb files apart from those of other options of `encode`."""
     experiment = dict(encoder.mteb_model_meta.experiment_kwargs or {})
     experiment.pop("digest", None)
-    meta = encoder.mteb_model_meta.model_copy(update={"experiment_kwargs": _experiment(experiment | encode_kwargs)})
+    meta = encoder.mteb_model_meta.model_copy(
+        update={"experiment_kwargs": _experiment({**experiment, **encode_kwargs})}
+    )
     return MtebEncoder(encoder.model, meta, prompt=encoder.prompt, routes=encoder.routes)
 
 
