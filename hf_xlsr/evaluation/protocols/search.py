@@ -18,6 +18,7 @@ from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import RowInputs, finished_fields, narrowed, open_data, read_rows
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.rows import by_language, read_score
+from hf_xlsr.evaluation.trec import trec_metrics
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -209,6 +210,10 @@ def search_documents(
 
 def _query_metrics(scores: np.ndarray, gains: Mapping[int, float]) -> dict[str, float]:
     """Metrics of one query, from the similarity of each document and the gain of each relevant one, by its column."""
+    by_trec = trec_metrics(scores, gains, depth=DEPTH, ranks=RANKS)
+    if by_trec is not None:
+        return by_trec
+
     ranks = []
     gained = 0.0
     for column in sorted(gains):
