@@ -196,6 +196,9 @@ def _read_result(file: Path) -> TaskResult:
     except (ValueError, KeyError, OSError) as error:
         raise XlsrError(f"mteb does not take {file}: {error_line(error)}") from error
 
+    if task.metadata.name != result.task_name:
+        raise XlsrError(f"{file} is of task '{result.task_name}', which mteb calls '{task.metadata.name}'.")
+
     revision = task.metadata.dataset["revision"]
     if result.dataset_revision != revision:
         raise XlsrError(f"{file} is of data revision {result.dataset_revision}, not {revision}. Measure it again.")
