@@ -246,7 +246,7 @@ class CompareOptions:
         str | None,
         typer.Option(help="A .md, .csv, .tex or .json file; by default a table is printed, in a pipe as Markdown."),
     ] = None
-    caption: Annotated[str | None, typer.Option(help="Caption of a .tex table, before its title.")] = None
+    caption: Annotated[str | None, typer.Option(help="Caption of a .tex table, by default its title.")] = None
     label: Annotated[
         str | None, typer.Option(help="Label of a .tex table, for \\ref; of several tables with a number: LABEL-1.")
     ] = None

@@ -51,7 +51,7 @@ def render_tables(
 ) -> str:
     """Comparison tables in the format of a file that ends in `.md`, `.csv`, `.tex` (booktabs) or `.json`.
 
-    `caption` and `label` are those of a LaTeX table; the caption stands before the title of the table.
+    `caption` and `label` are those of a LaTeX table, whose title then stands in its notes.
     """
     if (caption or label) and ending != ".tex":
         raise XlsrError(f"--caption and --label need an --output that ends in .tex, got {ending}.")
@@ -241,19 +241,19 @@ def _latex(table: ComparisonTable, caption: str | None, label: str | None) -> li
         row[0] = _escape_tex(row[0])
 
     header = ["encoder", *map(_escape_tex, table.shown)]
-    title = _escape_tex(table_title(table))
+    title = table_title(table)
+    notes = [LEGEND, *notes_of(table)]
     if caption:
-        title = f"{_escape_tex(caption)} {title}"
+        notes.insert(0, f"{title}.")
     label_line = [] if label is None else [rf"\label{{{label}}}"]
     alignment = "r" * len(table.shown)
-    legend = _escape_tex(" ".join([LEGEND, *notes_of(table)]))
     count_lines = [_tex_line(row) for row in _count_rows(table)]
     if count_lines:
         count_lines.insert(0, r"\midrule")
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{title}}}",
+        rf"\caption{{{_escape_tex(caption or title)}}}",
         *label_line,
         rf"\begin{{tabular}}{{l{alignment}}}",
         r"\toprule",
@@ -265,7 +265,7 @@ def _latex(table: ComparisonTable, caption: str | None, label: str | None) -> li
         r"\end{tabular}",
         "",
         r"\smallskip",
-        rf"\parbox{{\linewidth}}{{\footnotesize {legend}}}",
+        rf"\parbox{{\linewidth}}{{\footnotesize {_escape_tex(' '.join(notes))}}}",
         r"\end{table}",
         "",
     ]

@@ -59,7 +59,8 @@ def test_caption_and_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
     assert main([*words, "--output", str(tmp_path / "a.tex")]) == 0
     text = (tmp_path / "a.tex").read_text()
-    assert r"\caption{Ours \& theirs. news-tatoeba-xtreme, test: accuracy \%}" + "\n" + r"\label{tab:news}" in text
+    assert r"\caption{Ours \& theirs.}" + "\n" + r"\label{tab:news}" in text
+    assert r"\footnotesize news-tatoeba-xtreme, test: accuracy \%." in text
     assert main([*words, "--output", str(tmp_path / "a.md")]) != 0
     assert "--caption" in capsys.readouterr().err
 
