@@ -167,6 +167,14 @@ def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     assert content(folder / "out") == content(folder / "whole")
 
 
+def test_every_task_may_fail(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(suite_module, "measure", broken)
+    assert "4 tasks failed" in failing(capsys, *command(folder))
+
+
 def test_options_of_encoders_are_defaults_of_a_suite(folder: Path, capsys: Any) -> None:
     assert main([*command(folder), "--prompt", "blue ", "--batch-size", "8"]) == 0
     for label, prompt in (("a", "blue "), ("b", "red ")):

@@ -236,6 +236,7 @@ def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
 
 
 def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
+    home.mkdir(parents=True, exist_ok=True)  # also where every task failed
     for ending in ENDINGS:
         write_text(home / f"table{ending}", render_tables(tables, ending))
     if can_plot():
