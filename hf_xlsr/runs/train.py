@@ -364,7 +364,13 @@ def _finish(
         settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 
     metrics = finished.metrics
-    save_results(folder.results, metrics, settings=settings, data_hashes=finished.data_hashes)
+    save_results(
+        folder.results,
+        metrics,
+        settings=settings,
+        data_hashes=finished.data_hashes,
+        predictions=bool(metrics.outcomes),
+    )
 
     card = render_card(method, metrics, settings)
     write_text(folder.card, card)
