@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "clean": ("clean", "Clean pairs, and measure what that costs."),
     "evaluate": ("evaluate", "Evaluate any sentence encoder under a protocol, or several under a suite."),
     "compare": ("evaluate", "Compare encoders: tables with intervals, and tests of the differences."),
+    "submit": ("submit", "Make results of mteb's tasks ready for its leaderboard."),
     "plot": ("plot", "Plot translation pairs or retrieved languages."),
     "encode": ("encode", "Encode texts: to files, or for other commands."),
     "mine": ("mine", "Find translations in two texts."),

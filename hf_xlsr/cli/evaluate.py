@@ -14,6 +14,7 @@ from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, lab
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, Protocol, option_specs, specs_of
+from hf_xlsr.runs.own_data import comma_separated
 from hf_xlsr.utils.console import SafeConsole, say
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from hf_xlsr.evaluation.comparison import ComparisonTable
     from hf_xlsr.evaluation.suites.suite import Suite
 
+METRIC = typer.Option(
+    help="Metrics of the tables, with commas, or all; by default the headline of each protocol.", show_default=False
+)
 PANEL = "Options of some protocols (--list shows which)"
 FILES = (
     "pool",
@@ -72,7 +76,8 @@ class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):  # type: ignor
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            help="YAML files of encoders and tasks, or names of shipped ones: open, hub, mteb.", show_default=False
+            help="YAML files of encoders and tasks, or names of shipped ones: open, flores-plus, ...",
+            show_default=False,
         ),
     ] = None
     vectors: Annotated[
@@ -89,6 +94,7 @@ class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):  # type: ignor
     output: Annotated[
         str | None, typer.Option(help="File for the results, as JSON; of a suite or several models, a folder.")
     ] = None
+    metric: Annotated[str | None, METRIC] = None
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Also save the outcome of each example, for hf-xlsr compare.")
     ] = False
@@ -160,7 +166,8 @@ def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
         "the suite" if options.suite else "the command",
         [output, *result_files(suite, output)],
     )
-    _print_tables(evaluate_suite(suite, output, vectors=options.vectors))
+    metrics = comma_separated(options.metric)
+    _print_tables(evaluate_suite(suite, output, vectors=options.vectors, metrics=metrics))
 
 
 def _evaluate_model(model: str, options: EvaluateOptions) -> None:
@@ -171,6 +178,8 @@ def _evaluate_model(model: str, options: EvaluateOptions) -> None:
     from hf_xlsr.runs.inputs import check_named
 
     data = options.data_options(options.data or (), options.name)
+    if options.metric:
+        raise XlsrError(f"--metric {options.metric} is for tables of several models; one model has all metrics.")
     encoder = options.encoder_options()
     protocol_options = options.protocol_options()
     files = {flag(name): protocol_options.get(name) for name in FILES}
@@ -226,8 +235,8 @@ def _options_of_tasks(options: EvaluateOptions) -> Iterator[str]:
         yield "split"
 
 
-def _print_tables(tables: list["ComparisonTable"]) -> None:
-    from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
+def _print_tables(tables: "list[ComparisonTable]") -> None:
+    from hf_xlsr.evaluation.comparison_files import LEGEND, terminal_table
 
     SafeConsole(highlight=False).print(*map(terminal_table, tables), LEGEND)
 
@@ -240,38 +249,41 @@ class CompareOptions:
         list[str],
         typer.Argument(help="Files of hf-xlsr evaluate --output, as FILE or LABEL=FILE.", show_default=False),
     ]
-    metric: Annotated[
-        str | None, typer.Option(help="Metrics, with commas; by default the headline of each protocol.")
-    ] = None
+    metric: Annotated[str | None, METRIC] = None
     output: Annotated[
         str | None,
         typer.Option(help="A .md, .csv, .tex or .json file; by default a table is printed, in a pipe as Markdown."),
+    ] = None
+    caption: Annotated[str | None, typer.Option(help="Caption of a .tex table, by default its title.")] = None
+    label: Annotated[
+        str | None, typer.Option(help="Label of a .tex table, for \\ref; of several tables with a number: LABEL-1.")
     ] = None
     plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None
 
 
 def compare(options: CompareOptions) -> None:
     """Compare encoders: tables with intervals, and tests of the differences."""
-    from hf_xlsr.evaluation import comparison
+    from hf_xlsr.evaluation.comparison import compare_encoders
+    from hf_xlsr.evaluation.comparison_files import ENDINGS, render_tables
     from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import write_text
 
     outputs = [path for path in (options.output, options.plots) if path]
     check_named(None, {"RESULTS": list(labelled(options.results).values())}, outputs=outputs)
     ending = Path(options.output).suffix if options.output else ".md"
-    require_choice("--output", ending, comparison.ENDINGS)
-    metrics = options.metric.split(",") if options.metric else ()
-    tables = comparison.compare_encoders(load_labelled(options.results), metrics)
+    require_choice("--output", ending, ENDINGS)
+    tables = compare_encoders(load_labelled(options.results), comma_separated(options.metric))
+    content = render_tables(tables, ending, caption=options.caption, label=options.label)
     if options.plots is not None:
         from hf_xlsr.evaluation.plots import plot_comparisons
 
         plot_comparisons(options.plots, tables)
     if options.output is not None:
-        write_text(options.output, comparison.render_tables(tables, ending))
+        write_text(options.output, content)
     elif sys.stdout.isatty():
         _print_tables(tables)
     else:
-        say(comparison.render_tables(tables), end="")
+        say(content, end="")
 
 
 def _described(protocol: Protocol) -> str:
@@ -279,6 +291,8 @@ def _described(protocol: Protocol) -> str:
     lines = [protocol.summary, f"data: {protocol.data}"]
     if protocol.optional:
         lines.append(f"optional columns: {', '.join(protocol.optional)}")
+    direction = "lower" if protocol.lower_is_better else "higher"
+    lines.append(f"compared by: {' or '.join(protocol.headlines)}, {direction} is better")
     options = map(flag, specs_of(protocol.options))
     lines.append(f"options: {' '.join(options)}")
     return "\n".join(lines)

@@ -176,7 +176,7 @@ def measure(
     arguments: dict[str, dict[str, Any]] = {}
     for protocol in task.protocols:
         protocol_options = protocol.options.of(options)
-        results |= mean_over_languages(with_intervals(protocol.run(loaded, inputs, protocol_options)))
+        results |= _finished(protocol.run(loaded, inputs, protocol_options), task.data.limit)
         arguments[protocol.name] = protocol_options.arguments()
 
     settings: dict[str, Any] = {"model": model, "protocol": ",".join(arguments), "data": task.data.files}
@@ -200,6 +200,13 @@ def measure(
     if isinstance(inputs.debias, Debias):
         settings["debias"] = {"folder": options["debias"], **inputs.debias.facts()}
     return results, settings
+
+
+def _finished(results: Results, limit: int | None) -> Results:
+    """The results with means, intervals, and the limit of rows that they were measured under."""
+    finished = with_intervals(mean_over_languages(results))
+    records = [record._replace(limit=limit) for record in finished.records.values()]
+    return Results(records, finished.outcomes)
 
 
 def _load_debias(folder: str, model: str, prompt: Prompts, inputs: RowInputs) -> Debias:

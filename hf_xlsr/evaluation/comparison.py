@@ -1,55 +1,26 @@
-"""Encoders side by side: which differences are significant, as Markdown, CSV, LaTeX or JSON."""
+"""Encoders side by side: which differences are significant."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import cache
+from itertools import chain, combinations
 from statistics import fmean
 from typing import Any
 
-from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
-from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
-from hf_xlsr.evaluation.results import Result, Results, metrics_of
-from hf_xlsr.utils.errors import require_choice
-from hf_xlsr.utils.markdown import escape_markdown, markdown_table
-from hf_xlsr.utils.printable import csv_text, printable_line
+from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, interval, mean_interval, p_value
+from hf_xlsr.evaluation.protocol import PROTOCOLS, protocol_of
+from hf_xlsr.evaluation.report import higher_is_better
+from hf_xlsr.evaluation.results import Result, Results, is_averaged, metrics_of
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
-ENDINGS = (".md", ".csv", ".tex", ".json")
-# What stands for a protocol where no metric is chosen: all of these that it has, under their directions.
-HEADLINES = (
-    "error",
-    "precision@1",
-    "f1",
-    "accuracy",
-    "spearman_all",
-    "spearman",
-    "max_ap",
-    "bias",
-    "ndcg@10",
-    "bleu",
-    "chrf",
-    "main_score",
-)
+ALL = "all"  # as a metric: every one but counts
+# Headlines of results that no protocol of the command gives: of classifiers and translation models.
+OTHER_HEADLINES = ("accuracy", "f1", "spearman", "pearson", "matthews", "bleu", "chrf")
 DIRECTIONS = ("source_to_target_", "target_to_source_")
 CHOOSING = ("train", "dev", "tune")  # splits that serve to choose; compared only where nothing was tested
-LEGEND = (
-    "Numbers are in per cent, correlations, F1 and average precision times 100, with 95 % intervals. Bold: significantly "
-    "better than every other encoder with the same test set, p < 0.05 after Holm's correction within the table. "
-    "†: another test set than the first encoder's. Means are unweighted and have no test."
-)
-
-TEX_ESCAPES = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "×": r"$\times$",
-        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    }
-)
 
 
 @dataclass
@@ -64,26 +35,55 @@ class Cell:
 
 @dataclass
 class ComparisonTable:
-    """One metric of one protocol: encoders down, languages or tasks across."""
+    """One metric of one protocol: encoders down, languages or tasks across.
+
+    Attributes:
+        higher_is_better: None where neither the protocol nor the name of the metric tells; then no value is the best.
+        rows: Encoder -> column -> value.
+        p_values: Of two encoders and a column, corrected for the number of tests in the table.
+        means: Encoder -> its mean and, where outcomes are known, the ends of its interval.
+    """
 
     name: str
     metric: str
+    higher_is_better: bool | None = True
     columns: list[str] = field(default_factory=list)
-    rows: dict[str, dict[str, Cell]] = field(default_factory=lambda: defaultdict(dict))  # encoder -> column -> value
-    p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)  # two encoders and a column, corrected
+    rows: dict[str, dict[str, Cell]] = field(default_factory=lambda: defaultdict(dict))
+    p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    means: dict[str, list[float]] = field(default_factory=dict)
 
     @property
-    def shared(self) -> list[str]:
-        """The columns that all encoders have. The mean column averages them."""
-        return [column for column in self.columns if len(self.cells(column)) == len(self.rows)]
+    def averaged(self) -> list[str]:
+        """The columns of the mean: those that all encoders have, but not the language that a head was trained in."""
+        columns = []
+        for column in self.columns:
+            cells = self.cells(column).values()
+            if len(cells) == len(self.rows) and all(is_averaged(cell.record) for cell in cells):
+                columns.append(column)
+        return columns
+
+    @property
+    def mean_name(self) -> str | None:
+        """Name of the mean column, which says what it leaves out; None where there is no mean."""
+        averaged = self.averaged
+        if len(averaged) < 2:
+            return None
+        left_out = [column for column in self.columns if column not in averaged]
+        name = f"mean of {len(averaged)}"
+        return f"{name} without {', '.join(left_out)}" if left_out else name
 
     @property
     def shown(self) -> list[str]:
         """The columns, then the mean column if there is one."""
-        count = len(self.shared)
-        if count > 1:
-            return [*self.columns, f"mean of {count}"]
-        return self.columns
+        return [*self.columns, *filter(None, [self.mean_name])]
+
+    @property
+    def limits(self) -> set[int]:
+        """The limits of rows under which values were measured."""
+        limits = set()
+        for cells in self.rows.values():
+            limits |= {cell.record.limit for cell in cells.values() if cell.record.limit is not None}
+        return limits
 
     def cells(self, column: str) -> dict[str, Cell]:
         """The values of a column by encoder."""
@@ -93,22 +93,36 @@ class ComparisonTable:
         """The values of a column that were measured on the first encoder's test set."""
         return {label: cell for label, cell in self.cells(column).items() if not cell.unequal}
 
+    def count(self, column: str, name: str) -> int | None:
+        """The first encoder's `n` or number of `candidates` in a column; None for the mean."""
+        for cell in self.cells(column).values():
+            count: int | None = getattr(cell.record, name)
+            return count
+        return None
+
     def numbers(self, label: str, column: str) -> list[float]:
         """An encoder's value in a column and the ends of its interval, as far as they are known."""
         cells = self.rows.get(label, {})
         if column in cells:
             record = cells[column].record
             return [number for number in (record.value, record.low, record.high) if number is not None]
-        if column in self.columns or not cells:
-            return []
-        return [fmean(cells[name].record.value for name in self.shared)]
+        return self.means.get(label, []) if column == self.mean_name else []
+
+    def is_unequal(self, label: str, column: str) -> bool:
+        """Whether a value, or one of those that it is the mean of, is of another test set than the first encoder's."""
+        columns = self.averaged if column == self.mean_name else [column]
+        cells = self.rows[label]
+        return any(cells[name].unequal for name in columns if name in cells)
 
 
 def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
     """Compares encoders in tables: `results` are `Results`, or what `load_results` gave, by the name of the encoder.
 
-    By default the metric is the headline of each protocol, in each direction that was measured. Tests need
-    `Results.outcomes`, which `save_results(predictions=True)` keeps.
+    By default the metric is the headline of each protocol, in each direction that was measured; `metrics` names others,
+    or `all`. Tests need `Results.outcomes`, which `save_results(predictions=True)` keeps.
+
+    Raises:
+        XlsrError: No result has one of the metrics; or results have no headline, as those of an own function may.
 
     Examples:
         >>> import numpy as np
@@ -125,21 +139,26 @@ def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) ->
     records: list[Result] = []
     for encoder in encoders.values():
         records += encoder.records.values()
+    compared = _compared_records(records)
+    choices = {record.metric for record in compared}
     for metric in metrics:
-        require_choice("metric", metric, {record.metric for record in records})
+        require_choice("metric", metric, {*choices, ALL})
 
-    addresses = _addresses(_compared_records(records))
+    addresses = _addresses(compared)
     tables: dict[tuple[str, str], ComparisonTable] = {}
     for label, encoder in encoders.items():
         for record in encoder.records.values():
             if record.key not in addresses or not _is_shown(record, metrics, encoder):
                 continue
             name, column = addresses[record.key]
-            table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
+            new_table = ComparisonTable(name, record.metric, _higher_is_better(record))
+            table = tables.setdefault((name, record.metric), new_table)
             if column not in table.columns:
                 table.columns.append(column)
-            outcomes = encoder.outcomes.get(record.key)
-            table.rows[label][column] = Cell(record, outcomes)
+            table.rows[label][column] = _cell(record, encoder.outcomes.get(record.key))
+
+    if not metrics:
+        _check_headlines(compared, {name for name, _ in tables}, addresses)
 
     hashes: dict[str, Mapping[str, str]] = {}
     for label, content in results.items():
@@ -147,16 +166,26 @@ def compare_encoders(results: Mapping[str, Any], metrics: Sequence[str] = ()) ->
     for table in tables.values():
         _mark_unequal(table, hashes)
         _test_differences(table)
+        _add_means(table)
     return list(tables.values())
 
 
+def _cell(record: Result, outcomes: Outcomes | None) -> Cell:
+    """The cell of a result, with an interval where outcomes are known."""
+    if record.low is None and outcomes is not None and len(outcomes.columns[0]) > 1:
+        low, high = interval(outcomes)
+        record = record._replace(low=low, high=high)
+    return Cell(record, outcomes)
+
+
 def _compared_records(records: Sequence[Result]) -> list[Result]:
-    """Records of single languages and datasets; those of a split that serves to choose only where nothing was tested."""
+    """Values of single languages and datasets; those of a split that serves to choose only where nothing was tested."""
     tested = {record.name for record in records if record.split not in CHOOSING}
     compared = []
     for record in records:
         is_final = record.split not in CHOOSING or record.name not in tested
-        if is_final and not record.is_mean and not record.is_average:
+        is_count = isinstance(record.value, int)
+        if is_final and not (is_count or record.is_mean or record.is_average):
             compared.append(record)
     return compared
 
@@ -188,21 +217,59 @@ def _addresses(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
 
 def _is_shown(record: Result, metrics: Sequence[str], results: Mapping[str, float]) -> bool:
     """Whether a record has one of the metrics, by default the headline of its protocol, in each direction."""
-    if isinstance(record.value, int):
-        return False
     if metrics:
-        return record.metric in metrics
+        return record.metric in metrics or ALL in metrics
 
     prefix = record.key.removesuffix(record.metric)
-    headline = next((name for name in HEADLINES if prefix + name in results), "")
+    headline = next((name for name in _headlines(record) if prefix + name in results), "")
     directed = [direction + headline for direction in DIRECTIONS]
     if record.metric == headline:
         return prefix + directed[0] not in results  # both directions instead of their mean
     return record.metric in directed
 
 
+def _headlines(record: Result) -> tuple[str, ...]:
+    protocol = protocol_of(record.protocol)
+    return known_headlines() if protocol is None else protocol.headlines
+
+
+@cache
+def known_headlines() -> tuple[str, ...]:
+    """The metrics by which encoders are compared, of all protocols and other results."""
+    declared = chain.from_iterable(protocol.headlines for protocol in PROTOCOLS.values())
+    return tuple(dict.fromkeys([*declared, *OTHER_HEADLINES]))
+
+
+def _higher_is_better(record: Result) -> bool | None:
+    """As the protocol declares it for its headlines; of other metrics, as their name says."""
+    protocol = protocol_of(record.protocol)
+    headlines = () if protocol is None else protocol.headlines
+    metric = record.metric
+    for direction in DIRECTIONS:
+        metric = metric.removeprefix(direction)
+    if protocol is not None and metric in headlines:
+        return not protocol.lower_is_better
+    return higher_is_better(record.metric)
+
+
+def _check_headlines(
+    records: Sequence[Result], table_names: set[str], addresses: Mapping[str, tuple[str, str]]
+) -> None:
+    """Refuses results of which no metric is a headline: a table without them would hide them."""
+    for record in records:
+        table_name, _ = addresses[record.key]
+        if table_name in table_names:
+            continue
+        same_table = [other for other in records if addresses[other.key][0] == table_name]
+        metrics = ", ".join(dict.fromkeys(other.metric for other in same_table))
+        raise XlsrError(
+            f"No metric of '{table_name}' is a headline ({', '.join(known_headlines())}). Choose by --metric among "
+            f"{metrics}, or {ALL}."
+        )
+
+
 def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]]) -> None:
-    """Marks values on another test set: other data, a pool that only one has, or another number of examples.
+    """Marks values on another test set: other data, a pool that only one has, or other numbers of examples or candidates.
 
     Hashes with the dataset or the language pair of another column do not count.
     """
@@ -220,10 +287,12 @@ def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]
         names_of_others = set().union(*names.values()) - names[column]
         cells = table.cells(column)
         first_label, *_ = cells
-        first_count = cells[first_label].record.n
+        first_record = cells[first_label].record
         for label, cell in cells.items():
             same_data = _same_data(hashes[first_label], hashes[label], names_of_others)
-            cell.unequal = not same_data or cell.record.n != first_count
+            same_count = cell.record.n == first_record.n
+            both_candidates = {cell.record.candidates, first_record.candidates} - {None}
+            cell.unequal = not same_data or not same_count or len(both_candidates) > 1
 
 
 def _same_data(first: Mapping[str, str], second: Mapping[str, str], ignored_names: set[str]) -> bool:
@@ -254,8 +323,9 @@ def _test_differences(table: ComparisonTable) -> None:
     corrected = holm(list(p_values.values()))
     table.p_values = dict(zip(p_values, corrected, strict=True))
 
-    is_reversed = lower_is_better(table.metric) or table.metric.endswith("bias")
-    sign = -1 if is_reversed else 1
+    if table.higher_is_better is None:
+        return
+    sign = 1 if table.higher_is_better else -1
     for column in table.columns:
         cells = table.equal_cells(column)
         best = max(cells, key=lambda label: sign * cells[label].record.value)
@@ -266,144 +336,15 @@ def _test_differences(table: ComparisonTable) -> None:
         cells[best].best = significant == len(cells) - 1 > 0
 
 
-def render_tables(tables: Sequence[ComparisonTable], ending: str = ".md") -> str:
-    """Comparison tables in the format of a file that ends in `.md`, `.csv`, `.tex` (booktabs) or `.json`."""
-    if ending == ".json":
-        return json.dumps([_plain(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
-    if ending == ".csv":
-        return _csv(tables)
-
-    lines = [LEGEND, ""]
-    render = _markdown
-    if ending == ".tex":
-        lines = ["% " + LEGEND.replace("%", r"\%")]
-        render = _latex
-    for table in tables:
-        lines += render(table)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _csv(tables: Sequence[ComparisonTable]) -> str:
-    rows: list[dict[str, Any]] = []
-    for table in tables:
-        for label, cells in table.rows.items():
-            for column, cell in cells.items():
-                names = {
-                    "table": table.name,
-                    "metric": table.metric,
-                    "encoder": label,
-                    "column": column,
-                }
-                rows.append({**names, **_plain_cell(cell)})
-    return csv_text(rows)
-
-
-def _plain_cell(cell: Cell) -> dict[str, Any]:
-    record = cell.record
-    return {
-        "value": record.value,
-        "low": record.low,
-        "high": record.high,
-        "n": record.n,
-        "best": cell.best,
-        "unequal": cell.unequal,
-    }
-
-
-def _plain(table: ComparisonTable) -> dict[str, Any]:
-    rows: dict[str, dict[str, Any]] = {}
+def _add_means(table: ComparisonTable) -> None:
+    """Adds each encoder's mean over the averaged columns, with its interval where all outcomes are known."""
+    averaged = table.averaged
+    if len(averaged) < 2:
+        return
     for label, cells in table.rows.items():
-        rows[label] = {column: _plain_cell(cell) for column, cell in cells.items()}
-
-    tests = []
-    for (*labels, column), p in table.p_values.items():
-        tests.append({"encoders": labels, "column": column, "p": p})
-    return {
-        "table": table.name,
-        "metric": table.metric,
-        "encoders": rows,
-        "tests": tests,
-    }
-
-
-def _text_rows(table: ComparisonTable, bold: str, dagger: str, dash: str) -> list[list[str]]:
-    """The name of each encoder and its values as text, in which `bold` is a format, `dagger` and `dash` are signs."""
-    rows = []
-    for label, cells in table.rows.items():
-        row = [label]
-        for column in table.shown:
-            numbers = [metric_value(table.metric, number) for number in table.numbers(label, column)]
-            text, *ends = numbers or [""]
-
-            cell = cells.get(column)
-            if cell and cell.best:
-                text = bold.format(text)
-            if ends:
-                text += f" ({dash.join(ends)})"
-            if cell and cell.unequal:
-                text += dagger
-            row.append(text)
-        rows.append(row)
-    return rows
-
-
-def terminal_table(table: ComparisonTable) -> Any:
-    """A table of rich: encoders across, languages or tasks down, so that many languages fit."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    labels, *columns = zip(*_text_rows(table, "[bold]{}[/bold]", "†", "–"), strict=True)
-    title = escape(printable_line(table_title(table)))
-    printed = Table("", *map(escape, map(printable_line, labels)), title=title, title_justify="left")
-    for column in printed.columns:
-        column.overflow = "fold"
-    for name, texts in zip(table.shown, columns, strict=True):
-        printed.add_row(escape(printable_line(name)), *texts)
-    return printed
-
-
-def table_title(table: ComparisonTable) -> str:
-    metric = table.metric.replace("_", " ")
-    unit = metric_unit(table.metric)
-    title = f"{table.name}: {metric} {unit}".rstrip()
-    if lower_is_better(table.metric):
-        title += " (lower is better)"
-    return title
-
-
-def _markdown(table: ComparisonTable) -> list[str]:
-    header = ["encoder", *map(escape_markdown, table.shown)]
-    rows = _text_rows(table, "**{}**", "†", "–")
-    for row in rows:
-        row[0] = escape_markdown(row[0])
-    title = escape_markdown(table_title(table))
-    return [f"### {title}", "", *markdown_table(header, rows), ""]
-
-
-def _latex(table: ComparisonTable) -> list[str]:
-    header = ["encoder", *map(_escape_tex, table.shown)]
-    rows = _text_rows(table, r"\textbf{{{}}}", r"$^\dagger$", "--")
-    for row in rows:
-        row[0] = _escape_tex(row[0])
-
-    header_line, *row_lines = [" & ".join(row) + r" \\" for row in (header, *rows)]
-    title = _escape_tex(table_title(table))
-    alignment = "r" * len(table.shown)
-    return [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{title}}}",
-        rf"\begin{{tabular}}{{l{alignment}}}",
-        r"\toprule",
-        header_line,
-        r"\midrule",
-        *row_lines,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-        "",
-    ]
-
-
-def _escape_tex(text: str) -> str:
-    return printable_line(text).translate(TEX_ESCAPES)
+        numbers = [fmean(cells[column].record.value for column in averaged)]
+        outcomes = [cells[column].outcomes for column in averaged]
+        known = [examples for examples in outcomes if examples is not None and len(examples.columns[0]) > 1]
+        if len(known) == len(averaged):
+            numbers += mean_interval(known)
+        table.means[label] = numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,31 +68,109 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Average precision of label 1 by falling score; examples of equal score are ranked together."""
-    from sklearn.metrics import average_precision_score
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=-1)
+    is_positive = np.take_along_axis(labels, order, axis=-1) == 1
+    right = is_positive.cumsum(axis=-1)
+    count = scores.shape[-1]
 
-    precisions = np.zeros(scores.shape[:-1])
-    for row in np.ndindex(precisions.shape):
-        if labels[row].any():
-            precisions[row] = average_precision_score(labels[row], scores[row])
-    return precisions
+    # Each example has the precision at the last one of its score.
+    last = np.full(scores.shape, count - 1)
+    last[..., :-1] = np.where(ranked[..., :-1] != ranked[..., 1:], np.arange(count - 1), count - 1)
+    last = np.minimum.accumulate(last[..., ::-1], axis=-1)[..., ::-1]
+    precisions = np.take_along_axis(right / np.arange(1, count + 1), last, axis=-1)
+
+    sums = (precisions * is_positive).sum(axis=-1)
+    values: np.ndarray = sums / np.maximum(right[..., -1], 1)
+    return values
 
 
+def max_average_precision(*columns: np.ndarray) -> np.ndarray:
+    """The best average precision of several scores; the last column has the labels."""
+    *scores, labels = columns
+    precisions = [average_precision(score, labels) for score in scores]
+    best: np.ndarray = np.max(precisions, axis=0)
+    return best
+
+
+MEANS = ("mean", "unbounded_mean")
+NOT_SHARES = ("pearson", "spearman", "unbounded_mean")
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
     "mean": mean,
+    "unbounded_mean": mean,
     "share": share,
     "f1": f1,
     "micro_f1": micro_f1,
     "pearson": pearson,
     "spearman": spearman,
     "average_precision": average_precision,
+    "max_average_precision": max_average_precision,
 }
 
 
 def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """The 95 % interval of a value by the bootstrap over examples, percentile method (Efron and Tibshirani, 1993)."""
+    """The 95 % interval of a value.
+
+    That of a share is exact (Clopper and Pearson, 1934). Others are percentiles of the bootstrap over examples (Efron and
+    Tibshirani, 1993). Where all resamples are perfect, or none has anything right, the interval is that of such a share.
+
+    Examples:
+        >>> low, high = interval(Outcomes("mean", (np.ones(300, bool),)))
+        >>> round(low, 3), high
+        (0.988, 1.0)
+    """
+    first = outcomes.columns[0]
+    if outcomes.statistic == "mean" and first.dtype == bool:
+        return exact_interval(int(first.sum()), len(first))
+    if outcomes.statistic == "share":
+        return exact_interval(int(first.sum()), int(outcomes.columns[1].sum()))
+
     bootstrap = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples)
     low, high = bootstrap.confidence_interval
+    return _not_degenerate(float(low), float(high), [outcomes])
+
+
+def mean_interval(
+    outcomes_of_languages: Sequence[Outcomes], *, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """The 95 % interval of the unweighted mean of values, of languages or tasks, by the bootstrap over examples.
+
+    Languages with as many examples are resampled alike, as their rows may be translations of each other.
+    """
+    total = np.zeros(resamples)
+    for outcomes in outcomes_of_languages:
+        statistic = STATISTICS[outcomes.statistic]
+        bootstrap = _bootstrap(outcomes.columns, statistic, [seed, len(outcomes.columns[0])], resamples)
+        total += bootstrap.bootstrap_distribution
+
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(total / len(outcomes_of_languages), [tail, 100 - tail])
+    return _not_degenerate(float(low), float(high), outcomes_of_languages)
+
+
+def exact_interval(right: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a share by Clopper and Pearson (1934); the whole range where there is no example."""
+    from scipy.stats import binomtest
+
+    if total == 0:
+        return 0.0, 1.0
+    low, high = binomtest(right, total).proportion_ci(LEVEL, method="exact")
     return float(low), float(high)
+
+
+def _not_degenerate(low: float, high: float, outcomes_of_languages: Sequence[Outcomes]) -> tuple[float, float]:
+    """The interval, or that of a share of the fewest examples where all resamples are 0 or all are 1."""
+    if low != high or low not in (0, 1):
+        return low, high
+    totals = []
+    for outcomes in outcomes_of_languages:
+        if outcomes.statistic in NOT_SHARES:
+            return low, high
+        is_mean = outcomes.statistic == "mean"
+        # The last column of the others counts the gold examples.
+        totals.append(len(outcomes.columns[0]) if is_mean else int(outcomes.columns[-1].sum()))
+    fewest = min(totals)
+    return exact_interval(round(low * fewest), fewest)
 
 
 def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> float:
@@ -101,7 +179,7 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     Shares of right answers are compared by McNemar's exact test (1947), other means by the paired t-test, F1 and
     correlations by the paired bootstrap (Koehn, 2004), whose smallest p-value is about `2 / resamples`.
     """
-    if first.statistic == "mean":
+    if first.statistic in MEANS:
         return _p_value_of_means(first.columns[0], second.columns[0])
 
     differences = _resampled_differences(first, second, seed, resamples).bootstrap_distribution
@@ -158,7 +236,9 @@ def holm(p_values: list[float]) -> list[float]:
     return list(map(float, corrected))
 
 
-def _bootstrap(columns: tuple[np.ndarray, ...], statistic: Callable[..., Any], seed: int, resamples: int) -> Any:
+def _bootstrap(
+    columns: tuple[np.ndarray, ...], statistic: Callable[..., Any], seed: int | list[int], resamples: int
+) -> Any:
     from scipy.stats import bootstrap
 
     def vectorized(*samples: np.ndarray, axis: int = -1) -> Any:

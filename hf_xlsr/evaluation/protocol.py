@@ -183,6 +183,9 @@ class Protocol:
         optional: Columns that a row may have.
         nullable: Required columns that may be empty in a row.
         tasks: Required columns by task, where each task has its own.
+        headlines: Metrics by which encoders are compared; of a result the first that was measured.
+        lower_is_better: Whether lower values of the headlines are better.
+        has_outcomes: Whether it gives outcomes of single examples for its headlines, for intervals and tests.
     """
 
     name: str
@@ -195,6 +198,9 @@ class Protocol:
     optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ()
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    headlines: tuple[str, ...] = ()
+    lower_is_better: bool = False
+    has_outcomes: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -221,6 +227,17 @@ class _Protocols(Mapping[str, Protocol]):
 
 
 PROTOCOLS: Mapping[str, Protocol] = _Protocols()
+
+
+def protocol_of(name: str) -> Protocol | None:
+    """The protocol of a result, whose name may have settings: `xsim-k3-distance`; None for one of another function.
+
+    Examples:
+        >>> [protocol_of(name).name for name in ("tatoeba-mteb", "zero-shot-linear", "search-pcr1")]
+        ['tatoeba-mteb', 'zero-shot', 'search']
+    """
+    names = [known for known in NAMES if f"{name}-".startswith(f"{known}-")]
+    return PROTOCOLS[max(names, key=len)] if names else None
 
 
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:

@@ -18,6 +18,9 @@ def pair_protocol(
     function: Callable[..., Results],
     options: type[Options] = DebiasOptions,
     run: Callable[[Encoder, PairInputs, Any], Results] | None = None,
+    *,
+    headline: str,
+    lower_is_better: bool = False,
 ) -> Protocol:
     """A protocol of translation pairs: `function` is called for each language pair, unless `run` replaces this loop."""
 
@@ -43,6 +46,8 @@ def pair_protocol(
         options,
         required=("source", "target"),
         optional=("source_lang", "target_lang", "split"),
+        headlines=(headline,),
+        lower_is_better=lower_is_better,
     )
 
 
@@ -54,9 +59,23 @@ def row_protocol(
     run: Callable[[Encoder, Any, Any], Results],
     options: type[Options] = Options,
     *,
+    headline: str,
+    lower_is_better: bool = False,
     nullable: tuple[str, ...] = (),
     optional: tuple[str, ...] = (),
 ) -> Protocol:
     """A protocol of rows with these columns, each row in one language; of sentence pairs possibly in two."""
     data = f"a table with {', '.join(columns)}"
-    return Protocol(name, summary, data, read, run, options, columns, (*optional, "lang", "split"), nullable)
+    return Protocol(
+        name,
+        summary,
+        data,
+        read,
+        run,
+        options,
+        columns,
+        (*optional, "lang", "split"),
+        nullable,
+        headlines=(headline,),
+        lower_is_better=lower_is_better,
+    )

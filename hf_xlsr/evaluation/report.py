@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from itertools import groupby, islice
+from collections.abc import Sequence
+from itertools import groupby
 from operator import attrgetter
 
 from rich.markup import escape
@@ -17,6 +18,7 @@ from hf_xlsr.utils.printable import printable_line
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 LOWER_WORDS = {"error", "errors", "loss", "mse", "bias", "xsim", "perplexity"}
 HIGHER_WORDS = {"accuracy", "precision", "recall", "similarity", "map", "mrr", "ndcg", "chrf", "sts"}
+NUMBER_COLUMNS = {"95 %": "low", "n": "n", "candidates": "candidates"}  # title -> attribute of a result
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
@@ -87,26 +89,31 @@ def results_table(results: Results, title: str) -> Table:
     table = Table(title=escape(printable_line(title)))
     for column in ("protocol", "languages", "split", "metric"):
         table.add_column(column, overflow="fold")
+    records = results.records.values()
     number_columns = ["value"]
-    if any(record.low is not None for record in results.records.values()):
-        number_columns.append("95 %")
+    for column, attribute in NUMBER_COLUMNS.items():
+        if any(getattr(record, attribute) is not None for record in records):
+            number_columns.append(column)
     for column in number_columns:
         table.add_column(column, overflow="fold", no_wrap=True, justify="right")
+    limits = sorted({record.limit for record in records if record.limit is not None})
+    if limits:
+        table.caption = f"--limit {', '.join(map(str, limits))}: not the whole test set"
 
-    for _, records in groupby(results.records.values(), attrgetter("name")):
-        for record in records:
+    for _, same_protocol in groupby(records, attrgetter("name")):
+        for record in same_protocol:
             # Text, because rich would take square brackets in a name for markup.
-            cells = map(Text, map(printable_line, _cells(record)))
-            table.add_row(*islice(cells, len(table.columns)))
+            table.add_row(*map(Text, map(printable_line, _cells(record, number_columns))))
         table.add_section()
     return table
 
 
-def _cells(record: Result) -> list[str]:
-    """The cells of a result: protocol, languages, split, metric, value, interval."""
+def _cells(record: Result, number_columns: Sequence[str]) -> list[str]:
+    """The cells of a result: protocol, languages, split, metric, and the numbers of these columns."""
     metric = record.metric.replace("_", " ")
     value = metric_value(record.metric, record.value)
-    if not isinstance(record.value, int):
+    is_count = isinstance(record.value, int)
+    if not is_count:
         unit = metric_unit(record.metric)
         if unit == "%":
             value += " %"
@@ -114,4 +121,8 @@ def _cells(record: Result) -> list[str]:
             metric += f" {unit}"
 
     ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-    return [record.name, record.languages, record.split, metric, value, "–".join(ends)]
+    numbers = {"value": value, "95 %": "–".join(ends)}
+    for column in ("n", "candidates"):
+        count = getattr(record, column)
+        numbers[column] = "" if is_count or count is None else str(count)
+    return [record.name, record.languages, record.split, metric, *(numbers[column] for column in number_columns)]

@@ -21,8 +21,10 @@ from statistics import fmean
 from typing import Any, NamedTuple, SupportsFloat, cast
 
 import numpy as np
+from langcodes import tag_is_valid
 
-from hf_xlsr.evaluation.outcomes import Outcomes, interval
+from hf_xlsr.data.languages import standard_tag
+from hf_xlsr.evaluation.outcomes import Outcomes, interval, mean_interval
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, write_text
 
@@ -57,6 +59,8 @@ class Result(NamedTuple):
         value: The value; an integer is a count.
         n: Number of pairs, queries or texts that it is measured on, where the metrics have it.
         low: Lower end of its 95 % interval, where outcomes of single examples are known; likewise `high`.
+        candidates: Number of texts among which each query or source is answered, in a retrieval.
+        limit: The most rows of a language that were measured (`--limit`); None: all.
     """
 
     dataset: str
@@ -70,6 +74,8 @@ class Result(NamedTuple):
     n: int | None = None
     low: float | None = None
     high: float | None = None
+    candidates: int | None = None
+    limit: int | None = None
 
     @property
     def name(self) -> str:
@@ -91,6 +97,11 @@ class Result(NamedTuple):
     @property
     def is_mean(self) -> bool:
         return AVERAGE.fullmatch(self.languages) is not None
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it is no test of a head in the language that it was trained in (`en-en`), which no mean counts."""
+        return self.languages != f"{self.source}-{self.source}"
 
 
 class Results(dict[str, float]):
@@ -125,20 +136,24 @@ def measured(
     split: str,
     values: Mapping[str, SupportsFloat],
     outcomes: Mapping[str, Outcomes | np.ndarray] | None = None,
+    *,
+    candidates: int | None = None,
 ) -> Results:
     """The results of one protocol on one dataset in a language, a language pair or a mean.
 
     Args:
+        languages: Tags of any standard: `eng` and `en` have one key, `pt` and `pt-BR` have two.
         values: Value of each metric. An integer is a count.
         outcomes: Outcomes of single examples by metric; an array is averaged. A metric that is not in `values` has the
             value of its outcomes, and comes before the others.
+        candidates: See `Result`.
     """
     if isinstance(languages, str):
-        name = languages
+        name = language_key(languages)
         source = target = "" if AVERAGE.fullmatch(name) else name
     else:
-        name = "-".join(languages)
-        source, target = languages
+        source, target = map(language_key, languages)
+        name = f"{source}-{target}"
 
     numbers: dict[str, Any] = {}
     outcomes_of: dict[str, Outcomes] = {}
@@ -154,20 +169,61 @@ def measured(
     n = next((numbers[count] for count in COUNTS if count in numbers), None)
     records = {}
     for metric, number in numbers.items():
-        records[metric] = Result(dataset, protocol, name, source, target, split, metric, number, n)
+        record = Result(dataset, protocol, name, source, target, split, metric, number, n)
+        records[metric] = record._replace(candidates=candidates)
 
     outcomes_by_key = {records[metric].key: examples for metric, examples in outcomes_of.items()}
     return Results(records.values(), outcomes_by_key)
 
 
+def language_key(tag: str) -> str:
+    """A language, or two with a plus sign, as all metric keys write it: the shortest code, script and region if stated.
+
+    Examples:
+        >>> [language_key(tag) for tag in ("deu", "eng_Latn", "pt_BR", "zho-Hant", "eng+deu", "source", "mean-of-3")]
+        ['de', 'en', 'pt-BR', 'zh-Hant', 'en+de', 'source', 'mean-of-3']
+    """
+    keys = []
+    for part in tag.split("+"):
+        keys.append(standard_tag(part) if tag_is_valid(part) else part)
+    return "+".join(keys)
+
+
 def with_intervals(results: Results) -> Results:
-    """The results with the 95 % interval of each value whose outcomes of single examples are known."""
+    """The results with the 95 % interval of each value, or mean, whose outcomes of single examples are known."""
     records = dict(results.records)
     for key, outcomes in results.outcomes.items():
         if len(outcomes.columns[0]) > 1:
             low, high = interval(outcomes)
             records[key] = records[key]._replace(low=low, high=high)
+
+    metrics_with_outcomes = {records[key].metric for key in results.outcomes}
+    for key, record in results.records.items():
+        if (record.is_mean or record.is_average) and record.metric in metrics_with_outcomes:
+            ends = interval_of_mean(record, results)
+            if ends is not None:
+                records[key] = record._replace(low=ends[0], high=ends[1])
     return Results(records.values(), results.outcomes)
+
+
+def interval_of_mean(mean: Result, results: Results) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over the languages or the datasets of results; None where outcomes are not known."""
+    same = ("dataset", "protocol", "split", "metric")
+    if not mean.is_mean:
+        same = ("languages", "protocol", "split", "metric")
+    group = [getattr(mean, name) for name in same]
+
+    outcomes = []
+    for key, record in results.records.items():
+        if not is_averaged(record) or record.is_average or [getattr(record, name) for name in same] != group:
+            continue
+        if key not in results.outcomes:
+            return None
+        outcomes.append(results.outcomes[key])
+
+    name = mean.languages if mean.is_mean else mean.dataset
+    count = int(name.rpartition("-")[2])
+    return mean_interval(outcomes) if len(outcomes) == count else None
 
 
 def mean_over_languages(results: Results) -> Results:
@@ -183,20 +239,25 @@ def mean_over_languages(results: Results) -> Results:
         >>> mean_over_languages(results)["tatoeba/mean-of-2/test/accuracy"]
         0.75
     """
-    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[Result]] = defaultdict(list)
     for record in results.records.values():
-        is_training_language = record.languages == f"{record.source}-{record.source}"
-        # A threshold is a setting, not a score: its mean has no meaning.
-        is_score = not record.metric.endswith("threshold") and not isinstance(record.value, Integral)
-        if is_score and not record.is_mean and not is_training_language:
-            groups[record.dataset, record.protocol, record.split, record.metric].append(record.value)
+        if is_averaged(record):
+            groups[record.dataset, record.protocol, record.split, record.metric].append(record)
 
     results = results | Results()
-    for (dataset, protocol, split, metric), values in groups.items():
-        if len(values) > 1:
-            mean_name = f"mean-of-{len(values)}"
-            results |= measured(dataset, protocol, mean_name, split, {metric: fmean(values)})
+    for (dataset, protocol, split, metric), records in groups.items():
+        if len(records) > 1:
+            mean_name = f"mean-of-{len(records)}"
+            mean = fmean(record.value for record in records)
+            results |= measured(dataset, protocol, mean_name, split, {metric: mean})
     return results
+
+
+def is_averaged(record: Result) -> bool:
+    """Whether means take a value in: the one definition of a mean, also of the tables of `compare`."""
+    # A threshold is a setting, not a score: its mean has no meaning.
+    is_score = not record.metric.endswith("threshold") and not isinstance(record.value, Integral)
+    return is_score and not record.is_mean and record.is_transfer
 
 
 def save_results(

@@ -404,11 +404,12 @@ def relatedness(
     *,
     seed: int = 1111,
     device: torch.device | str = "cpu",
-) -> tuple[float, dict[str, float]]:
+) -> tuple[float, dict[str, float], np.ndarray]:
     """Trains a predictor of pair scores from 0 to 5: the mean of the scores 1 to 5 under the predicted shares.
 
     Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev,
-    which is returned with the metrics on test; the fourth check without improvement, or 1,050 passes, ends the training.
+    which is returned with the metrics on test and the predicted scores; the fourth check without improvement, or 1,050
+    passes, ends the training.
     """
     inputs = with_constant(features, device)
     targets = torch.from_numpy(score_bins(scores)).to(inputs)
@@ -435,7 +436,7 @@ def relatedness(
         "spearman": float(spearman(predicted, gold)),
         "mse": float(((predicted - gold) ** 2).mean()),
     }
-    return float(trained.scores[0]), metrics
+    return float(trained.scores[0]), metrics, predicted
 
 
 def _expected(logits: Tensor) -> np.ndarray:

@@ -211,8 +211,43 @@ class Table:
         # Results are named by the columns: `source`, `target`.
         return column.removesuffix("_lang")
 
+    @property
+    def _has_a_text_of_each(self) -> bool:
+        """Whether the sides of pairs are one column of a dataset that has a configuration for each language."""
+        source = self.columns.get("source")
+        has_configurations = PLACEHOLDER in (self.config or "")
+        return has_configurations and source is not None and source == self.columns.get("target")
+
+    def _joined(self, languages: tuple[str, ...], split: str) -> list[Row]:
+        """Pairs of the texts in two configurations, row by row."""
+        first, second = (self._texts(language, split) for language in languages)
+        if len(first) != len(second):
+            raise XlsrError(
+                f"{self.source_name} must have parallel rows, got {len(first)} in {languages[0]} and {len(second)} in "
+                f"{languages[1]}."
+            )
+        tags = dict(zip(self.language_columns, languages, strict=True))
+        return [{"source": source, "target": target, **tags} for source, target in zip(first, second, strict=True)]
+
+    def _texts(self, language: str, split: str) -> list[str]:
+        """The texts of one configuration, of which none may be left out: rows would no longer be parallel."""
+        single = replace(
+            self,
+            required=("text",),
+            optional=(),
+            columns={"text": self.columns["source"]},
+            quarantine=Quarantine(),
+            languages=(language,),
+        )
+        rows = single.split(split)
+        if single.quarantine.report():
+            raise XlsrError(f"{self.source_name} has unusable rows in {language}: {single.quarantine.report()}")
+        return [row["text"] for row in rows]
+
     def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
         """The valid rows of one reading, with the tag that a row or the format gives its languages."""
+        if self._has_a_text_of_each:
+            return self._joined(view, split)
         options = {} if self.mteb_task is not None else self._options(language)
         languages = (UNKNOWN,) * len(view)
         if self._needs_languages(view, options):

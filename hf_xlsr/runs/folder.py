@@ -14,6 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_xlsr.evaluation.results import load_results, outcomes_file
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, place_beside, read_json, remove_leftovers, write_json
 from hf_xlsr.utils.seals import broken_seal
@@ -31,7 +32,7 @@ class RunFolder:
 
     ```
     OUTPUT_DIR/
-      README.md  results.json  loss.png  tsne.png
+      README.md  results.json  results.npz  loss.png  tsne.png
       model/                 the exported encoder
       training/              recipe.json, prepared data, tokenizer, checkpoints, log.json, final/, merged/
     ```
@@ -48,6 +49,7 @@ class RunFolder:
         self.merged = self.training / "merged"  # the weights of a run with adapters, merged
         self.model = self.path / "model"
         self.results = self.path / "results.json"
+        self.outcomes = outcomes_file(self.results)  # of single examples, for `compare`; not of every method
         self.card = self.path / "README.md"
 
     @property
@@ -72,7 +74,8 @@ class RunFolder:
     @property
     def outputs(self) -> list[Path]:
         """What a finished run writes outside `training`."""
-        return [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
+        pictures = [self.path / "loss.png", self.path / "tsne.png"]
+        return [self.model, self.results, self.outcomes, self.card, *pictures]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -126,6 +129,7 @@ class RunFolder:
     def record_recipe(self, recipe: Mapping[str, Any]) -> None:
         """Stores the recipe, whose keys that follow training may have changed, and removes earlier results."""
         self.results.unlink(missing_ok=True)
+        self.outcomes.unlink(missing_ok=True)
         write_json(self.recipe, recipe)
 
     def share_final(self) -> None:
@@ -145,8 +149,8 @@ class RunFolder:
         if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
             return False
         try:
-            read_json(self.results)
-        except ValueError:  # torn
+            load_results(self.results)
+        except XlsrError:  # torn
             return False
         return not differing_keys(self._stored_recipe(), recipe, without=PLACE_KEYS)
 

@@ -31,7 +31,7 @@ from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import write_json
 
-LOGS = ("training/recipe.json", "training/log.json", "training/seconds.json", "results.json")
+LOGS = ("training/recipe.json", "training/log.json", "training/seconds.json", "results.json", "results.npz")
 TOLERANCE = 1e-4  # of embeddings of length 1
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
@@ -177,9 +177,7 @@ def _upload(
 
 
 def _training(folder: RunFolder, repo: str) -> RepoUpload:
-    logs = named_files(
-        folder.path, ("training/recipe.json", "training/log.json", "training/seconds.json", "results.json")
-    )
+    logs = named_files(folder.path, LOGS)
     recipe = read_run(folder).recipe
     newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:

@@ -27,7 +27,7 @@ from transformers.trainer_utils import SaveStrategy
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.cleaning.cost import cost_warnings
 from hf_xlsr.encoders.loading import finite_length
-from hf_xlsr.evaluation.results import save_results, with_intervals
+from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder, read_record
@@ -371,8 +371,14 @@ def _finish(
     if finished.comparison:
         settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 
-    metrics = with_intervals(finished.metrics)
-    save_results(folder.results, metrics, settings=settings, data_hashes=finished.data_hashes)
+    metrics = finished.metrics
+    save_results(
+        folder.results,
+        metrics,
+        settings=settings,
+        data_hashes=finished.data_hashes,
+        predictions=bool(metrics.outcomes),
+    )
 
     card = render_card(method, metrics, settings)
     write_text(folder.card, card)

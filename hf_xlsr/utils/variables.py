@@ -14,7 +14,7 @@ from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError
 
 PREFIX = "HF_XLSR_"
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::-([^{}$]*))?\}|([A-Za-z_]\w*))", re.ASCII)
 
 
 def variables_of(path: Any) -> list[str]:
@@ -22,18 +22,24 @@ def variables_of(path: Any) -> list[str]:
     paths = path if isinstance(path, (list, tuple)) else [path]
     names: dict[str, None] = {}
     for text in map(str, paths):
-        for in_braces, bare in _VARIABLE.findall(text):
-            names[in_braces or bare] = None
+        for match in _VARIABLE.finditer(text):
+            names[match[1] or match[3]] = None
     return list(names)
+
+
+def _needed_variables(path: Any) -> list[str]:
+    """Those of `variables_of` without a default (`${NAME:-default}`)."""
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    return variables_of([re.sub(r"\$\{\w+:-[^{}$]*\}", "", str(text), flags=re.ASCII) for text in paths])
 
 
 def unset_variables(path: Any) -> list[str]:
     """Those of `variables_of` that could be expanded, but are not set."""
-    return [name for name in variables_of(path) if name.startswith(PREFIX) and name not in os.environ]
+    return [name for name in _needed_variables(path) if name.startswith(PREFIX) and name not in os.environ]
 
 
 def expand(path: Any) -> Any:
-    """Expands the variables of a path, or of a list of paths.
+    """Expands the variables of a path, or of a list of paths; `${NAME:-default}` has a default.
 
     Raises:
         XlsrError: For a variable that is not set, or whose name does not begin with `HF_XLSR_`, and for a value that is
@@ -43,6 +49,8 @@ def expand(path: Any) -> Any:
         >>> os.environ["HF_XLSR_DATA"] = "corpora"
         >>> expand(["$HF_XLSR_DATA/pairs.tsv", "5$"])
         ['corpora/pairs.tsv', '5$']
+        >>> expand("${HF_XLSR_NOWHERE:-owner/name}")
+        'owner/name'
     """
     if isinstance(path, (list, tuple)):
         return list(map(expand, path))
@@ -57,7 +65,10 @@ def expand(path: Any) -> Any:
     if missing:
         raise XlsrError(f"path '{path}' needs the environment variable {missing[0]}, which is not set.")
 
-    expanded = _VARIABLE.sub(lambda match: os.environ[match[1] or match[2]], str(path))
+    def value(match: re.Match[str]) -> str:
+        return os.environ.get(match[1] or match[3]) or match[2] or ""
+
+    expanded = _VARIABLE.sub(value, str(path))
     if expanded != str(path):
         check_no_token(expanded, f"path '{path}'")
     return expanded

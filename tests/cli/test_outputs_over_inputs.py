@@ -30,6 +30,7 @@ CASES = [
     ("evaluate model --protocol tatoeba --data p.tsv --output model/config.json", "model/config.json"),
     ("evaluate model second --protocol tatoeba --data out/table.csv --output out", "out/table.csv"),
     ("compare r.json --output OUT", "r.json"),
+    ("submit r.json --model model --name o/n --revision c --output model", "model/config.json"),
     ("plot tsne model --data p.png --output OUT", "p.png"),
     ("plot spaces model --data p.png --output OUT", "p.png"),
     ("plot languages p.png --output OUT", "p.png"),

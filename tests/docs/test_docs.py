@@ -46,7 +46,7 @@ OWN_TESTS = {
 }
 SLOW = ("README.md", "train.md", "evaluate.md", "install.md", "serve.md", "publish.md", "quickstart.md")
 # What the words of a command say of data or models that only the Hub has.
-OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/|--suite open")
+OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/|--suite open|--suite mmteb-bitext")
 # Recipes that are trained for real, shrunk; the others are resolved, which checks each of their keys.
 TRAINED = ("quickstart", "mine.yaml")
 SHRINK = (
@@ -146,7 +146,7 @@ def run_verb(words: list[str]) -> None:
     options = parsed(words)
     if verb == "train":
         run_training(words, options)
-    elif verb == "push" or OF_THE_HUB.search(" ".join(words)):
+    elif verb in ("push", "submit") or OF_THE_HUB.search(" ".join(words)):
         if verb == "evaluate" and options.protocol:
             find_protocols(options.protocol)
     else:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hf_xlsr.cli import main
-from hf_xlsr.evaluation.comparison import ComparisonTable, compare_encoders, render_tables
+from hf_xlsr.evaluation.comparison import ComparisonTable, compare_encoders
+from hf_xlsr.evaluation.comparison_files import render_tables
 from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.results import Results, load_results, measured, save_results
 

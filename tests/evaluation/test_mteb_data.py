@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import Any
 
+import langcodes
 import pytest
 from datasets import Dataset
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from mteb_helpers import ENGLISH, FRENCH, table, with_data
 
 mteb = pytest.importorskip("mteb")
 
-from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, mteb_rows, mteb_task  # noqa: E402
+from hf_xlsr.evaluation.mteb.tasks import column_language, langscript, means, mteb_rows, mteb_task  # noqa: E402
 from hf_xlsr.utils.errors import XlsrError  # noqa: E402
 
 needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
@@ -111,5 +113,31 @@ def test_two_thirds_of_the_texts_decide(share: int, order: Any):
 
 
 def test_languages():
-    tags = [langscript(tag) for tag in ("de", "zh-Hant", "cmn", "pt_BR", "multilingual")]
-    assert tags == ["deu-Latn", "zho-Hant", "cmn-Hans", "por-Latn", None]
+    tags = [langscript(tag) for tag in ("de", "zh-Hant", "cmn", "pt_BR", "ko", "azb", "acm", "multilingual")]
+    assert tags == ["deu-Latn", "zho-Hant", "cmn-Hans", "por-Latn", "kor-Hang", "azb-Arab", "acm-Arab", None]
+
+
+@functools.cache
+def _tags_of_all_tasks() -> frozenset[str]:
+    tags: set[str] = set()
+    for task in mteb.get_tasks(exclude_superseded=False):
+        tags.update(*task.metadata.hf_subsets_to_langscripts.values())
+    return frozenset(tag for tag in tags if not tag.endswith("-Code"))
+
+
+@pytest.mark.slow
+def test_every_script_of_a_language_is_found() -> None:
+    """By mteb's own list: a code of ISO 639-3 means all tags that begin with it."""
+    for tag in _tags_of_all_tasks():
+        code, _, script = tag.partition("-")
+        assert means(code, tag), tag
+        assert means(f"{code}-{script}", tag), tag
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["ko", "azb", "acm", "acq", "pbt"])
+def test_no_task_of_a_language_is_lost(language: str) -> None:
+    code = langcodes.Language.get(language).to_alpha3()
+    expected = {tag for tag in _tags_of_all_tasks() if tag.startswith(f"{code}-")}
+    assert expected
+    assert {tag for tag in _tags_of_all_tasks() if means(language, tag)} == expected

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from mteb_helpers import ENGLISH, FRENCH, routed_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from torch.utils.data import DataLoader
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.fingerprint import content_hash
@@ -18,7 +20,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")
 
-from mteb.models import EncoderProtocol  # noqa: E402
+from mteb.models import EncoderProtocol, SentenceTransformerEncoderWrapper  # noqa: E402
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
 from mteb.types import PromptType  # noqa: E402
 
@@ -64,6 +66,37 @@ def test_metadata_of_a_folder(folder: Path):
     assert meta.embed_dim == 16
     assert meta.max_tokens == 32
     assert meta.similarity_fn_name.value == "cosine"
+
+
+def test_card_in_norwegian(folder: Path):
+    """YAML 1.1 would read `no` as false."""
+    (folder / "README.md").write_text("---\nlanguage: no\n---\n")
+    assert as_mteb_encoder(folder).mteb_model_meta.languages == ["nor-Latn"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalize_embeddings": True},
+        {"truncate_dim": 8},
+        {"truncate_dim": 8, "normalize_embeddings": True},
+        {"precision": "float32"},
+        {"precision": "int8"},
+        {"precision": "ubinary"},
+        {"convert_to_tensor": True},
+        {"convert_to_numpy": False},
+        {"device": "cpu"},
+    ],
+    ids=str,
+)
+def test_options_of_encode_are_those_of_mteb(options: dict[str, Any], tiny_export: str):
+    stock = SentenceTransformer(tiny_export, device="cpu")
+    encoders = (SentenceTransformerEncoderWrapper(stock), as_mteb_encoder(stock))
+    task = {"task_metadata": mteb.get_task("Tatoeba").metadata, "hf_split": "test", "hf_subset": "fra-eng"}
+    batches = DataLoader(Dataset.from_dict({"text": ENGLISH}), batch_size=6)
+
+    expected, vectors = (encoder.encode(batches, **task, **options) for encoder in encoders)
+    np.testing.assert_allclose(vectors, np.asarray(expected, np.float32), atol=1e-6)
 
 
 def test_metadata_of_a_model(routed: SentenceTransformer):

@@ -82,18 +82,20 @@ def test_cached_scores(
     assert again == pytest.approx(first, abs=1e-6)
 
 
-@pytest.mark.parametrize("changed", ["weights", "prompt", "data"])
+@pytest.mark.parametrize("changed", ["weights", "prompt", "width", "data"])
 def test_no_score_is_stale(changed: str, tiny_export: str, pairs: Pairs, tmp_path: Path, encoded: list[str]):
     model = SentenceTransformer(tiny_export, device="cpu")
     english, french = sides(pairs[:70])
     task = tatoeba_task(french, english)
     evaluate_mteb(model, task, cache=tmp_path)
 
-    options = {}
+    options: dict[str, Any] = {}
     if changed == "weights":
         model = shaken(model, 1)
     elif changed == "prompt":
         options["prompt"] = "query: "
+    elif changed == "width":
+        options["encode_kwargs"] = {"truncate_dim": 4}
     else:
         metadata = task.metadata.model_copy(update={"dataset": {"path": "elsewhere", "revision": "another"}})
         task = tatoeba_task(FRENCH, ENGLISH)

@@ -12,7 +12,16 @@ from matplotlib.image import imread
 from result_helpers import results
 
 from hf_xlsr.evaluation.comparison import compare_encoders
-from hf_xlsr.evaluation.plots import plot_comparison, plot_curves, plot_languages, plot_spaces, plot_tsne
+from hf_xlsr.evaluation.pairs import both_ways
+from hf_xlsr.evaluation.plots import (
+    plot_comparison,
+    plot_comparisons,
+    plot_curves,
+    plot_languages,
+    plot_spaces,
+    plot_tsne,
+)
+from hf_xlsr.evaluation.results import Results, measured
 
 LANGUAGE_PAIRS = (("en", "fr"), ("en", "de"))
 
@@ -140,6 +149,44 @@ def test_retrieval(tmp_path: Path, figures: list[Figure]) -> None:
     # One encoder lacks German: no mean of both.
     assert points(forward) == [[("en-de", 50.0), ("en-fr", 90.0)], [("en-fr", 10.0)]]
     assert points(backward) == [[("en-de", 75.0), ("en-fr", 96.0), ("mean of 2", 85.5)], []]
+
+
+def retrieval(share: float, dataset: str = "news") -> Results:
+    """Results in both directions of an encoder that is right on about this share of 400 pairs."""
+    metrics = Results()
+    for number, language in enumerate(("de", "fr", "sw")):
+        right = np.arange(400) < 400 * share - 4 * number
+        scores = both_ways("accuracy", right, right[::-1])
+        metrics |= measured(dataset, "tatoeba", ("en", language), "test", *scores, candidates=400)
+    return metrics
+
+
+@pytest.mark.parametrize("weak", [0.05, 0.9])
+def test_one_weak_encoder_does_not_stretch_the_axis(weak: float, tmp_path: Path, figures: list[Figure]) -> None:
+    encoders = {"good": retrieval(0.95), "better": retrieval(0.97), "weak": retrieval(weak)}
+    (path,) = plot_comparisons(tmp_path, compare_encoders(encoders))
+    assert_a_picture(path)
+    assert path.name == "news-tatoeba-test-accuracy.png"  # both directions
+
+    axes_of_directions = np.array(figures[0].axes).reshape(2, -1)
+    for axes_of_direction in axes_of_directions:
+        shown = set()
+        for axes in axes_of_direction:
+            low, high = axes.get_xlim()
+            for label, container in zip(encoders, axes.containers, strict=True):
+                values = container.lines[0].get_xdata()
+                if np.all((low < values) & (values < high)):
+                    shown.add(label)
+        assert shown == set(encoders)
+
+        low, high = axes_of_direction[-1].get_xlim()
+        assert high - low < 20  # an interval of 4 points can be seen
+    assert "n 400, candidates 400" in figures[0].get_suptitle()
+
+
+def test_names_that_differ_in_signs_have_their_own_pictures(tmp_path: Path) -> None:
+    tables = compare_encoders({"a": retrieval(0.9, "x/y") | retrieval(0.8, "x:y")})
+    assert len(set(plot_comparisons(tmp_path, tables))) == 2
 
 
 def bias(languages: list[str], own_share: float, protocol: str) -> Any:

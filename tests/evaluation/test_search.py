@@ -11,9 +11,11 @@ from bitext_helpers import TableEncoder, cosines, unit, world
 from input_helpers import write_tsv
 
 from hf_xlsr.cli import main
+from hf_xlsr.evaluation import trec as trec_module
 from hf_xlsr.evaluation.protocols import search as module
 from hf_xlsr.evaluation.protocols.search import search, search_documents
 from hf_xlsr.evaluation.results import load_results
+from hf_xlsr.evaluation.trec import has_trec, trec_metrics
 
 LANGUAGES = ("en", "de", "fr")
 
@@ -115,6 +117,30 @@ def test_equals_mteb(ignored: bool) -> None:
     assert metrics[f"{key}/ndcg@10"] == pytest.approx(expected.ndcg["NDCG@10"], abs=1e-5)
     assert metrics[f"{key}/recall@10"] == pytest.approx(expected.recall["Recall@10"], abs=1e-5)
     assert metrics[f"{key}/mrr"] == pytest.approx(expected.mrr["MRR@80"], abs=1e-5)
+
+
+@pytest.mark.skipif(not has_trec(), reason="pytrec-eval-terrier is not installed")
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_trec_eval(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query by query, with ties and graded relevance, and with fewer documents than ranks."""
+    encoder, queries, documents, relevance = collection(seed)
+    few = {document: documents[document] for document in ["d1", "d2", "d3"]}
+    relevance_of_few = {"q1": {"d2": 2}, "q2": {"d1": 1, "d3": 3}}
+    for pool, relevant in ((documents, relevance), (few, relevance_of_few)):
+        by_trec = search_documents(encoder, queries, pool, relevant, name="x")
+        with monkeypatch.context() as patch:
+            patch.setattr(trec_module, "has_trec", lambda: False)
+            ours = search_documents(encoder, queries, pool, relevant, name="x")
+        assert list(by_trec) == list(ours)
+        for key, outcomes in ours.outcomes.items():
+            np.testing.assert_allclose(by_trec.outcomes[key].columns, outcomes.columns, atol=1e-9, err_msg=key)
+
+
+def test_gains_that_trec_eval_does_not_take() -> None:
+    scores = np.array([0.9, 0.5, 0.1])
+    assert trec_metrics(scores, {1: 0.5}, depth=10, ranks=(1,)) is None
+    metrics = module._query_metrics(scores, {1: 0.5})
+    assert metrics["mrr"] == 0.5
 
 
 FILES = {

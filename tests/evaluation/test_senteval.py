@@ -175,7 +175,7 @@ def test_relatedness_of_sorted_pairs():
     splits = gold_of(ordered, "split")
     numbers = [np.flatnonzero(splits == split) for split in ("train", "trial", "test")]
     features = vectors_of(ordered, "sentence1", "sentence2")
-    dev, tested = relatedness(features, gold_of(ordered, "score"), *numbers, seed=2)
+    dev, tested, _ = relatedness(features, gold_of(ordered, "score"), *numbers, seed=2)
 
     expected = {
         "SICK-R-senteval/en/test/pearson": tested["pearson"],

@@ -137,7 +137,7 @@ def test_relatedness_equals_the_toolkit(monkeypatch: pytest.MonkeyPatch):
         "mse": ((predicted - gold) ** 2).mean(),
     }
 
-    dev_score, tested = relatedness(features, scores, train_rows, dev, test, seed=3)
+    dev_score, tested, _ = relatedness(features, scores, train_rows, dev, test, seed=3)
     assert dev_score == pytest.approx(alone.score, abs=1e-8)
     assert tested == pytest.approx(expected, abs=1e-8)
     assert 0.5 < tested["pearson"] < 0.99

@@ -24,12 +24,11 @@ from mteb_helpers import shaken
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.evaluation.command import evaluate_files
-from hf_xlsr.evaluation.protocol import DataOptions, check_options, find_protocols
+from hf_xlsr.evaluation.protocol import DataOptions
 from hf_xlsr.evaluation.results import load_results, measured
 from hf_xlsr.evaluation.suites import suite as suite_module
-from hf_xlsr.evaluation.suites.suite import Suite, SuiteTask, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.evaluation.suites.suite import SuiteTask, evaluate_suite, load_suite
 from hf_xlsr.utils.files import disk_errors
 
 PAIRS = make_pairs(30, seed=3)
@@ -98,7 +97,9 @@ def test_results_equal_those_of_single_commands(folder: Path) -> None:
 
     for table in tables:
         assert list(table.rows) == ["a", "b"]
-    assert len(content(folder / "out")) == len(TABLES) + len(tables)
+    pictures = {(table.name, table.metric.removeprefix("source_to_target_")) for table in tables}
+    pictures = {(name, metric.removeprefix("target_to_source_")) for name, metric in pictures}
+    assert len(content(folder / "out")) == len(TABLES) + len(pictures)
 
 
 def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +181,14 @@ def test_a_full_disk_ends_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch,
     assert not list((folder / "out").rglob("table.*"))
 
 
+def test_every_task_may_fail(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(suite_module, "measure", broken)
+    assert "4 tasks failed" in failing(capsys, *command(folder))
+
+
 def test_options_of_encoders_are_defaults_of_a_suite(folder: Path, capsys: Any) -> None:
     assert main([*command(folder), "--prompt", "blue ", "--batch-size", "8"]) == 0
     for label, prompt in (("a", "blue "), ("b", "red ")):
@@ -200,6 +209,26 @@ def test_tasks_with_the_same_metrics_stop_after_the_first_encoder(folder: Path, 
     assert "measures 'wide-language-bias" in failing(capsys, *command(folder))
     assert (folder / "out/a").exists()
     assert not (folder / "out/b").exists()
+
+
+@pytest.mark.parametrize("kind", ["encoders", "tasks"])
+def test_labels_that_share_a_file_are_refused(kind: str, folder: Path, capsys: Any) -> None:
+    file = folder / "suite.yaml"
+    suite = yaml.safe_load(file.read_text("utf-8"))
+    first = next(iter(suite[kind].values()))
+    suite[kind] = {"x/y": first, "x-y": first}
+    file.write_text(yaml.safe_dump(suite), "utf-8")
+    message = failing(capsys, *command(folder))
+    assert "'x/y'" in message
+    assert "'x-y'" in message
+    assert not (folder / "out").exists()
+
+
+def test_a_suite_shows_every_metric(folder: Path, capsys: Any) -> None:
+    assert main([*command(folder), "--metric", "all"]) == 0
+    table = (folder / "out/table.md").read_text()
+    for metric in ("with translations bias", "share fr", "error %", "accuracy %"):
+        assert metric in table
 
 
 @pytest.mark.slow
@@ -233,18 +262,6 @@ def test_everything_is_checked_before_a_model_is_loaded(
     monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("a model was loaded"))
     edit_suite(folder, lambda tasks: tasks["bias"].update(task))
     assert key in failing(capsys, *command(folder))
-
-
-def test_shipped_suites() -> None:
-    assert set(shipped_suites()) == {"open", "hub", "mteb"}
-    for name in shipped_suites():
-        suite = load_suite(name)
-        assert isinstance(suite, Suite)
-        for task in suite.tasks.values():
-            protocols = find_protocols(task.protocol)
-            check_options(task.options, protocols)
-            columns = set().union(*(protocol.columns for protocol in protocols))
-            assert set(parse_columns(task.columns)) <= columns
 
 
 def test_tasks_have_all_options_of_data() -> None:

@@ -18,7 +18,8 @@ from result_helpers import results
 
 from hf_xlsr.cli import main
 from hf_xlsr.evaluation.before_after import changes_table
-from hf_xlsr.evaluation.comparison import compare_encoders, render_tables, terminal_table
+from hf_xlsr.evaluation.comparison import compare_encoders
+from hf_xlsr.evaluation.comparison_files import render_tables, terminal_table
 from hf_xlsr.evaluation.plots.common import save_figure
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.results import Results

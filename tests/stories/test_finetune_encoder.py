@@ -18,6 +18,8 @@ from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
 from hf_xlsr.data.sources import parse_sources
+from hf_xlsr.evaluation.comparison import compare_encoders
+from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.checkpoints import last_whole_checkpoint
 
@@ -92,6 +94,19 @@ def test_finetune_encodes_each_text_once(monkeypatch: pytest.MonkeyPatch, reques
     for counts in exported:
         assert len(counts) > 100
         assert set(counts.values()) == {1}
+
+
+def test_run_is_tested_against_an_evaluation(compared: Path, own: Path, tiny_encoder_folder: str) -> None:
+    """The run has the tags of its recipe, the evaluation others: a language pair has one key."""
+    words = (
+        f"--protocol tatoeba --data {own / 'tested.tsv'} --languages eng,deu --predictions --output {own / 'start'}"
+    )
+    assert main(["evaluate", tiny_encoder_folder, *words.split()]) == 0
+
+    results = {"run": load_results(compared / "results.json"), "start": load_results(own / "start")}
+    for table in compare_encoders(results):
+        assert table.columns == ["en-de"]
+        assert ("run", "start", "en-de") in table.p_values
 
 
 def test_finetune_compares_with_start(compared: Path) -> None:

@@ -200,24 +200,20 @@ def as_mteb_encoder(
             "framework": ["Sentence Transformers", "PyTorch"],
             "similarity_fn_name": ScoringFunction(loaded.similarity_fn_name or "cosine"),
             "use_instructions": bool(prompt if isinstance(prompt, str) else any((prompt or {}).values())),
-            "experiment_kwargs": _experiment(prompt, routes),
+            "experiment_kwargs": _experiment({"prompt": prompt, "routes": routes and dict(routes)}),
         }
     )
     return MtebEncoder(loaded, meta, prompt=prompt, routes=routes)
 
 
-def _experiment(prompt: Prompts, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """Prompt and routes, which affect embeddings; mteb caches results per combination."""
-    options: dict[str, Any] = {}
-    if prompt is not None:
-        options["prompt"] = prompt
-    if routes:
-        options["routes"] = dict(routes)
+def _experiment(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What affects embeddings besides the model; mteb caches results per combination."""
+    options = {name: value for name, value in options.items() if value not in (None, {})}
     if not options:
         return None
 
     # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
-    content = json.dumps(options, sort_keys=True)
+    content = json.dumps(options, sort_keys=True, default=str)
     digest = hashlib.sha256(content.encode()).hexdigest()
     return {**options, "digest": digest[:12]}
 
@@ -258,6 +254,7 @@ def evaluate_mteb(
     cache: str | os.PathLike[str] | None = None,
     batch_size: int = BATCH_SIZE,
     show_progress_bar: bool = False,
+    encode_kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[MtebEncoderOptions],
 ) -> Results:
     """Runs mteb's tasks and gives their main scores under our keys.
@@ -266,7 +263,8 @@ def evaluate_mteb(
         model: What `as_mteb_encoder` takes, with its `options`, or returns.
         tasks: Names of mteb's tasks or task objects (`mteb.get_task`, our own), one or several.
         cache: Folder for mteb's result files; by default they are not kept. A score in it is reused only for the same
-            model, prompt and routes, and the same revision of the task's data.
+            model, prompt, routes and `encode_kwargs`, and the same revision of the task's data.
+        encode_kwargs: Further options of the model's `encode`: `truncate_dim`, `normalize_embeddings`, `precision`.
 
     Returns:
         `main_score`, and the same under the metric's own name (`f1`, `cosine_spearman`), for each subset and split:
@@ -280,7 +278,9 @@ def evaluate_mteb(
     if isinstance(tasks, (str, AbsTask)):
         tasks = [tasks]
 
-    encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+    if encode_kwargs:
+        model = _as_experiment(model, encode_kwargs)
+    encode_kwargs = {**(encode_kwargs or {}), "batch_size": batch_size, "show_progress_bar": show_progress_bar}
     measurements = Results()
     with tempfile.TemporaryDirectory() as folder:
         results = mteb.ResultCache(Path(cache or folder))
@@ -289,6 +289,16 @@ def evaluate_mteb(
                 task = mteb_task(task)
             measurements |= _task_results(task, _run(model, task, results, encode_kwargs))
     return measurements
+
+
+def _as_experiment(encoder: MtebEncoder, encode_kwargs: Mapping[str, Any]) -> MtebEncoder:
+    """The encoder under metadata that mteb files apart from those of other options of `encode`."""
+    experiment = dict(encoder.mteb_model_meta.experiment_kwargs or {})
+    experiment.pop("digest", None)
+    meta = encoder.mteb_model_meta.model_copy(
+        update={"experiment_kwargs": _experiment({**experiment, **encode_kwargs})}
+    )
+    return MtebEncoder(encoder.model, meta, prompt=encoder.prompt, routes=encoder.routes)
 
 
 def _run(encoder: MtebEncoder, task: AbsTask, results: mteb.ResultCache, encode_kwargs: Any) -> TaskResult:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import resources
 from itertools import chain
 from typing import Any
 
@@ -14,7 +17,7 @@ from mteb.languages import check_language_code
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.data.identification import share_of_first
-from hf_xlsr.data.languages import language_code, whole_tag
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.utils.errors import XlsrError, error_line
 
@@ -24,6 +27,7 @@ Row = dict[str, Any]
 SAMPLE = 2000  # texts of a column that vote
 CLEAR = 2 / 3  # share of the votes that settles a column's language
 
+ONE_SCRIPT = {"Hang": "Kore", "Hira": "Jpan"}  # scripts that tasks write in two ways
 TYPES = ("BitextMining", "STS", "PairClassification", "Classification")  # of tasks whose data are read as rows
 
 
@@ -44,7 +48,7 @@ def their_columns(task: Any) -> dict[str, str]:
 
 
 def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
-    """One of mteb's tasks, without its data; only its subsets between `languages`, or only `hf_subsets`."""
+    """One of mteb's tasks, without its data; only its subsets between `languages` (see `means`), or only `hf_subsets`."""
     try:
         task = mteb.get_task(name, hf_subsets=list(hf_subsets) or None)
     except (KeyError, ValueError) as error:
@@ -52,19 +56,18 @@ def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str
     if not languages:
         return task
 
-    # Tasks have different tags of one language: `zho-Hans` or `cmn-Hans`, `ara-Arab` or `arb-Arab`.
-    language_of = {whole_tag(langscript(language) or language): language for language in languages}
-    selected_tags: set[str] = set()
+    selected_languages: set[str] = set()
     subsets = []
     for subset in task.hf_subsets:
-        tags = set(map(whole_tag, task.metadata.hf_subsets_to_langscripts[subset]))
-        if tags <= language_of.keys():
+        tags = task.metadata.hf_subsets_to_langscripts[subset]
+        meant = [[language for language in languages if means(language, tag)] for tag in tags]
+        if all(meant):
             subsets.append(subset)
-            selected_tags |= tags
+            selected_languages.update(chain.from_iterable(meant))
     if not subsets:
         raise XlsrError(f"mteb task '{name}' has no subset in {', '.join(languages)}; use other --languages.")
 
-    unused = [language for tag, language in language_of.items() if tag not in selected_tags]
+    unused = [language for language in languages if language not in selected_languages]
     if unused:
         logger.warning("mteb task '%s' has no subset for %s in these languages", name, ", ".join(unused))
     task.hf_subsets = subsets
@@ -162,17 +165,63 @@ def _read_table(task: Any, subset: str, split: str, table: Any, languages: dict[
         yield {**dict(zip(values, row, strict=True)), **constants}
 
 
+def means(language: str, tag: str) -> bool:
+    """Whether a language, as a user names it, means a tag of mteb's tasks.
+
+    Tasks have several tags of one language: `zho-Hans` or `cmn-Hans`, `kor-Hang` or `kor-Kore`. A language alone means
+    all its scripts; one with a script or a region means those that it says or implies.
+
+    Examples:
+        >>> [means("ko", tag) for tag in ("kor-Hang", "kor-Kore", "jpn-Jpan")]
+        [True, True, False]
+        >>> means("zh", "cmn-Hant"), means("zh-TW", "zho-Hant"), means("zh-TW", "zho-Hans"), means("fa", "prs-Arab")
+        (True, True, False, False)
+        >>> means("ar", "arb-Latn"), means("ar-Arab", "arb-Latn")
+        (True, False)
+    """
+    if not (langcodes.tag_is_valid(language) and langcodes.tag_is_valid(tag)):
+        return f"{tag}-".startswith(f"{language}-")  # codes that langcodes does not know, such as `tok`
+    wanted, present = (langcodes.Language.get(langcodes.standardize_tag(name, macro=True)) for name in (language, tag))
+    if wanted.language != present.language or present.territory not in (None, wanted.territory):
+        return False
+    # A standard tag leaves a usual script out, also one that the user states: `ar-Arab`.
+    stated = langcodes.Language.get(language, normalize=False)
+    return not (stated.script or stated.territory) or _script(wanted) == _script(present)
+
+
+def _script(language: langcodes.Language) -> str | None:
+    script = language.maximize().script
+    return ONE_SCRIPT.get(script, script) if script else None
+
+
 def langscript(language: str) -> str | None:
-    """A language as mteb writes it, `deu-Latn`: ISO 639-3 and ISO 15924; None if mteb does not know it."""
+    """A language as mteb writes it, `deu-Latn`: ISO 639-3 and ISO 15924; None if mteb does not know it.
+
+    The script is the stated one, or by mteb's own list, which says `kor-Hang` and `azb-Arab`.
+    """
     if not langcodes.tag_is_valid(language):
         return None
-    full = langcodes.Language.get(language).maximize()
-    tag = f"{full.to_alpha3()}-{full.script}"
+    stated = langcodes.Language.get(language)
+    code = stated.to_alpha3()
+    script = stated.maximize().script
+    if not (stated.script or stated.territory):
+        script = _default_scripts().get(code, script)
+    tag = f"{code}-{script}"
     try:
         check_language_code(tag)
     except ValueError:
         return None
     return tag
+
+
+@cache
+def _default_scripts() -> dict[str, str]:
+    """mteb's list of the script of each language that it knows; empty in versions without the list."""
+    file = resources.files("mteb.languages") / "iso_639_3_to_default_script.json"
+    if not file.is_file():
+        return {}
+    scripts: dict[str, str] = json.loads(file.read_text("utf-8"))
+    return scripts
 
 
 def subset_languages(metadata: TaskMetadata, subset: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, cycle
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.comparison import HEADLINES, ComparisonTable, table_title
+from hf_xlsr.evaluation.comparison import DIRECTIONS, ComparisonTable, known_headlines
+from hf_xlsr.evaluation.comparison_files import metric_title, table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, save_figure, shorten, styled
 from hf_xlsr.evaluation.protocols.language_bias import SHARE
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
@@ -31,6 +32,7 @@ from hf_xlsr.utils.printable import printable_line
 OTHER_LANGUAGES_COLOUR = COLOURS[0]
 QUERY_LANGUAGE_COLOUR = COLOURS[1]
 PANELS_PER_ROW = 3
+GAP_SHARE = 0.5  # of the range of values: wider gaps are left out of an axis
 UNIT_WORDS = {"%": "per cent", "×100": "times 100", "": ""}
 # Decorator of functions that draw panels without a line above and at the right.
 open_frames = rc_context({"axes.spines.top": False, "axes.spines.right": False})
@@ -40,32 +42,58 @@ Series = dict[str, list[tuple[float, float]]]  # key of a log -> steps and value
 
 
 def plot_comparisons(folder: str | os.PathLike[str], tables: Iterable[ComparisonTable]) -> list[Path]:
-    """Draws each comparison table in a file of its name, `PROTOCOL-SPLIT-METRIC.png`; see `plot_comparison`."""
-    table_of_file = {}
+    """Draws comparison tables in files of their names, `PROTOCOL-SPLIT-METRIC.png`, both directions in one."""
+    tables_by_name: dict[str, list[ComparisonTable]] = defaultdict(list)
     for table in tables:
-        name = re.sub(r"[^-.@+\w]+", "-", f"{table.name} {table.metric}")
-        table_of_file[Path(folder) / f"{name}.png"] = table
-    return [plot_comparison(file, table) for file, table in table_of_file.items()]
+        metric = table.metric
+        for direction in DIRECTIONS:
+            metric = metric.removeprefix(direction)
+        tables_by_name[f"{table.name} {metric}"].append(table)
+
+    tables_of_file: dict[Path, list[ComparisonTable]] = {}
+    for name, same_name in tables_by_name.items():
+        stem = re.sub(r"[^-.@+\w]+", "-", name)
+        file = Path(folder) / f"{stem}.png"
+        number = 2
+        while file in tables_of_file:  # names that differ in other signs only
+            file = Path(folder) / f"{stem}-{number}.png"
+            number += 1
+        tables_of_file[file] = same_name
+    return [plot_comparison(file, *same_name) for file, same_name in tables_of_file.items()]
 
 
 @styled
 @open_frames
 def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> Path:
-    """Draws comparison tables below each other.
+    """Draws comparison tables: those of one name, such as two directions, side by side, others below each other.
 
     A table has a row for each of its columns, with a point and its 95 % interval for each encoder. The last row is the
-    unweighted mean over the columns that all encoders have.
+    unweighted mean of the table. Where a wide gap parts the values, as with one weak encoder, the axis is broken there.
     """
     labels = dict.fromkeys(chain.from_iterable(table.rows for table in tables))
     colours = dict(zip(labels, cycle(COLOURS), strict=False))  # after eight they repeat
+    is_row = len({table.name for table in tables}) == 1 and len({tuple(table.shown) for table in tables}) == 1
 
     row_height = 0.12 * len(colours) + 0.16
     heights = [0.8 + len(table.shown) * row_height for table in tables]
+    if is_row:
+        figure = Figure(figsize=(2.5 + 4.5 * len(tables), heights[0] + 0.7), layout="constrained")
+        grid = figure.add_gridspec(1, len(tables))
+        figure.suptitle(f"{tables[0].name}{_common_counts(tables[0])}", fontsize=10, weight="bold")
+    else:
+        figure = Figure(figsize=(7, sum(heights) + 0.4), layout="constrained")
+        grid = figure.add_gridspec(len(tables), 1, height_ratios=heights)
 
-    figure = Figure(figsize=(7, sum(heights) + 0.4), layout="constrained")
-    grid = figure.subplots(len(tables), height_ratios=heights, squeeze=False)
-    for axes, table in zip(grid.flat, tables, strict=True):
-        _draw_table(axes, table, colours)
+    points_of_tables = [_points(table, colours) for table in tables]
+    common_ranges = _ranges(np.concatenate(points_of_tables))
+    for number, (table, points) in enumerate(zip(tables, points_of_tables, strict=True)):
+        title = metric_title(table) if is_row else f"{table_title(table)}{_common_counts(table)}"
+        ranges = common_ranges if is_row else _ranges(points)
+        axes_of_ranges = _draw_table(figure, grid[number], table, colours, ranges)
+        axes_of_ranges[0].set_title(title, loc="left", fontsize=10, weight="bold")
+        if number == 0 or not is_row:
+            names = [_row_name(table, column) for column in table.shown]
+            axes_of_ranges[0].set_yticks(range(len(names)), names)
 
     handles = []
     for label, colour in colours.items():
@@ -86,42 +114,104 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
     return save_figure(figure, path)
 
 
-def _draw_table(axes: Axes, table: ComparisonTable, colours: Mapping[str, str]) -> None:
+def _draw_table(
+    figure: Figure,
+    position: Any,
+    table: ComparisonTable,
+    colours: Mapping[str, str],
+    ranges: Sequence[tuple[float, float]],
+) -> list[Axes]:
+    """Draws a table on an axis of each range."""
+    # The narrower part keeps a third of the width, so that its intervals can be seen.
+    widest = max(high - low for low, high in ranges)
+    ratios = [max(high - low, widest / 2) for low, high in ranges]
+    grid = position.subgridspec(1, len(ranges), width_ratios=ratios, wspace=0.04)
+    axes_of_ranges = [figure.add_subplot(cell) for cell in grid]
+
+    for axes, (low, high) in zip(axes_of_ranges, ranges, strict=True):
+        for label, colour in colours.items():
+            values, heights, below, above = _points(table, colours, label).T
+            axes.errorbar(
+                values,
+                heights,
+                xerr=[below, above],
+                fmt="o",
+                markersize=4,
+                linewidth=1.2,
+                color=colour,
+            )
+        axes.set_xlim(low, high)
+        axes.set_yticks(range(len(table.shown)), [""] * len(table.shown))
+        axes.set_ylim(len(table.shown) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.grid(axis="x", color="0.9")
+        axes.set_axisbelow(True)
+
+    for axes in axes_of_ranges[1:]:
+        axes.spines["left"].set_linestyle((0, (2, 3)))  # here the axis is broken
+        axes.tick_params(axis="y", length=0)
+    return axes_of_ranges
+
+
+def _counts(table: ComparisonTable, column: str) -> str:
+    """The numbers of examples and candidates of a column, in brackets."""
+    counts = []
+    for name in ("n", "candidates"):
+        count = table.count(column, name)
+        if count is not None:
+            counts.append(f"{name} {count}")
+    return f" ({', '.join(counts)})" if counts else ""
+
+
+def _common_counts(table: ComparisonTable) -> str:
+    """What `_counts` gives of all columns alike."""
+    texts = {_counts(table, column) for column in table.columns}
+    return texts.pop() if len(texts) == 1 else ""
+
+
+def _row_name(table: ComparisonTable, column: str) -> str:
+    """A column of a table, with its counts where columns differ in them."""
+    counts = "" if _common_counts(table) else _counts(table, column)
+    return printable_line(f"{column}{counts}")
+
+
+def _points(table: ComparisonTable, labels: Iterable[str], only: str | None = None) -> np.ndarray:
+    """Values of all encoders or one, their heights and the lengths of their intervals at both sides, `(points, 4)`."""
+    labels = list(labels)
     factor = 100 if metric_unit(table.metric) else 1
-    middle = (len(colours) - 1) / 2
-    for encoder_number, (label, colour) in enumerate(colours.items()):
-        offset = (encoder_number - middle) * 0.7 / len(colours)
-        points = []
+    points = []
+    for number, label in enumerate(labels):
+        offset = (number - (len(labels) - 1) / 2) * 0.7 / len(labels)
         for row, column in enumerate(table.shown):
             numbers = [factor * number for number in table.numbers(label, column)]
-            if not numbers:
+            if not numbers or only not in (None, label):
                 continue
             value, *ends = numbers
             low, high = ends or (value, value)
             # A value may lie outside its percentiles.
             points.append([value, row + offset, max(value - low, 0.0), max(high - value, 0.0)])
+    return np.array(points).reshape(-1, 4)
 
-        values, heights, below, above = np.array(points).reshape(-1, 4).T
-        axes.errorbar(
-            values,
-            heights,
-            xerr=[below, above],
-            fmt="o",
-            markersize=4,
-            linewidth=1.2,
-            color=colour,
-        )
 
-    axes.set_yticks(range(len(table.shown)), list(map(printable_line, table.shown)))
-    axes.set_ylim(len(table.shown) - 0.4, -0.6)
-    axes.grid(axis="x", color="0.9")
-    axes.set_axisbelow(True)
-    axes.set_title(
-        table_title(table),
-        loc="left",
-        fontsize=10,
-        weight="bold",
-    )
+def _ranges(points: np.ndarray) -> list[tuple[float, float]]:
+    """The ranges of values to draw: one, or two where the widest gap between intervals takes more than half of it."""
+    values, _, below, above = points.T
+    order = np.argsort(values - below)
+    lows = (values - below)[order]
+    highs = np.maximum.accumulate((values + above)[order])
+    total = highs[-1] - lows[0]
+    gaps = lows[1:] - highs[:-1]
+
+    parts = [(lows[0], highs[-1])]
+    if len(gaps) and gaps.max() > GAP_SHARE * total:
+        split = int(gaps.argmax())
+        parts = [(lows[0], highs[split]), (lows[split + 1], highs[-1])]
+
+    ranges = []
+    for low, high in parts:
+        margin = 0.06 * (high - low) or 0.01 * total or 0.5
+        ranges.append((float(low - margin), float(high + margin)))
+    return ranges
 
 
 @styled
@@ -242,7 +332,7 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
     series = _series(log_history)
     losses = [key for key in series if key == "loss" or key.startswith("loss/")]
     losses.sort(key=lambda key: key != "loss")  # the total comes first, the parts follow in the order of the log
-    metrics = [key for key in series if key not in losses and _metric(key) in HEADLINES]
+    metrics = [key for key in series if key not in losses and _metric(key) in known_headlines()]
 
     panel_count = len(losses) + len(metrics)
     columns = min(panel_count, PANELS_PER_ROW)

@@ -114,7 +114,15 @@ def bucc_settings(
         extracted = codes[scores >= threshold]
         values = {"threshold": threshold, "pairs": len(extracted), "gold": len(tested.gold)}
         outcomes = _outcomes(tested, extracted)
-        results |= measured(name, full_name, languages, split, values, outcomes)
+        results |= measured(
+            name,
+            full_name,
+            languages,
+            split,
+            values,
+            outcomes,
+            candidates=len(test.targets),
+        )
         results |= measured(name, full_name, languages, tune_split, {"f1": tune_f1})
 
     return results
@@ -358,6 +366,13 @@ PROTOCOLS = (
         _read,
         _run,
         BuccOptions,
+        headlines=("f1",),
     ),
-    pair_protocol("mining", "F1 of translations that are hidden among sentences without one", mining, MiningOptions),
+    pair_protocol(
+        "mining",
+        "F1 of translations that are hidden among sentences without one",
+        mining,
+        MiningOptions,
+        headline="f1",
+    ),
 )

@@ -10,11 +10,12 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, unit_length
+from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.parallel_texts import encode_parallel, parallel_texts, read_parallel, texts_by_language
 from hf_xlsr.evaluation.protocol import DebiasOptions, option
 from hf_xlsr.evaluation.protocol_kinds import row_protocol
 from hf_xlsr.evaluation.reading import RowInputs
-from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.evaluation.results import Results, language_key, mean_over_languages, measured
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -118,13 +119,23 @@ def _bias_metrics(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol
             "with_translations_bias": in_language_with_translations.mean() / unbiased,
         }
         for retrieved_language, share in zip(vectors, shares, strict=True):
-            values[f"{SHARE}{retrieved_language}"] = share
+            values[f"{SHARE}{language_key(retrieved_language)}"] = share
         values["queries"] = count
+        biases = in_language.mean(axis=1) * len(vectors)
+        biases_with_translations = in_language_with_translations.mean(axis=1) / unbiased
         outcomes = {
-            "bias": in_language.mean(axis=1) * len(vectors),
-            "with_translations_bias": in_language_with_translations.mean(axis=1) / unbiased,
+            "bias": Outcomes("unbounded_mean", (biases,)),
+            "with_translations_bias": Outcomes("unbounded_mean", (biases_with_translations,)),
         }
-        results |= measured(name, protocol, language, split, values, outcomes)
+        results |= measured(
+            name,
+            protocol,
+            language,
+            split,
+            values,
+            outcomes,
+            candidates=total - len(vectors),
+        )
 
     return results
 
@@ -154,5 +165,7 @@ PROTOCOLS = (
         read_parallel,
         _run,
         LanguageBiasOptions,
+        headline="bias",
+        lower_is_better=True,
     ),
 )

@@ -58,5 +58,14 @@ def _run(encoder: Encoder, inputs: MtebInputs, options: MtebOptions) -> Results:
 
 
 PROTOCOLS = (
-    Protocol("mteb", "mteb's own evaluation of its tasks", "names of mteb's tasks", _read, _run, MtebOptions),
+    Protocol(
+        "mteb",
+        "mteb's own evaluation of its tasks",
+        "names of mteb's tasks",
+        _read,
+        _run,
+        MtebOptions,
+        headlines=("main_score",),
+        has_outcomes=False,
+    ),
 )

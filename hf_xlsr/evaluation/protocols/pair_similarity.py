@@ -197,7 +197,11 @@ def pair_classification(
         values[f"{measure}_ap"] = float(average_precision(similarity, tested.labels))
     values["max_ap"] = max(values.values())
     cosines = similarities["cosine"]
-    outcomes = {"cosine_ap": Outcomes("average_precision", (cosines, tested.labels))}
+
+    columns = (*similarities.values(), tested.labels)
+    outcomes = {"max_ap": Outcomes("max_average_precision", columns)}
+    for measure, similarity in similarities.items():
+        outcomes[f"{measure}_ap"] = Outcomes("average_precision", (similarity, tested.labels))
 
     if tuned is not None:
         tune_cosines = pair_cosines(*embed_pairs(encoder, tuned.sides, tune_language or language, **encoding))
@@ -297,6 +301,7 @@ PROTOCOLS = (
         ("sentence1", "sentence2", "score"),
         read_tasks,
         _run_sts,
+        headline="spearman_all",
         nullable=("score",),
         optional=("subset",),
     ),
@@ -307,5 +312,6 @@ PROTOCOLS = (
         read_tuned,
         _run_classification,
         PairClassificationOptions,
+        headline="max_ap",
     ),
 )

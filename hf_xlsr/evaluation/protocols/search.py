@@ -20,6 +20,7 @@ from hf_xlsr.evaluation.reading import RowInputs, finished_fields
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.retrieval_data import has_retrieval_layout, read_retrieval
 from hf_xlsr.evaluation.retrieval_rows import Collection, collections_of, no_relevance
+from hf_xlsr.evaluation.trec import trec_metrics
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -115,7 +116,16 @@ def _search_metrics(
             outcomes["own_language_error"] = is_error
 
             languages = (language, document_language)
-            results |= measured(name, protocol, languages, split, {"queries": len(rank)}, outcomes)
+            candidates = 1 + len(documents) * (len(rank) - 1)
+            results |= measured(
+                name,
+                protocol,
+                languages,
+                split,
+                {"queries": len(rank)},
+                outcomes,
+                candidates=candidates,
+            )
 
     return results
 
@@ -199,7 +209,7 @@ def search_documents(
     outcomes = {metric: np.array(of_queries) for metric, of_queries in values.items()}
     counts = {"queries": len(query_ids), "documents": len(documents)}
     protocol = "search-ignore-identical-ids" if ignore_identical_ids else "search"
-    return measured(name, protocol, languages, split, counts, outcomes)
+    return measured(name, protocol, languages, split, counts, outcomes, candidates=len(documents))
 
 
 def _gains(
@@ -230,6 +240,9 @@ def _query_metrics(scores: np.ndarray, gains: Mapping[int, float], own: int | No
     if own is not None:
         scores = scores.copy()
         scores[own] = -np.inf
+    by_trec = trec_metrics(scores, gains, own, depth=DEPTH, ranks=RANKS)
+    if by_trec is not None:
+        return by_trec
 
     ranks: list[float] = []
     gained = 0.0
@@ -340,6 +353,7 @@ PROTOCOLS = (
         _read,
         _run,
         SearchOptions,
+        headline=f"ndcg@{DEPTH}",
         optional=("query_id", "document_id", "score"),
     ),
 )

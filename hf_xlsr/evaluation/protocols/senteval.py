@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.containers import by_name
-from hf_xlsr.evaluation.outcomes import f1
+from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.pairs import embed_pairs
 from hf_xlsr.evaluation.protocol import Options, Protocol, option
 from hf_xlsr.evaluation.reading import TaskInputs, read_tasks
@@ -117,13 +117,13 @@ def senteval(
     accuracies = []
     for name, task in loaded_tasks.items():
         features = _features(encoder, task, language, encoding)
-        tested, dev = _measure(task, features, seed, torch_device)
+        tested, dev, outcomes = _measure(task, features, seed, torch_device)
         logger.info("%s: %s", name, tested)
         if "accuracy" in tested:
             accuracies.append(tested["accuracy"])
 
         tested["pairs" if task.spec.pairs else "sentences"] = len(task.splits["test"])
-        results |= measured(name, "senteval", language, "test", tested)
+        results |= measured(name, "senteval", language, "test", tested, outcomes)
         results |= measured(name, "senteval", language, "dev", dev)
 
     if len(accuracies) > 1:
@@ -211,23 +211,29 @@ def _features(encoder: Encoder, task: _Task, language: str, encoding: EncodingOp
 
 def _measure(
     task: _Task, features: np.ndarray, seed: int, device: torch.device
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Trains and tests the classifiers of a task: metrics on the tested rows, and those that chose on dev."""
+) -> tuple[dict[str, float], dict[str, float], dict[str, Outcomes]]:
+    """Trains and tests the classifiers of a task: metrics on the tested rows, those that chose on dev, and outcomes."""
     from hf_xlsr.evaluation.senteval_classifiers import FOLDS, SCHEDULE, Classification, relatedness
 
     splits = task.splits.values()
+    gold = task.gold[task.splits["test"]]
+    outcomes = {}
     if task.spec.test == "relatedness":
-        dev_pearson, tested = relatedness(features, task.gold, *splits, seed=seed, device=device)
-        return tested, {"pearson": dev_pearson}
+        dev_pearson, tested, scores = relatedness(features, task.gold, *splits, seed=seed, device=device)
+        for correlation in ("pearson", "spearman"):
+            outcomes[correlation] = Outcomes(correlation, (scores, gold))
+        outcomes["mse"] = Outcomes("unbounded_mean", ((scores - gold) ** 2,))
+        return tested, {"pearson": dev_pearson}, outcomes
 
     classification = Classification(features, task.gold, schedule=SCHEDULE, folds=FOLDS, seed=seed, device=device)
     test = getattr(classification, task.spec.test)
     outcome = test(*splits)
     tested = {"accuracy": outcome.test}
+    outcomes["accuracy"] = Outcomes("mean", (outcome.predicted == gold,))
     if task.spec.f1:
-        is_positive = task.gold[task.splits["test"]] == 1
-        tested["f1"] = float(f1(outcome.predicted == 1, is_positive))
-    return tested, {"accuracy": outcome.dev}
+        outcomes["f1"] = Outcomes("f1", (outcome.predicted == 1, gold == 1))
+        tested["f1"] = outcomes["f1"].value()
+    return tested, {"accuracy": outcome.dev}, outcomes
 
 
 @dataclass(frozen=True)
@@ -260,5 +266,6 @@ PROTOCOLS = (
         required=("text", "label"),
         optional=("lang", "split"),
         tasks={name: spec.columns for name, spec in TASKS.items()},
+        headlines=("accuracy", "spearman"),
     ),
 )

@@ -65,7 +65,8 @@ def tatoeba(
         sentences count as correct there.
     """
     forward, backward = right_both_ways(*encode_pairs(encoder, sources, targets, languages, **encoding))
-    return measured(name, "tatoeba", languages, split, *both_ways("accuracy", forward, backward))
+    scores = both_ways("accuracy", forward, backward)
+    return measured(name, "tatoeba", languages, split, *scores, candidates=len(targets))
 
 
 def tatoeba_laser(
@@ -85,7 +86,8 @@ def tatoeba_laser(
     `{name}-tatoeba-laser/en-fr/test/`.
     """
     forward, backward = right_both_ways(*encode_pairs(encoder, sources, targets, languages, **encoding))
-    return measured(name, "tatoeba-laser", languages, split, *both_ways("error", ~forward, ~backward))
+    scores = both_ways("error", ~forward, ~backward)
+    return measured(name, "tatoeba-laser", languages, split, *scores, candidates=len(targets))
 
 
 def tatoeba_mteb(
@@ -106,20 +108,26 @@ def tatoeba_mteb(
     `precision`, `recall` (equal to the accuracy, as each class has one row), `accuracy` and `pairs` under
     `{name}-tatoeba-mteb/en-fr/test/`.
     """
-    from sklearn.metrics import precision_recall_fscore_support
-
     nearest = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
-    rows = np.arange(len(nearest))
-    is_right = nearest == rows
-    precision, recall, f1, _ = precision_recall_fscore_support(rows, nearest, average="weighted", zero_division=0)
-    values = {
-        "precision": precision,
-        "recall": recall,
-        "f1": f1,
-        "accuracy": is_right.mean(),
-        "pairs": len(is_right),
+    count = len(nearest)
+    is_right = nearest == np.arange(count)
+    # A class has one row, so that precision and F1 of a class are outcomes of its row.
+    chosen = np.bincount(nearest, minlength=count)
+    outcomes = {
+        "precision": is_right / np.maximum(chosen, 1),
+        "recall": is_right,
+        "f1": 2 * is_right / (1 + chosen),
+        "accuracy": is_right,
     }
-    return measured(name, "tatoeba-mteb", languages, split, values, {"recall": is_right, "accuracy": is_right})
+    return measured(
+        name,
+        "tatoeba-mteb",
+        languages,
+        split,
+        {"pairs": count},
+        outcomes,
+        candidates=count,
+    )
 
 
 def tatoeba_xtreme(
@@ -144,7 +152,16 @@ def tatoeba_xtreme(
         )
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
     is_right = nearest == np.arange(len(nearest))
-    return measured(name, "tatoeba-xtreme", languages, split, {"pairs": len(is_right)}, {"accuracy": is_right})
+    counts = {"pairs": len(is_right)}
+    return measured(
+        name,
+        "tatoeba-xtreme",
+        languages,
+        split,
+        counts,
+        {"accuracy": is_right},
+        candidates=len(foreign),
+    )
 
 
 def xsr(
@@ -178,7 +195,7 @@ def xsr(
     is_gold = nearest == gold_rows[:, None]
     outcomes = {f"precision@{k}": is_gold[:, :k].any(axis=1) for k in RANKS}
     counts = {"pool_size": len(candidates), "queries": len(queries)}
-    return measured(name, "xsr", languages, split, counts, outcomes)
+    return measured(name, "xsr", languages, split, counts, outcomes, candidates=len(candidates))
 
 
 def xsr_both_directions(
@@ -205,7 +222,7 @@ def _run_xtreme(encoder: Encoder, inputs: PairInputs, options: Options) -> Resul
     """Swaps pairs so that English is first."""
     results = Results()
     for languages, rows in by_pair_either_way(inputs.rows).items():
-        if languages[1] == "en":
+        if language_code(languages[1]) == "en":
             languages = languages[::-1]
         sides = both_sides(in_order(rows, languages))
         results |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)
@@ -222,14 +239,28 @@ def _run_xsr(encoder: Encoder, inputs: PairInputs, options: XsrOptions) -> Resul
 
 
 PROTOCOLS = (
-    pair_protocol("tatoeba", "accuracy of the nearest sentence by cosine, both ways", tatoeba),
-    pair_protocol("tatoeba-laser", "LASER's error rate of the nearest sentence, both ways", tatoeba_laser),
-    pair_protocol("tatoeba-mteb", "mteb's weighted F1, source to target", tatoeba_mteb),
+    pair_protocol("tatoeba", "accuracy of the nearest sentence by cosine, both ways", tatoeba, headline="accuracy"),
+    pair_protocol(
+        "tatoeba-laser",
+        "LASER's error rate of the nearest sentence, both ways",
+        tatoeba_laser,
+        headline="error",
+        lower_is_better=True,
+    ),
+    pair_protocol("tatoeba-mteb", "mteb's weighted F1, source to target", tatoeba_mteb, headline="f1"),
     pair_protocol(
         "tatoeba-xtreme",
         "XTREME's accuracy: English queries, answers in the other language",
         tatoeba_xtreme,
         run=_run_xtreme,
+        headline="accuracy",
     ),
-    pair_protocol("xsr", "precision at 1, 5 and 10 among a pool, both ways", xsr, XsrOptions, run=_run_xsr),
+    pair_protocol(
+        "xsr",
+        "precision at 1, 5 and 10 among a pool, both ways",
+        xsr,
+        XsrOptions,
+        run=_run_xsr,
+        headline="precision@1",
+    ),
 )

@@ -216,6 +216,7 @@ PROTOCOLS = (
         read_trained,
         partial(_run, zero_shot),
         ZeroShotOptions,
+        headline="accuracy",
     ),
     row_protocol(
         "nli",
@@ -224,5 +225,6 @@ PROTOCOLS = (
         read_trained,
         partial(_run, nli),
         NliOptions,
+        headline="accuracy",
     ),
 )

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.containers import parallel_lists
 from hf_xlsr.evaluation.pairs import PAIR_ROLES, embed_sides, encode_pairs
@@ -85,7 +86,16 @@ def xsim(
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     nearest = best_targets(*vectors, k=k, margin=margin)
     is_wrong = nearest != np.arange(len(nearest))
-    return measured(name, protocol, languages, split, {"pairs": len(is_wrong)}, {"error": is_wrong})
+    counts = {"pairs": len(is_wrong)}
+    return measured(
+        name,
+        protocol,
+        languages,
+        split,
+        counts,
+        {"error": is_wrong},
+        candidates=len(targets),
+    )
 
 
 def xsim_pp(
@@ -109,7 +119,7 @@ def xsim_pp(
     `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
     """
     sources, targets = parallel_lists(sources, targets)
-    source_is_english, target_is_english = (code.partition("-")[0] == "en" for code in languages)
+    source_is_english, target_is_english = (language_code(tag) == "en" for tag in languages)
     if source_is_english == target_is_english:
         raise XlsrError(f"protocol xsim-pp needs pairs with English, got {languages}.")
     roles = PAIR_ROLES
@@ -117,7 +127,6 @@ def xsim_pp(
         sources, targets = targets, sources
         languages = languages[::-1]
         roles = PAIR_ROLES[::-1]
-    languages = (languages[0], "en")
 
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(targets, seed=seed)
@@ -134,7 +143,7 @@ def xsim_pp(
     for kind in KINDS:
         outcomes[f"{kind}_error"] = nearest_kinds == kind
     counts = {"pairs": len(targets), "distractors": len(changed)}
-    return measured(name, protocol, languages, split, counts, outcomes)
+    return measured(name, protocol, languages, split, counts, outcomes, candidates=len(candidates))
 
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
@@ -267,6 +276,20 @@ def _like(model: str, word: str) -> str:
 
 
 PROTOCOLS = (
-    pair_protocol("xsim", "LASER's error rate of the best margin among k neighbours", xsim, XsimOptions),
-    pair_protocol("xsim-pp", "xSIM++: xsim into English; each distractor changes one word", xsim_pp, XsimPpOptions),
+    pair_protocol(
+        "xsim",
+        "LASER's error rate of the best margin among k neighbours",
+        xsim,
+        XsimOptions,
+        headline="error",
+        lower_is_better=True,
+    ),
+    pair_protocol(
+        "xsim-pp",
+        "xSIM++: xsim into English; each distractor changes one word",
+        xsim_pp,
+        XsimPpOptions,
+        headline="error",
+        lower_is_better=True,
+    ),
 )

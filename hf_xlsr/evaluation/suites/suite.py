@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.metadata import version
@@ -24,7 +24,8 @@ from hf_xlsr.encoders.debias import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import check_choice, encoder_facts
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
-from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare_encoders, render_tables
+from hf_xlsr.evaluation.comparison import ComparisonTable, compare_encoders
+from hf_xlsr.evaluation.comparison_files import ENDINGS, render_tables
 from hf_xlsr.evaluation.protocol import DataOptions, option_specs
 from hf_xlsr.evaluation.results import Results, load_results, outcomes_file, save_results
 from hf_xlsr.utils.console import warn
@@ -151,9 +152,13 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
 
 
 def evaluate_suite(
-    suite: Suite, output: str | os.PathLike[str], *, vectors: str | os.PathLike[str] | None = None
+    suite: Suite,
+    output: str | os.PathLike[str],
+    *,
+    vectors: str | os.PathLike[str] | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[ComparisonTable]:
-    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare_encoders`.
+    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare_encoders` with its `metrics`.
 
     Everything is checked before a model is loaded. Each result is saved at once as `OUTPUT/ENCODER/TASK.json`, with its
     outcomes. A later run measures only what has a new model, data or settings. After a failure the suite goes on with the
@@ -164,6 +169,8 @@ def evaluate_suite(
     check_writable(home, "--output", folder=True)
     if not suite.encoders or not suite.tasks:
         raise XlsrError("a suite needs `encoders`, unless the command line has models, and `tasks`.")
+    _check_file_names("encoders", suite.encoders)
+    _check_file_names("tasks", suite.tasks)
     models = {label: expand(encoder.model) for label, encoder in suite.encoders.items()}
     tasks = _read_tasks(suite, models)
 
@@ -187,7 +194,7 @@ def evaluate_suite(
         warn(f"{label}: {runner.account()}")
         merged[label] = _merged(contents)
 
-    tables = compare_encoders(merged)
+    tables = compare_encoders(merged, metrics)
     _write_tables(home, tables)
     if failures:
         raise XlsrError(f"{len(failures)} tasks failed: {'; '.join(failures)}")
@@ -208,6 +215,16 @@ def _result_file(home: Path, label: str, name: str) -> Path:
     return home / file_name(label) / f"{file_name(name)}.json"
 
 
+def _check_file_names(kind: str, labels: Iterable[str]) -> None:
+    """Refuses labels that share a file, of which one result would replace the other."""
+    label_of: dict[str, str] = {}
+    for label in labels:
+        name = file_name(label)
+        if name in label_of:
+            raise XlsrError(f"{kind} '{label_of[name]}' and '{label}' would share the file name '{name}'. Rename one.")
+        label_of[name] = label
+
+
 def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
     """Reads the tasks of a suite, and checks that they can be run on all its encoders."""
     for label, encoder in suite.encoders.items():
@@ -221,6 +238,7 @@ def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
 
 
 def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
+    home.mkdir(parents=True, exist_ok=True)  # also where every task failed
     for ending in ENDINGS:
         write_text(home / f"table{ending}", render_tables(tables, ending))
     if can_plot():

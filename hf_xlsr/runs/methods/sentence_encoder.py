@@ -29,7 +29,7 @@ from hf_xlsr.encoders.stock import check_token_ids, set_dropout
 from hf_xlsr.evaluation.before_after import changes_between, changes_table, measure_rows
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba, xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
-from hf_xlsr.evaluation.results import Results
+from hf_xlsr.evaluation.results import Results, with_intervals
 from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.export import save_export
 from hf_xlsr.runs.folder import RunFolder
@@ -181,7 +181,7 @@ class SentenceEncoderMethod(Method):
         finished = Finished(Results(), [], hashes, model.config.hidden_size)
 
         if test:
-            finished.metrics = self.evaluate(encoder, test, "test")
+            finished.metrics = with_intervals(self.evaluate(encoder, test, "test"))
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             languages, rows = next(iter(by_pair(test).items()))
             finished.plots += self._plot_pairs(folder.path / "tsne.png", encoder, rows, languages)
