@@ -19,7 +19,7 @@ prints the same. Verbs that need more words than a table have a page: [train](tr
 [mine](mine.md), [debias](debias.md), [export](export.md), [prune](distill.md), [push and card](publish.md).
 
 Options may have hyphens or underscores. Several values may follow an option of type `list`, as in
-`--data a.tsv b.tsv`; only `--prompt` has to be repeated."""
+`--data a.tsv b.tsv`; only `--prompt` and `--query` have to be repeated."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from hf_xlsr.data.sampling import MIXINGS
 from hf_xlsr.evaluation.report import higher_is_better
 from hf_xlsr.utils.devices import PRECISIONS, choose_precision
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.extras import require_package
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,6 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
 
     Args:
         optimizer: `trainer` uses `optim`; `lamb` is the paper's, from the package pytorch-optimizer (the extra `lamb`).
-            Without the package it is `trainer`, with a warning.
         mixing: How languages of different sizes are mixed; smoothed, as the paper does for its vocabulary.
         pack_sentences: Joins consecutive sentences up to `max_length` tokens, as the paper's sequences. Not for streams.
         retrieval_batch_size: Translation pairs in an optimiser step, in all micro-batches and processes; by default as
@@ -251,3 +251,8 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
     ddp_find_unused_parameters: bool | None = field(
         default=None, metadata={"help": "by default true if a part of the model has no task"}
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimizer == "lamb":
+            require_package("pytorch_optimizer")

@@ -243,10 +243,9 @@ def _progress(trainer: Any) -> dict[str, str]:
 
     size = state.train_batch_size or args.train_batch_size
     facts["rows in a step"] = f"{size * args.gradient_accumulation_steps * args.world_size:,} of the first task"
-    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-    if optimizer is not None:
-        rate = getattr(optimizer, "defaults", {}).get("lr", "unknown")
-        facts["optimizer"] = f"{type(optimizer).__name__}, learning rate {rate}"
+    optimizer = optimizer_of(trainer)
+    if optimizer:
+        facts["optimizer"] = optimizer
 
     time = "unknown"
     for entry in state.log_history:
@@ -257,6 +256,15 @@ def _progress(trainer: Any) -> dict[str, str]:
         f"{precision_of(args)}"
     )
     return facts
+
+
+def optimizer_of(trainer: Any) -> str:
+    """Class and learning rate of the optimizer that a trainer used; empty if it made none."""
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    if optimizer is None:
+        return ""
+    rate = getattr(optimizer, "defaults", {}).get("lr", "unknown")
+    return f"{type(optimizer).__name__}, learning rate {rate}"
 
 
 def _scores(trainer: Any) -> tuple[Results, dict[str, float]]:

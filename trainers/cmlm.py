@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,23 +20,15 @@ from hf_xlsr.trainers.base import Evaluation, PairTrainer
 from hf_xlsr.trainers.data_flow import inputs_by_task
 from hf_xlsr.trainers.pretrained import check_classifier
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.extras import require_package
 
 TEXT = "text"
 RETRIEVAL = "retrieval"
 NLI = "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
 
-logger = logging.getLogger(__name__)
 
-
-def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | None:
-    """The LAMB optimiser and its options for Trainer; None, with a warning, if its package is missing."""
-    try:
-        require_package("pytorch_optimizer")
-    except XlsrError as error:
-        logger.warning("%s Training uses `optim`, for which LAMB's learning rate is high.", error)
-        return None
+def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]]:
+    """The LAMB optimiser and its options for Trainer."""
     from pytorch_optimizer import Lamb
 
     class UnclampedLamb(Lamb):

@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "submit": ("submit", "Make results of mteb's tasks ready for its leaderboard."),
     "plot": ("plot", "Plot translation pairs or retrieved languages."),
     "encode": ("encode", "Encode texts: to files, or for other commands."),
+    "nearest": ("nearest", "List the nearest sentences of a query in each language, with their cosines."),
     "mine": ("mine", "Find translations in two texts."),
     "score": ("mine", "Score given pairs by margin and cosine."),
     "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),

@@ -10,12 +10,13 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts
+from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts, read_vectors
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.data.columns import PLACEHOLDER
 from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.files import atomic_folder, atomic_write, check_writable, path_name
 
 ROWS_AT_ONCE = 4096
@@ -40,6 +41,10 @@ class EncodeOptions(EncodedTexts):
     output: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="LANG.npy, a row per text, and the texts, LANG.txt.")
     ] = None
+    index: Annotated[
+        Literal["faiss"] | None,
+        typer.Option(help="Also LANG.faiss, an index of FAISS: flat, HNSW or IVF by the number of texts."),
+    ] = None
 
 
 def encode(options: EncodeOptions) -> None:
@@ -51,28 +56,22 @@ def encode(options: EncodeOptions) -> None:
     from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
     from hf_xlsr.encoders.loading import encoder_facts
 
-    if not options.vectors and not options.output:
-        raise XlsrError("Give --vectors, --output, or both.")
-    for name, folder in (("--vectors", options.vectors), ("--output", options.output)):
-        if folder:
-            check_writable(folder, name, folder=True)
-
+    outputs = _checked_outputs(options)
     quarantine = Quarantine()
-    outputs = []
-    if options.output:
-        outputs = [options.output, *(f"{options.output}/{PLACEHOLDER}.{kind}" for kind in ("npy", "txt"))]
     streams = read_texts(options.model, options.texts, options, quarantine, outputs)
     for language in streams:
         path_name(language, "language")
-    encoder, encoding = _encoder(options)
+    encoder, encoding = loaded_encoder(options)
     if options.vectors:
         store = VectorStore(options.vectors, encoder_facts(encoder, options.model))
         encoder = CachedEncoder(encoder, store)
     for language, stream in streams.items():
-        chunks = _encoded_chunks(encoder, language, stream, encoding)
+        chunks = encoded_chunks(encoder, language, stream, encoding)
         if options.output:
             count = _write_files(Path(options.output) / language, chunks)
             say(f"{language}: {count:,} texts, {Path(options.output) / language}.npy")
+            if options.index:
+                _write_index(Path(options.output) / language)
         else:
             count = sum(len(texts) for texts, _ in chunks)
             say(f"{language}: {count:,} texts")
@@ -82,13 +81,32 @@ def encode(options: EncodeOptions) -> None:
         warn(rejected)
 
 
-def _encoder(options: EncodedTexts) -> tuple[Any, dict[str, Any]]:
+def _checked_outputs(options: EncodeOptions) -> list[str]:
+    """What will be written, with `{lang}` for each language."""
+    if not options.vectors and not options.output:
+        raise XlsrError("Give --vectors, --output, or both.")
+    for name, folder in (("--vectors", options.vectors), ("--output", options.output)):
+        if folder:
+            check_writable(folder, name, folder=True)
+
+    kinds = ["npy", "txt"]
+    if options.index:
+        if not options.output:
+            raise XlsrError(f"--index {options.index} needs --output.")
+        require_package("faiss")
+        kinds.append("faiss")
+    if not options.output:
+        return []
+    return [options.output, *(f"{options.output}/{PLACEHOLDER}.{kind}" for kind in kinds)]
+
+
+def loaded_encoder(options: EncodedTexts) -> tuple[Any, dict[str, Any]]:
     """The loaded model, and how `embed` calls it."""
     encoder = options.encoder_options()
     return encoder.load(options.model), dict(encoder.encoding)
 
 
-def _encoded_chunks(
+def encoded_chunks(
     encoder: Any,
     language: str,
     texts: Iterable[str],
@@ -130,6 +148,15 @@ def _write_files(path: Path, chunks: Iterable[tuple[Sequence[str], Any]]) -> int
     return count
 
 
+def _write_index(path: Path) -> None:
+    """Writes the index of PATH.npy to PATH.faiss."""
+    from hf_xlsr.mining.faiss_index import build_index, index_kind, store_index
+
+    vectors = read_vectors(f"{path}.npy")
+    store_index(build_index(vectors), f"{path}.faiss")
+    say(f"{path}.faiss: {index_kind(len(vectors))}")
+
+
 @contextmanager
 def _writing(path: str) -> Iterator[BinaryIO]:
     """A file that is there once it is whole."""
@@ -160,7 +187,7 @@ def fit(options: FitOptions) -> None:
     quarantine = Quarantine()
     outputs = [options.output, *(f"{options.output}/{name}" for name in (FACTS, TENSORS))]
     texts = read_texts(options.model, options.texts, options, quarantine, outputs)
-    encoder, encoding = _encoder(options)
+    encoder, encoding = loaded_encoder(options)
     fitted = fit_debias(
         encoder,
         texts,

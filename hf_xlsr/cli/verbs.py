@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 HELP = {"help_option_names": ["-h", "--help"]}
-REPEATED_ONLY = ("prompt",)  # options of which each value needs the option's name: a text may follow
+REPEATED_ONLY = ("prompt", "query")  # options of which each value needs the option's name: a text may follow
 
 
 def add_verb(app: typer.Typer, verb: Callable[[Any], Any]) -> None:

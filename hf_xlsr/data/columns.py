@@ -130,6 +130,9 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
         return record[path]
     head, dot, rest = path.partition(".")
     value = record.get(head)
+    if isinstance(value, Mapping) and value.keys() == {"language", "translation"} and rest not in value:
+        # `TranslationVariableLanguages` of datasets: two lists of equal length.
+        value = dict(zip(value["language"], value["translation"], strict=True))
     return column_value(value, rest) if dot and isinstance(value, Mapping) else None
 
 

@@ -198,6 +198,8 @@ def _training_facts(run: Method, starts: Mapping[str, str], settings: Mapping[st
     facts = {**starts, **run.card_facts(settings["data"])}
     facts["parameters"] = f"{settings['parameters']:,}, including those only for training"
     facts["steps"] = f"{settings['steps']:,}"
+    if settings.get("optimizer"):
+        facts["optimizer"] = settings["optimizer"]
     facts["time"] = (
         f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
         f"{settings['threads']} threads, {settings['precision']}"

@@ -37,6 +37,7 @@ from hf_xlsr.runs.sending import check_push, describe_sending
 from hf_xlsr.trainers.adapters import base_model, merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
+from hf_xlsr.trainers.card import optimizer_of
 from hf_xlsr.trainers.checkpoints import (
     DiskSizeCallback,
     checkpoints_of,
@@ -357,6 +358,7 @@ def _finish(
         "data": {**data.report(trainer.token_counts), **finished.facts},
         "steps": trainer.state.global_step,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
+        "optimizer": optimizer_of(trainer),
         "precision": precision_of(arguments),
         "processes": arguments.world_size,
         "device": arguments.device.type,

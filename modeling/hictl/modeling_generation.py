@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import normalize
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -19,7 +19,7 @@ from hf_xlsr.losses.cross_entropy import IGNORE, masked_lm_loss
 from hf_xlsr.losses.in_batch import row_lengths
 from hf_xlsr.modeling.base import Dropout, XlsrPreTrainedModel, attention_of, config_of_encoder
 from hf_xlsr.modeling.heads import TokenBias
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import start_encoder
@@ -55,6 +55,15 @@ class OutputBias(TokenBias):
 
     def forward(self, similarities: torch.Tensor | None = None) -> torch.Tensor:
         return self.bias if similarities is None else self.bias + similarities
+
+
+def reshaped(config: PreTrainedConfig, shape: Mapping[str, Any]) -> PreTrainedConfig:
+    """A copy of an encoder's configuration with other values; unknown names are an error."""
+    values = config.to_dict()
+    for name in shape:
+        if name not in values:
+            raise XlsrError(f"`shape`: the encoder's configuration has no '{name}'; {did_you_mean(name, values)}")
+    return type(config).from_dict({**values, **shape})
 
 
 class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
@@ -113,6 +122,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         tokens: Sequence[int] | None = None,
         dropout: Dropout = None,
         random_weights: bool = False,
+        shape: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> HictlForConditionalGeneration:
         """A pretrained encoder with a new decoder.
@@ -123,12 +133,17 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             tokens: Ids of the tokens to keep (see `keep_tokens`); all by default.
             dropout: On states and attention of encoder and decoder; by default the encoder's.
             random_weights: Takes the encoder's shape and vocabulary, and new weights: the Transformer of table 4.
+            shape: Values of the encoder's configuration that differ from its own; only with `random_weights`.
             **options: Values of `HictlConfig`.
         """
         part = start_encoder(encoder, dropout=dropout)
         started = part.encoder
+        if shape and not random_weights:
+            raise XlsrError(
+                f"`shape` needs `random_weights`, got {dict(shape)}: pretrained weights have their own sizes."
+            )
         if random_weights:
-            started = encoder_from_config(started.config)
+            started = encoder_from_config(reshaped(started.config, shape or {}))
 
         if tokenizer is None:
             tokenizer = part.required_tokenizer()

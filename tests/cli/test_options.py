@@ -15,6 +15,7 @@ from docs.command import commands, option_rows, options_of
 from hf_xlsr.cli import main
 from hf_xlsr.cli.app import VERBS, load_verb
 from hf_xlsr.cli.encode import EncodeOptions, encode
+from hf_xlsr.cli.verbs import REPEATED_ONLY
 from hf_xlsr.runs.own_data import OWN_OPTIONS, OwnData
 from hf_xlsr.runs.recipe import load_runs
 
@@ -34,9 +35,10 @@ def declared(words: str) -> Iterator[tuple[str, Any, Any]]:
 
 def sample(hint: Any, declaration: Any) -> tuple[list[str], Any]:
     """Words for an option of a type, and the value that they mean."""
-    if get_origin(hint) is Literal:
-        choice = get_args(hint)[-1]
-        return [choice], choice
+    for kind in (hint, *get_args(hint)):
+        if get_origin(kind) is Literal:
+            choice = get_args(kind)[-1]
+            return [choice], choice
     text = repr(hint)
     if "list[str]" in text:
         return ["one", "two=2"], ["one", "two=2"]
@@ -87,7 +89,7 @@ def test_every_option_reaches_the_verb(words: str, spelling: str) -> None:
             arguments += texts
             continue
         option = "--" + parameters[name].opts[0].removeprefix("--").replace("-", spelling)
-        if name == "prompt":
+        if name in REPEATED_ONLY:
             for text in texts:
                 options += [option, text]
         else:

@@ -42,7 +42,7 @@ CASES = [
     ("train run.yaml --output_dir run --overwrite true", "run/training/p.tsv"),
     ("prepare run.yaml --output_dir run --overwrite true", "run/training/p.tsv"),
 ]
-WRITE_NOTHING = {"push", "recipes", "corpora"}
+WRITE_NOTHING = {"nearest", "push", "recipes", "corpora"}
 RECIPE = "method: lightweight\nlanguages: [en, de]\ndata: {train: run/training/p.tsv, dev: p.tsv}\n"
 WAYS: dict[str, Callable[[Path, Path], object]] = {
     "hard link": lambda link, file: os.link(file, link),

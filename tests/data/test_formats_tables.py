@@ -46,6 +46,25 @@ def test_nested_columns_and_numbers(nested, tmp_path):
     assert bad == [(2, "empty target")]
 
 
+def test_translations_in_variable_languages_are_columns(tmp_path):
+    """As the Hub has the hypotheses of XNLI: two lists in a row."""
+    features = datasets.Features(
+        {
+            "premise": datasets.Translation(["en", "fr"]),
+            "hypothesis": datasets.TranslationVariableLanguages(["en", "fr"]),
+        }
+    )
+    row = {
+        "premise": {"en": "red", "fr": "rouge"},
+        "hypothesis": {"language": ["en", "fr"], "translation": ["blue", "bleu"]},
+    }
+    datasets.Dataset.from_list([row], features=features).save_to_disk(tmp_path / "xnli")
+    rows, _, _ = read_with_side_file(
+        tmp_path, tmp_path / "xnli", columns="premise=premise.fr,hypothesis=hypothesis.en", required=()
+    )
+    assert rows == [{"premise": "rouge", "hypothesis": "blue"}]
+
+
 def test_required_number(nested, tmp_path):
     rows, bad, _ = read_with_side_file(tmp_path, nested, required=("label",))
     assert [row["label"] for row in rows] == [1, 2]

@@ -40,7 +40,10 @@ from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.encoders.graphs import GraphEncoder
 from hf_xlsr.evaluation.bleu import corpus_bleu
 from hf_xlsr.evaluation.metrics import load_metric
+from hf_xlsr.mining.faiss_index import build_index
+from hf_xlsr.trainers import CmlmTrainingArguments
 from hf_xlsr.trainers.adapters import add_adapters
+import numpy as np
 
 for file in ("a.tmx", "a.po"):
     open(file, "w").close()
@@ -58,6 +61,8 @@ for call in (
     lambda: corpus_bleu(["a"], ["a"]),
     lambda: load_metric("mining_f1"),
     lambda: add_adapters(None, rank=2),
+    lambda: build_index(np.eye(2)),
+    lambda: CmlmTrainingArguments(output_dir=".", optimizer="lamb"),
 ):
     print(missed(call))
 """
@@ -132,4 +137,15 @@ def test_core_names_missing_extras(core: Path, tmp_path: Path) -> None:
     extras = run(core, "-c", MISSED, folder=tmp_path).splitlines()
     of_modules = ["hf_xlsr.evaluation.mteb mteb", "hf_xlsr.evaluation.plots plots"]
     of_texts = ["text", "text", "text", "cleaning", "cleaning", "cleaning", "text"]
-    assert extras == [*of_modules, *of_texts, "bible", "onnx", "openvino", "translation", "evaluate", "peft"]
+    assert extras == [
+        *of_modules,
+        *of_texts,
+        "bible",
+        "onnx",
+        "openvino",
+        "translation",
+        "evaluate",
+        "peft",
+        "faiss",
+        "lamb",
+    ]

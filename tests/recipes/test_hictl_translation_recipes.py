@@ -217,6 +217,58 @@ def test_ablation_has_a_random_transformer() -> None:
     assert transformer["model"]["random_weights"]
 
 
+# Vaswani et al. (2017): base for IWSLT, big for WMT.
+TRANSFORMERS = {
+    "base": {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048},
+    "big": {"hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16, "intermediate_size": 4096},
+}
+
+
+@pytest.mark.parametrize("size", TRANSFORMERS)
+def test_transformers_of_the_paper_are_trained_whole_on_the_data_of_their_tasks(size: str) -> None:
+    for run in loaded(f"hictl_transformer_{size}"):
+        model = run["model"]
+        assert model["shape"] == {**TRANSFORMERS[size], "hidden_act": "relu"}
+        assert (model["random_weights"], model["decoder_layers"], model["word_similarity"]) == (True, 6, False)
+        assert (run["start_from"], run["training"]["freeze_encoder"]) == (None, False)
+
+        (task,) = loaded(f"hictl_{run['name'].split('/')[1]}")
+        assert run["data"]["train"] == task["data"]["train"]
+        assert run["data"]["test"] == task["data"]["test"]
+        assert run["evaluation"]["name"] == task["evaluation"]["name"]
+        assert as_list(run["vocabulary"]["sources"]) == as_list(run["data"]["train"])
+
+
+def test_transformer_has_the_shape_of_the_recipe(data: dict[str, str], encoders: Path, tmp_path: Path) -> None:
+    options = shrunk(data, encoders, tmp_path / "run", "--vocabulary.sources", "[]", "--eval_strategy", "no")
+    options += ["--load_best_model_at_end", "false", "--shape.hidden_size", "32", "--shape.intermediate_size", "64"]
+    options += ["--shape.num_hidden_layers", "3", "--metric_for_best_model", "null"]
+    recipe = loaded("hictl_transformer_base", options)[0]
+    train(recipe)
+    config = HictlForConditionalGeneration.from_pretrained(
+        tmp_path / "run" / "iwslt14_en_de" / "model"
+    ).config.get_text_config()
+    assert (config.hidden_size, config.num_hidden_layers, config.hidden_act) == (32, 3, "relu")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--model.shape.hidden_size", "32"], "model.shape"),
+        (["--model.random_weights", "true", "--start_from", "outputs/other"], "outputs/other"),
+        (["--model.random_weights", "true", "--freeze_encoder", "true"], "freeze_encoder true would keep"),
+        (["--model.random_weights", "true", "--adapters.rank", "2"], "adapters.rank 2 would keep"),
+    ],
+)
+def test_weights_that_contradict_the_recipe_are_refused(
+    options: list[str], named: str, data: dict[str, str], encoders: Path, tmp_path: Path
+) -> None:
+    words = shrunk(data, encoders, tmp_path / "run", "--start_from", "null", *options)
+    recipe = loaded("hictl_iwslt14_en_de", words)[0]
+    with pytest.raises(XlsrError, match=named):
+        train(recipe)
+
+
 def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "training" / "final" / "model.safetensors")
 

@@ -43,6 +43,9 @@ lightweight_en_fr: {}
 lightweight_en_de: {}
 lightweight_en_es: {}
 lightweight_en_it: {training.num_train_epochs: 30, training.warmup_steps: 0.2}
+lightweight_en_de_ugt: {model.alignment_weight: 0.0, model.similarity_weight: 0.0}
+lightweight_en_it_ugt:
+    {training.num_train_epochs: 30, training.warmup_steps: 0.2, model.alignment_weight: 0.0, model.similarity_weight: 0.0}
 lightweight_en_fr_released: {model.label_mode: set, model.generative_head: released}
 lightweight_ablation_batch/batch-64: {training.per_device_train_batch_size: 64}
 lightweight_ablation_batch/batch-128: {training.per_device_train_batch_size: 128}
@@ -75,6 +78,8 @@ contrast{pair}/ugt: {model.alignment_weight: 0.0, model.similarity_weight: 0.0}
 contrast{pair}/ugt-align: {model.similarity_weight: 0.0}
 contrast{pair}/ugt-align-sim: {}
 """
+# What tables 5, 9 and figure 2 test on MLDoc.
+UGT_ALONE = {"model.alignment_weight": 0.0, "model.similarity_weight": 0.0}
 # Table 9 and section 3.4 of the dual momentum paper.
 MOMENTUM_PAPER = {
     "model.queue_size": 409_600,
@@ -123,12 +128,16 @@ def paper_table() -> dict[str, dict[str, Any]]:
     table = {}
     for name, values in yaml.safe_load(DEPARTURES).items():
         table[name] = {**PAPER, **values}
+        if "corpus/" in name or "width/" in name:
+            table[f"{name}-ugt"] = {**PAPER, **values, **UGT_ALONE}
     for name, values in yaml.safe_load(MOMENTUM_DEPARTURES).items():
         table[name] = {**MOMENTUM_PAPER, **values}
     for ending, languages in (("", ["en", "fr"]), ("_en_es", ["en", "es"])):
         departures = yaml.safe_load(DEPARTURES_IN_BOTH.replace("{pair}", ending))
         for name, values in departures.items():
             table[f"lightweight_ablation_{name}"] = {**PAPER, "languages": languages, **values}
+            if name.startswith("layers"):
+                table[f"lightweight_ablation_{name}-ugt"] = {**PAPER, "languages": languages, **values, **UGT_ALONE}
     return table
 
 

@@ -24,6 +24,7 @@ from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import CmlmTrainingArguments
 from hf_xlsr.trainers.cmlm import lamb_options
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture
@@ -102,7 +103,6 @@ def test_lamb_equals_algorithm_2() -> None:
     """Algorithm 2 of You et al.: every step is as long as the learning rate times the weights, however long those are."""
     args = CmlmTrainingArguments(output_dir="unused", optimizer="lamb", learning_rate=0.01, adam_epsilon=1e-12)
     options = lamb_options(args)
-    assert options is not None
     for decay in (0.0, 0.1):
         torch.manual_seed(0)
         weight = torch.nn.Parameter(30 * torch.randn(8, 4, dtype=torch.float64))  # of norm 170
@@ -132,6 +132,33 @@ def test_optimizer_of_the_arguments_unless_one_is_given(
     settings = {"optimizer": optimizer}
     trainer = trainer_of("Cmlm", tmp_path, settings=settings, optimizer_cls_and_kwargs=given)
     assert isinstance(trainer.create_optimizer(), expected)
+
+
+def test_lamb_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_xlsr.utils.extras.find_spec", lambda _: None)
+    with pytest.raises(XlsrError, match=r"pytorch_optimizer.*hf-xlsr\[lamb\]"):
+        CmlmTrainingArguments(output_dir="unused", optimizer="lamb")
+
+
+@pytest.mark.parametrize(("optimizer", "used"), [("lamb", "UnclampedLamb"), ("trainer", "AdamW")])
+def test_results_and_card_name_the_optimizer_that_was_used(
+    optimizer: str, used: str, recipe_of: Any, tmp_path: Path
+) -> None:
+    words = [
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--max_steps",
+        "2",
+        "--training.optimizer",
+        optimizer,
+        "--optim",
+        "adamw_torch",
+    ]
+    (recipe,) = load_runs(recipe_of(), words)
+    train_recipe(recipe)
+    settings = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]
+    assert settings["optimizer"].startswith(used)
+    assert settings["optimizer"] in (tmp_path / "run" / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("weights", "rows"), [((1.0, 0.2, 0.0), 12), ((0.0, 1.0, 0.0), 12), ((0.0, 0.0, 1.0), 6)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from datasets import TranslationVariableLanguages
 
 from hf_xlsr.data.columns import flat_names, selected, split_name
 from hf_xlsr.data.formats.dataset_folders import open_dataset
@@ -68,7 +69,11 @@ def read_datasets(file: InputFile) -> Iterator[Record]:
 def _column_names(data: Any) -> list[str]:
     """The dotted paths of all columns of a dataset; where it does not name them, those of its first row."""
     if data.features:
-        return list(data.features.flatten())
+        names = list(data.features.flatten())
+        for name, feature in data.features.items():
+            if isinstance(feature, TranslationVariableLanguages):
+                names += [f"{name}.{language}" for language in feature.languages or ()]
+        return names
     return flat_names(next(_guarded(iter(data), DATASET_ERRORS), {}))
 
 

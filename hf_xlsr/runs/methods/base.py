@@ -48,7 +48,7 @@ NEW_LENGTH = 200
 """Tokens of a sentence for an encoder that has no length of its own yet."""
 
 # Keys of `model` that are not values of its configuration.
-BUILDING = ("encoder", "encoders", "start", "dropout", "random_weights")
+BUILDING = ("encoder", "encoders", "start", "dropout", "random_weights", "shape")
 
 
 @dataclass

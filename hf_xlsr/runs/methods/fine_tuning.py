@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
+from transformers import AutoConfig
 
 from hf_xlsr.data.cleaning import row_text, texts_of
 from hf_xlsr.data.evaluation_sets import labelled_sets
@@ -37,6 +39,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments, evaluate_sets, metric_keys
 from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 from hf_xlsr.utils.auto_classes import load_auto
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_folder, write_text
 from hf_xlsr.utils.hashing import address_of, cached, data_hash
 from hf_xlsr.utils.validation import Section
@@ -230,6 +233,12 @@ class ClassificationMethod(FineTuningMethod):
 
 
 RANDOM = (bool, Field(False, description="new weights in the shape of `start`: the Transformer of table 4"))
+SHAPE = (
+    dict[str, Any] | None,
+    Field(
+        None, description="values of the encoder's configuration other than those of `start`; needs `random_weights`"
+    ),
+)
 
 
 class TranslationData(DataSection):
@@ -269,6 +278,14 @@ class TranslationRecipe(Recipe):
         return self
 
 
+def _has_random_weights(run: RunFolder) -> bool:
+    """Whether a run began with new weights, as an earlier stage may have."""
+    if not run.recipe.is_file():
+        return False
+    recipe = json.loads(run.recipe.read_text("utf-8"))
+    return bool(recipe["model"].get("random_weights"))
+
+
 class TranslationMethod(FineTuningMethod):
     """`method: translation`. `model.start` names an encoder, a HICTL model or a run; pairs go from source to target.
 
@@ -278,12 +295,49 @@ class TranslationMethod(FineTuningMethod):
     name = "translation"
     recipe_class = TranslationRecipe
     model_section = section_of(
-        HictlConfig, only=TranslationTrainer.method.settings, start=START, dropout=DROPOUT, random_weights=RANDOM
+        HictlConfig,
+        only=TranslationTrainer.method.settings,
+        start=START,
+        dropout=DROPOUT,
+        random_weights=RANDOM,
+        shape=SHAPE,
     )
     arguments_class = TranslationTrainingArguments
     trainer_class = TranslationTrainer
 
     recipe: TranslationRecipe
+
+    @classmethod
+    def nested_keys(cls, content: Mapping[str, Any]) -> list[str]:
+        return [f"model.shape.{key}" for key in AutoConfig.for_model("xlm-roberta").to_dict()]
+
+    def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
+        super().check(arguments, sets)
+        self._check_weights(arguments)
+
+    def _check_weights(self, arguments: Any) -> None:
+        """Raises if new weights would stay as they are, or would be replaced, or have a shape that trained ones lack."""
+        name = self.recipe.name
+        model = self.recipe.model
+        start = self.recipe.start_from
+        rank = self.recipe.adapters.rank
+        if not model.get("random_weights"):
+            if model.get("shape"):
+                raise XlsrError(f"recipe '{name}': model.shape needs model.random_weights true, got {model['shape']}.")
+            return
+
+        if start and not _has_random_weights(RunFolder(start)):
+            raise XlsrError(
+                f"recipe '{name}': start_from '{start}' would replace those of model.random_weights true. Set one of "
+                "them to null."
+            )
+        frozen_by = {"training.freeze_encoder true": arguments.freeze_encoder, f"adapters.rank {rank}": rank > 0}
+        for option, is_set in frozen_by.items():
+            if is_set and not start:
+                raise XlsrError(
+                    f"recipe '{name}': {option} would keep the random weights of model.random_weights true. Train all "
+                    "weights, or a trained encoder."
+                )
 
     def evaluation_sets(self) -> dict[str, Any]:
         sets = super().evaluation_sets()
