@@ -38,9 +38,8 @@ def trec_metrics(
     lowest = min(scores[columns].max(), np.partition(scores, -deepest)[-deepest])
     ranked = {*np.flatnonzero(scores >= lowest).tolist(), *columns} - {own}
 
-    ids = {column: f"{len(scores) - column:012d}" for column in ranked}
-    run = {ids[column]: float(scores[column]) for column in ranked}
-    relevance = {ids[column]: int(gain) for column, gain in gains.items()}
+    run = {_trec_id(column, scores): float(scores[column]) for column in ranked}
+    relevance = {_trec_id(column, scores): int(gain) for column, gain in gains.items()}
     measures = {f"ndcg_cut.{depth}", "recip_rank", f"recall.{','.join(map(str, ranks))}"}
     values = pytrec_eval.RelevanceEvaluator({"query": relevance}, measures).evaluate({"query": run})["query"]
 
@@ -48,3 +47,8 @@ def trec_metrics(
     for rank in ranks:
         metrics[f"recall@{rank}"] = values[f"recall_{rank}"]
     return metrics
+
+
+def _trec_id(column: int, scores: np.ndarray) -> str:
+    """An id that is greater for an earlier document."""
+    return f"{len(scores) - column:012d}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -56,6 +56,7 @@ def build_index(vectors: np.ndarray, kind: IndexKind | None = None, *, seed: int
     if not count:
         raise XlsrError("An index needs at least one vector, got 0.")
     kind = kind or index_kind(count)
+    index: Any
     if kind == "flat":
         index = faiss.IndexFlatIP(width)
     elif kind == "hnsw":

@@ -139,7 +139,7 @@ def test_equals_trec_eval(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gains_that_trec_eval_does_not_take() -> None:
     scores = np.array([0.9, 0.5, 0.1])
     assert trec_metrics(scores, {1: 0.5}, depth=10, ranks=(1,)) is None
-    metrics = module._query_metrics(scores, {1: 0.5})
+    metrics = module._query_metrics(scores, {1: 0.5}, None)
     assert metrics["mrr"] == 0.5
 
 

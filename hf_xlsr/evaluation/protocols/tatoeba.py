@@ -66,7 +66,7 @@ def tatoeba(
     """
     forward, backward = right_both_ways(*encode_pairs(encoder, sources, targets, languages, **encoding))
     scores = both_ways("accuracy", forward, backward)
-    return measured(name, "tatoeba", languages, split, *scores, candidates=len(targets))
+    return measured(name, "tatoeba", languages, split, *scores, candidates=len(forward))
 
 
 def tatoeba_laser(
@@ -87,7 +87,7 @@ def tatoeba_laser(
     """
     forward, backward = right_both_ways(*encode_pairs(encoder, sources, targets, languages, **encoding))
     scores = both_ways("error", ~forward, ~backward)
-    return measured(name, "tatoeba-laser", languages, split, *scores, candidates=len(targets))
+    return measured(name, "tatoeba-laser", languages, split, *scores, candidates=len(forward))
 
 
 def tatoeba_mteb(
@@ -160,7 +160,7 @@ def tatoeba_xtreme(
         split,
         counts,
         {"accuracy": is_right},
-        candidates=len(foreign),
+        candidates=len(nearest),
     )
 
 

@@ -94,7 +94,7 @@ def xsim(
         split,
         counts,
         {"error": is_wrong},
-        candidates=len(targets),
+        candidates=len(nearest),
     )
 
 
