@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, interval, mean_interval, p_value
 from hf_xlsr.evaluation.protocol import PROTOCOLS, protocol_of
 from hf_xlsr.evaluation.report import higher_is_better
-from hf_xlsr.evaluation.results import Result, Results, is_averaged, metrics_of
+from hf_xlsr.evaluation.results import Result, Results, is_averaged, language_key, metrics_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 ALL = "all"  # as a metric: every one but counts
@@ -301,12 +302,24 @@ def _same_data(first: Mapping[str, str], second: Mapping[str, str], ignored_name
         return True
     for key in first.keys() | second.keys():
         is_in_both = key in first and key in second
-        is_ignored = not ignored_names.isdisjoint(key.split("/"))
+        is_ignored = not ignored_names.isdisjoint(_names_in(key))
         if is_ignored or not (is_in_both or key.startswith("pool/")):
             continue
         if first.get(key) != second.get(key):
             return False
     return True
+
+
+def _names_in(key: str) -> set[str]:
+    """The parts of a hash's key, and those that are languages as results write them."""
+    names = set()
+    for part in key.split("/"):
+        names.add(part)
+        for hyphen in re.finditer("-", part):
+            source = language_key(part[: hyphen.start()])
+            target = language_key(part[hyphen.end() :])
+            names.add(f"{source}-{target}")
+    return names
 
 
 def _test_differences(table: ComparisonTable) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
 from operator import attrgetter
 
 from rich.markup import escape
@@ -18,7 +18,6 @@ from hf_xlsr.utils.printable import printable_line
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 LOWER_WORDS = {"error", "errors", "loss", "mse", "bias", "xsim", "perplexity"}
 HIGHER_WORDS = {"accuracy", "precision", "recall", "similarity", "map", "mrr", "ndcg", "chrf", "sts"}
-NUMBER_COLUMNS = {"95 %": "low", "n": "n", "candidates": "candidates"}  # title -> attribute of a result
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
@@ -84,16 +83,16 @@ def _words(metric: str) -> list[str]:
 def results_table(results: Results, title: str) -> Table:
     """A table for `rich.console.Console`, one metric per line, with a rule between protocols.
 
-    Shares are in per cent, correlations, F1 and average precision times 100. Long names continue in the next line.
+    Shares are in per cent, correlations, F1 and average precision times 100. Numbers of examples and of candidates have
+    lines of their own. Long names continue in the next line.
     """
     table = Table(title=escape(printable_line(title)))
     for column in ("protocol", "languages", "split", "metric"):
         table.add_column(column, overflow="fold")
     records = results.records.values()
     number_columns = ["value"]
-    for column, attribute in NUMBER_COLUMNS.items():
-        if any(getattr(record, attribute) is not None for record in records):
-            number_columns.append(column)
+    if any(record.low is not None for record in records):
+        number_columns.append("95 %")
     for column in number_columns:
         table.add_column(column, overflow="fold", no_wrap=True, justify="right")
     limits = sorted({record.limit for record in records if record.limit is not None})
@@ -101,19 +100,28 @@ def results_table(results: Results, title: str) -> Table:
         table.caption = f"--limit {', '.join(map(str, limits))}: not the whole test set"
 
     for _, same_protocol in groupby(records, attrgetter("name")):
-        for record in same_protocol:
+        for record in _with_candidates(same_protocol):
             # Text, because rich would take square brackets in a name for markup.
-            table.add_row(*map(Text, map(printable_line, _cells(record, number_columns))))
+            cells = map(Text, map(printable_line, _cells(record)))
+            table.add_row(*islice(cells, len(table.columns)))
         table.add_section()
     return table
 
 
-def _cells(record: Result, number_columns: Sequence[str]) -> list[str]:
-    """The cells of a result: protocol, languages, split, metric, and the numbers of these columns."""
+def _with_candidates(records: Iterable[Result]) -> Iterator[Result]:
+    """The results, and after those of each language pair its number of candidates."""
+    for _, same_test in groupby(records, attrgetter("languages", "split")):
+        for record in same_test:
+            yield record
+        if record.candidates is not None:
+            yield record._replace(metric="candidates", value=record.candidates, low=None, high=None)
+
+
+def _cells(record: Result) -> list[str]:
+    """The cells of a result: protocol, languages, split, metric, value, interval."""
     metric = record.metric.replace("_", " ")
     value = metric_value(record.metric, record.value)
-    is_count = isinstance(record.value, int)
-    if not is_count:
+    if not isinstance(record.value, int):
         unit = metric_unit(record.metric)
         if unit == "%":
             value += " %"
@@ -121,8 +129,4 @@ def _cells(record: Result, number_columns: Sequence[str]) -> list[str]:
             metric += f" {unit}"
 
     ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-    numbers = {"value": value, "95 %": "–".join(ends)}
-    for column in ("n", "candidates"):
-        count = getattr(record, column)
-        numbers[column] = "" if is_count or count is None else str(count)
-    return [record.name, record.languages, record.split, metric, *(numbers[column] for column in number_columns)]
+    return [record.name, record.languages, record.split, metric, value, "–".join(ends)]

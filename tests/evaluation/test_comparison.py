@@ -121,6 +121,18 @@ def test_each_column_compares_equal_test_sets(b: Any, c: Any, unequal: set[str],
         assert unequal.isdisjoint([f"{first} {column}", f"{second} {column}"])
 
 
+@pytest.mark.parametrize(("first", "second"), [("zho-Hans", "zho-Hant"), ("zh-Hans", "zh-Hant"), ("deu", "fra")])
+def test_tags_of_hashes_are_languages_of_columns(first: str, second: str) -> None:
+    def results(share: float, text: str) -> dict[str, Any]:
+        hashes = {f"data/toy/en-{first}": "x", f"data/toy/en-{second}": text}
+        return {"metrics": encoder({first: share, second: share}), "data_sha256": hashes}
+
+    (table,) = compare_encoders({"a": results(0.5, "x"), "b": results(0.9, "y")})
+    equal, other = table.columns
+    assert marked(table, "unequal") == {f"b {other}"}
+    assert marked(table, "best") == {f"b {equal}"}
+
+
 def test_results_keep_their_own_outcomes(tmp_path: Path) -> None:
     share_of_file = {"v1.0": 0.9, "v1.5": 0.3}
     for name, share in share_of_file.items():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 from protocol_cases import ALL, OF_PAIRS, Prompted
+from rich.console import Console
 
 from hf_xlsr.evaluation.comparison import compare_encoders
-from hf_xlsr.evaluation.comparison_files import render_tables
+from hf_xlsr.evaluation.comparison_files import ENDINGS, render_tables, terminal_table
 from hf_xlsr.evaluation.protocol import PROTOCOLS, protocol_of
 from hf_xlsr.evaluation.protocols import NAMES
 from hf_xlsr.evaluation.report import higher_is_better
@@ -136,6 +139,37 @@ def test_all_right_is_not_certain(shares: dict[str, float]) -> None:
         if record.metric == "accuracy":
             ends: tuple[Any, Any] = (record.low, record.high)
             assert max(ends) - min(ends) == pytest.approx(0.0122, abs=1e-4)
+
+
+def limited(count: int) -> Results:
+    results = Results()
+    for language in ("de", "fr"):
+        right = np.arange(count) < 0.75 * count
+        pair = ("en", language)
+        results |= measured("x", "xsim", pair, "test", {"pairs": count}, {"error": right}, candidates=5 * count)
+    records = [record._replace(limit=count) for record in results.records.values()]
+    return Results(records, results.outcomes)
+
+
+@pytest.mark.parametrize("surface", [*ENDINGS, "terminal"])
+def test_every_surface_has_counts_intervals_and_limit(surface: str) -> None:
+    (table,) = compare_encoders({"a": limited(60)})
+    if surface == "terminal":
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(terminal_table(table))
+        text = console.export_text()
+    else:
+        text = render_tables([table], surface)
+
+    for column in ("en-de", "mean of 2"):
+        _, *ends = table.numbers("a", column)
+        assert len(ends) == 2
+        for end in ends:
+            shown = repr(end) if surface in (".csv", ".json") else f"{100 * end:.1f}"
+            assert shown in text
+    for count in ("60", "300"):  # n and limit, candidates
+        assert re.search(rf"\b{count}\b", text)
+    assert "limit" in text
 
 
 def test_other_numbers_of_candidates_are_not_tested() -> None:

@@ -68,6 +68,15 @@ def test_metadata_of_a_folder(folder: Path):
     assert meta.similarity_fn_name.value == "cosine"
 
 
+@pytest.mark.parametrize(
+    ("own", "prompt", "expected"),
+    [({}, None, False), ({"query": "q: "}, None, True), ({"query": "q: "}, "", False), ({}, {"en": "e: "}, True)],
+)
+def test_metadata_says_whether_texts_get_prompts(own: Any, prompt: Any, expected: bool, tiny_export: str):
+    model = SentenceTransformer(tiny_export, device="cpu", prompts=own)
+    assert as_mteb_encoder(model, prompt=prompt).mteb_model_meta.use_instructions == expected
+
+
 def test_card_in_norwegian(folder: Path):
     """YAML 1.1 would read `no` as false."""
     (folder / "README.md").write_text("---\nlanguage: no\n---\n")

@@ -78,6 +78,19 @@ def test_records():
     assert "–" in line
 
 
+def test_counts_and_limit_are_shown():
+    metrics = Results()
+    for language in ("de", "fr"):
+        right = {"error": np.arange(8) < 2}
+        metrics |= measured("a", "xsim", ("en", language), "test", {"pairs": 8}, right, candidates=40)
+    records = [record._replace(limit=8) for record in metrics.records.values()]
+
+    lines = printed(results_table(Results(records), "t"))
+    shown = [line.split("│")[-2].strip() for line in lines if "│ pairs" in line or "│ candidates" in line]
+    assert shown == ["8", "40", "8", "40"]
+    assert any("--limit 8" in line for line in lines)
+
+
 def test_later_results_replace_earlier_ones():
     results = METRICS | measured("tatoeba", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.8})
     assert results["tatoeba/en-fr/test/accuracy"] == 0.8

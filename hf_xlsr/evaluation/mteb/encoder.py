@@ -199,7 +199,7 @@ def as_mteb_encoder(
             "open_weights": True,
             "framework": ["Sentence Transformers", "PyTorch"],
             "similarity_fn_name": ScoringFunction(loaded.similarity_fn_name or "cosine"),
-            "use_instructions": bool(prompt if isinstance(prompt, str) else any((prompt or {}).values())),
+            "use_instructions": any(PromptTable.of(loaded).given(prompt).texts.values()),
             "experiment_kwargs": _experiment({"prompt": prompt, "routes": routes and dict(routes)}),
         }
     )

@@ -92,8 +92,9 @@ def plot_comparison(path: str | os.PathLike[str], *tables: ComparisonTable) -> P
         axes_of_ranges = _draw_table(figure, grid[number], table, colours, ranges)
         axes_of_ranges[0].set_title(title, loc="left", fontsize=10, weight="bold")
         if number == 0 or not is_row:
-            names = [_row_name(table, column) for column in table.shown]
+            names = list(map(printable_line, _row_names(table)))
             axes_of_ranges[0].set_yticks(range(len(names)), names)
+            axes_of_ranges[0].tick_params(axis="y", labelleft=True)
 
     handles = []
     for label, colour in colours.items():
@@ -141,7 +142,8 @@ def _draw_table(
                 color=colour,
             )
         axes.set_xlim(low, high)
-        axes.set_yticks(range(len(table.shown)), [""] * len(table.shown))
+        axes.set_yticks(range(len(table.shown)))
+        axes.tick_params(axis="y", labelleft=False)
         axes.set_ylim(len(table.shown) - 0.4, -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.grid(axis="x", color="0.9")
@@ -169,10 +171,11 @@ def _common_counts(table: ComparisonTable) -> str:
     return texts.pop() if len(texts) == 1 else ""
 
 
-def _row_name(table: ComparisonTable, column: str) -> str:
-    """A column of a table, with its counts where columns differ in them."""
-    counts = "" if _common_counts(table) else _counts(table, column)
-    return printable_line(f"{column}{counts}")
+def _row_names(table: ComparisonTable) -> list[str]:
+    """The columns of a table, with their counts where columns differ in them."""
+    if _common_counts(table):
+        return table.shown
+    return [f"{column}{_counts(table, column)}" for column in table.shown]
 
 
 def _points(table: ComparisonTable, labels: Iterable[str], only: str | None = None) -> np.ndarray:
