@@ -187,7 +187,7 @@ def test_full_disk_and_resumed(files: tuple[Path, Path], tmp_path: Path):
 
     code, message = in_child(limited)
     assert code == 1
-    assert message.startswith("XlsrError: ")
+    assert message.startswith("FullDiskError: ")
     assert str(folder) in message
     assert len(list((folder / "source.vectors" / "shards").iterdir())) == 2
 

@@ -17,7 +17,7 @@ from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.results import Result, Results, load_results, save_results
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays
 
-VISIBLE = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+VISIBLE = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 LIMITS = settings(max_examples=40, deadline=None)
 
