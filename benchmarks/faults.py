@@ -343,7 +343,8 @@ class Case(Bench):
                     break
                 out = self.new(f"{number.name}{attempt}")
                 status = self.run(self.job, out, after=self.chance.uniform(0.02, self.seconds), number=number)
-                if status == 0:
+                has_begun = self.text(out) != "" or status in (expected, -number)
+                if status == 0 or not has_begun:
                     shutil.rmtree(out)
                     continue
                 # Before it has handlers of its own, the signal kills.

@@ -56,7 +56,7 @@ def build_index(vectors: np.ndarray, kind: IndexKind | None = None, *, seed: int
     if not count:
         raise XlsrError("An index needs at least one vector, got 0.")
     kind = kind or index_kind(count)
-    index: Any
+    index: Any  # each kind is a class of its own, some with attributes that faiss's stubs lack
     if kind == "flat":
         index = faiss.IndexFlatIP(width)
     elif kind == "hnsw":
@@ -67,7 +67,8 @@ def build_index(vectors: np.ndarray, kind: IndexKind | None = None, *, seed: int
 
     for start in range(0, count, ROWS_AT_ONCE):
         index.add(np.ascontiguousarray(vectors[start : start + ROWS_AT_ONCE], dtype=np.float32))
-    return index
+    filled: faiss.Index = index
+    return filled
 
 
 def _trained_lists(vectors: np.ndarray, seed: int) -> faiss.Index:
