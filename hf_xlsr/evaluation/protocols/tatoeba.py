@@ -205,7 +205,7 @@ def _run_xtreme(encoder: Encoder, inputs: PairInputs, options: Options) -> Resul
     """Swaps pairs so that English is first."""
     results = Results()
     for languages, rows in by_pair_either_way(inputs.rows).items():
-        if languages[1] == "en":
+        if language_code(languages[1]) == "en":
             languages = languages[::-1]
         sides = both_sides(in_order(rows, languages))
         results |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.languages import language_code, states_variant
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.containers import parallel_lists
 from hf_xlsr.evaluation.pairs import PAIR_ROLES, embed_sides, encode_pairs
@@ -109,7 +110,7 @@ def xsim_pp(
     `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
     """
     sources, targets = parallel_lists(sources, targets)
-    source_is_english, target_is_english = (code.partition("-")[0] == "en" for code in languages)
+    source_is_english, target_is_english = (language_code(tag) == "en" for tag in languages)
     if source_is_english == target_is_english:
         raise XlsrError(f"protocol xsim-pp needs pairs with English, got {languages}.")
     roles = PAIR_ROLES
@@ -117,7 +118,8 @@ def xsim_pp(
         sources, targets = targets, sources
         languages = languages[::-1]
         roles = PAIR_ROLES[::-1]
-    languages = (languages[0], "en")
+    if not states_variant(languages[1]):
+        languages = (languages[0], "en")
 
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(targets, seed=seed)
