@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.data.languages import language_code, states_variant
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.containers import parallel_lists
 from hf_xlsr.evaluation.pairs import PAIR_ROLES, embed_sides, encode_pairs
@@ -118,8 +118,6 @@ def xsim_pp(
         sources, targets = targets, sources
         languages = languages[::-1]
         roles = PAIR_ROLES[::-1]
-    if not states_variant(languages[1]):
-        languages = (languages[0], "en")
 
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(targets, seed=seed)
