@@ -81,6 +81,11 @@ def test_what_a_language_selects(tags: list[str], asked: str, expected: set[str]
     assert languages_of(read("language-bias", data, languages=("de", asked))) == expected
 
 
+def test_a_training_language_has_the_tag_of_the_user(tmp_path: Path) -> None:
+    data = table(tmp_path, ["pt_BR"])
+    assert read("zero-shot", data, languages=("de",), train_language="pt-BR").train_language == "pt-BR"
+
+
 def test_columns_of_two_variants(tmp_path: Path) -> None:
     data = write_tsv(tmp_path / "wide.tsv", ["en\tpt_BR\tpt", "day\tdia!\tdia"])
     options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "pt", "pt_BR")}
