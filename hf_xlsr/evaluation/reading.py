@@ -170,7 +170,8 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
         tune = _open_split("dev", options.get("tune"), [train, in_language])
         tables["tune"] = read_one_table(tune, "--tune", "dev")
 
-    tables = finish_tables(tables, table, data)
+    asked = replace(data, languages=(*data.languages, train_language))
+    tables = finish_tables(tables, table, asked)
     # Before rows are held out: a copy of the test could be divided between the two.
     _check_leaks(protocol, tables)
     if hold_out:

@@ -61,7 +61,7 @@ def test_invalid_plots(
     words: str, key: str, tiny_export: str, wide: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Each is found before a model is loaded."""
-    monkeypatch.setattr("hf_xlsr.encoders.loading.load_encoder", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("a model is loaded"))
     monkeypatch.chdir(Path(wide).parent)
     Path("MODEL").symlink_to(tiny_export)
     command = words.replace("WIDE", " ".join(WIDE)).split()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from input_helpers import bucc_files, read, write_tsv
 
@@ -80,6 +81,11 @@ def test_what_a_language_selects(tags: list[str], asked: str, expected: set[str]
     assert languages_of(read("language-bias", data, languages=("de", asked))) == expected
 
 
+def test_a_training_language_has_the_tag_of_the_user(tmp_path: Path) -> None:
+    data = table(tmp_path, ["pt_BR"])
+    assert read("zero-shot", data, languages=("de",), train_language="pt-BR").train_language == "pt-BR"
+
+
 def test_columns_of_two_variants(tmp_path: Path) -> None:
     data = write_tsv(tmp_path / "wide.tsv", ["en\tpt_BR\tpt", "day\tdia!\tdia"])
     options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "pt", "pt_BR")}
@@ -87,6 +93,24 @@ def test_columns_of_two_variants(tmp_path: Path) -> None:
     rows = read("tatoeba", data, **options).rows
 
     assert [(row["target_lang"], row["target"]) for row in rows] == [("pt", "dia"), ("pt-BR", "dia!")]
+
+
+class Lengths:
+    """Vectors of the length and the last letter of a text."""
+
+    def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
+        return np.array([[len(text), ord(text[-1]), 1.0] for text in texts])
+
+
+@pytest.mark.parametrize(("protocol", "pair"), [("xsim-pp", "de-en-US"), ("tatoeba-xtreme", "en-US-de")])
+def test_protocols_with_an_english_side(protocol: str, pair: str, tmp_path: Path) -> None:
+    lines = [f"Satz {number}\tsentence {number}" for number in range(6)]
+    data = write_tsv(tmp_path / "wide.tsv", ["de\ten_US", *lines])
+    inputs = read(protocol, data, columns="source=de,target=en_US", languages=("de", "en-US"))
+
+    metrics = PROTOCOLS[protocol].run(Lengths(), inputs, PROTOCOLS[protocol].options())
+
+    assert {record.languages for record in metrics.records.values()} == {pair}
 
 
 def test_bitexts_of_two_variants(tmp_path: Path) -> None:
