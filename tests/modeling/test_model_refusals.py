@@ -48,6 +48,12 @@ def without(batch: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in batch.items() if name not in names}
 
 
+def dual_of_two_sizes() -> Any:
+    model = dual()
+    model.resize_token_embeddings(44, language="en")
+    return model
+
+
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no weight": (
         lambda: lightweight(generative_weight=0, alignment_weight=0, similarity_weight=0)(**lightweight_batch()),
@@ -70,7 +76,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: MemoryQueue(5, 1).enqueue(torch.zeros(6, 1), torch.zeros(6).long(), torch.zeros(6).long()),
         "queue_size",
     ),
-    "which vocabulary": (lambda: dual().resize_token_embeddings(44), "en, fr"),
+    "which vocabulary": (lambda: dual_of_two_sizes().resize_token_embeddings(50), "en, fr"),
     "too many negatives": (
         lambda: tiny_hictl(len(framed_tokenizer()), negative_words=500)(**tiny_batch(framed_tokenizer())),
         "500",

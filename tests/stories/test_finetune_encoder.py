@@ -15,8 +15,8 @@ from sentence_transformers import SentenceTransformer
 from story_helpers import assert_equal
 
 from hf_xlsr.cli import main
-from hf_xlsr.data.cleaning import match_key
 from hf_xlsr.data.evaluation_sets import evaluation_pairs
+from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import parse_sources
 from hf_xlsr.evaluation.comparison import compare_encoders
 from hf_xlsr.evaluation.results import load_results

@@ -27,9 +27,9 @@ def test_extras_bring_their_packages() -> None:
             assert canonicalize_name(distributions[package][0]) in brought, package
 
 
-def test_extra_all_has_every_extra_but_the_one_of_another_licence() -> None:
+def test_extra_all_has_every_extra_but_those_of_other_licences_and_clusters() -> None:
     (line,) = OPTIONAL["all"]
-    extras = Requirement(line).extras | {"bible"}
+    extras = Requirement(line).extras | {"bible", "cleaning", "ray"}
     assert extras == set(OPTIONAL) - {"all", "dev", "docs"}
     assert extras >= set(EXTRAS.values())
 

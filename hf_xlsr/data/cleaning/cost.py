@@ -6,12 +6,13 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 from scipy.stats import binomtest
 
 from hf_xlsr.data.cleaning.cleaner import Cleaner, drawn
-from hf_xlsr.data.cleaning.steps import AnyStep, ComparingStep
+from hf_xlsr.data.cleaning.steps import AnyStep, ComparingStep, known_language
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sample_sentences import SENTENCES
@@ -91,9 +92,9 @@ def cleaning_cost(steps: Sequence[AnyStep], known: Iterable[Row], *, seed: int =
     cost: CleaningCost = {}
     for kind, rows in rows_by_kind.items():
         for name, is_removed in removed_by_step(steps, rows).items():
-            removed_rows = [row for row, is_out in zip(rows, is_removed, strict=True) if is_out]
-            examples = drawn(removed_rows, EXAMPLES)
-            cost.setdefault(name, {})[kind] = Removed(len(removed_rows), len(rows), examples)
+            removed_rows = list(compress(rows, is_removed))
+            removed = Removed(len(removed_rows), len(rows), drawn(removed_rows, EXAMPLES))
+            cost.setdefault(name, {})[kind] = removed
     return cost
 
 
@@ -119,11 +120,14 @@ def removed_by_step(steps: Sequence[AnyStep], rows: Sequence[Row]) -> dict[str, 
 
 
 def _shuffled(good: Sequence[Row], generator: random.Random) -> list[Row]:
-    """Each source with the target of another row."""
+    """Each source with the target of another row, unless that is the same."""
     offset = generator.randrange(1, max(2, len(good)))
-    targets = [row["target"] for row in (*good[offset:], *good[:offset])]
-    pairs = [{**row, "target": target} for row, target in zip(good, targets, strict=True)]
-    return [pair for pair, row in zip(pairs, good, strict=True) if pair["target"] != row["target"]]
+    bad = []
+    for number, row in enumerate(good):
+        target = good[(number + offset) % len(good)]["target"]
+        if target != row["target"]:
+            bad.append({**row, "target": target})
+    return bad
 
 
 def _truncated(good: Sequence[Row], generator: random.Random) -> list[Row]:
@@ -145,9 +149,10 @@ def _other_language(good: Sequence[Row], generator: random.Random) -> list[Row]:
     """A sentence in another language than both for each target."""
     bad = []
     for row in good:
-        row_languages = {language_code(row.get(f"{side}_lang") or "und") for side in ("source", "target")}
-        sentences = SENTENCES[generator.choice([code for code in SENTENCES if code not in row_languages])]
-        bad.append({**row, "target": generator.choice(sentences)})
+        row_languages = {known_language(row, "source_lang"), known_language(row, "target_lang")}
+        row_codes = {language_code(language) for language in row_languages if language}
+        other = generator.choice(sorted(SENTENCES.keys() - row_codes))
+        bad.append({**row, "target": generator.choice(SENTENCES[other])})
     return bad
 
 
@@ -155,11 +160,13 @@ def _number_changed(good: Sequence[Row], generator: random.Random) -> list[Row]:
     """Another digit for one of the target's, in rows that have some."""
     bad = []
     for row in good:
-        digits = list(_DIGIT.finditer(row["target"]))
+        target = row["target"]
+        digits = list(_DIGIT.finditer(target))
         if digits:
             digit = generator.choice(digits)
             other = (int(digit.group()) + generator.randrange(1, 10)) % 10
-            bad.append({**row, "target": f"{row['target'][: digit.start()]}{other}{row['target'][digit.end() :]}"})
+            changed = f"{target[: digit.start()]}{other}{target[digit.end() :]}"
+            bad.append({**row, "target": changed})
     return bad
 
 
@@ -185,10 +192,10 @@ BAD_PAIRS: dict[str, Callable[[Sequence[Row], random.Random], list[Row]]] = {
 
 def cost_counts(cost: CleaningCost) -> dict[str, dict[str, list[int]]]:
     """The numbers of a cost as JSON: step -> kind -> how many were removed, and of how many."""
-    return {
-        step: {kind: [removed.count, removed.total] for kind, removed in removed_by_kind.items()}
-        for step, removed_by_kind in cost.items()
-    }
+    counts: dict[str, dict[str, list[int]]] = {}
+    for step, removed_by_kind in cost.items():
+        counts[step] = {kind: [removed.count, removed.total] for kind, removed in removed_by_kind.items()}
+    return counts
 
 
 def _counted(numbers: Sequence[int]) -> Removed:
