@@ -60,7 +60,7 @@ def _neighbours(
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
     # A text that is there several times is listed once.
-    rows = {}
+    rows: dict[str, Any] = {}
     for texts, vectors in chunks:
         for text, vector in zip(texts, vectors, strict=True):
             rows.setdefault(text, vector)
