@@ -27,6 +27,8 @@ from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
 BEGIN = "<!-- papers -->"
 END = "<!-- /papers -->"
+SETTINGS_BEGIN = "<!-- settings -->"
+SETTINGS_END = "<!-- /settings -->"
 TABLES_BEGIN = "<!-- tables -->"
 TABLES_END = "<!-- /tables -->"
 TABLES_HEADER = ("paper", "there", "compares", "at the paper's size", "small run", "literal", "verdicts", "seeds")
@@ -221,6 +223,12 @@ def write_report(book: Book, kept: Figures, docs: Path) -> None:
         cells = tables_cells(papers, summaries)
         text = _between(text, TABLES_BEGIN, TABLES_END, markdown_table(TABLES_HEADER, cells, numbers_from=8))
     page.write_text(text, "utf-8")
+    for name, written_page in papers.pages.items():
+        file = docs / "results" / f"{name}.md"
+        if file.is_file():
+            lines = settings_lines(papers.settings[written_page.method], written_page.methods())
+            text = _between(file.read_text("utf-8"), SETTINGS_BEGIN, SETTINGS_END, lines[:-1])
+            file.write_text(text, "utf-8")
 
 
 def _between(text: str, begin: str, end: str, lines: list[str]) -> str:

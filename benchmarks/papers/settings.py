@@ -46,8 +46,20 @@ class PaperTable(Strict):
     note: str = ""
 
 
+class Page(Strict):
+    """A page that is written by hand, about trainings of some recipes."""
+
+    method: str
+    recipes: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+    def methods(self) -> list[Method]:
+        return [run for recipe in self.recipes for run in load_runs(recipe, self.options)]
+
+
 class Papers(Strict):
     settings: Mapping[str, tuple[Setting, ...]]
+    pages: Mapping[str, Page]
     tables: tuple[PaperTable, ...]
 
 
@@ -90,7 +102,17 @@ def recipe_value(method: Method, key: str) -> Any:
         defaults = {field.name: field for field in fields(method.arguments_class)}
         default = defaults[name].default if name in defaults else None
         return None if default is MISSING else default
-    return getattr(method.config, name, None) if section == "model" and "." not in name else None
+    if section != "model":
+        return None
+    if name.startswith("encoder.") and getattr(method, "encoder_path", "") is None:
+        return getattr(_new_encoder(method), name.removeprefix("encoder."), None)
+    return getattr(method.config, name, None)
+
+
+def _new_encoder(method: Any) -> Any:
+    """The configuration of the new encoder that a recipe describes."""
+    values = method.encoder_section
+    return method.new_config(values.pop("model_type", None) or method.default_type, **values)
 
 
 def texts_of(setting: Setting, methods: Iterable[Method]) -> list[str]:
