@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -50,27 +50,25 @@ def build_index(vectors: np.ndarray, kind: IndexKind | None = None, *, seed: int
         XlsrError: Without the package faiss, or without vectors.
     """
     require_package("faiss")
-    count = len(vectors)
-    if not count:
-        raise XlsrError("An index needs at least one vector, got 0.")
-    index = _empty_index(vectors, kind or index_kind(count), seed)
-    for start in range(0, count, ROWS_AT_ONCE):
-        index.add(np.ascontiguousarray(vectors[start : start + ROWS_AT_ONCE], dtype=np.float32))
-    return index
-
-
-def _empty_index(vectors: np.ndarray, kind: IndexKind, seed: int) -> faiss.Index:
-    """An index of a kind for vectors, which are not added."""
     import faiss
 
-    width = vectors.shape[1]
+    count, width = vectors.shape
+    if not count:
+        raise XlsrError("An index needs at least one vector, got 0.")
+    kind = kind or index_kind(count)
+    index: Any  # each kind is a class of its own, some with attributes that faiss's stubs lack
     if kind == "flat":
-        return faiss.IndexFlatIP(width)
-    if kind == "ivf":
-        return _trained_lists(vectors, seed)
-    graph = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
-    graph.hnsw.efSearch = CANDIDATES
-    return graph
+        index = faiss.IndexFlatIP(width)
+    elif kind == "hnsw":
+        index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efSearch = CANDIDATES
+    else:
+        index = _trained_lists(vectors, seed)
+
+    for start in range(0, count, ROWS_AT_ONCE):
+        index.add(np.ascontiguousarray(vectors[start : start + ROWS_AT_ONCE], dtype=np.float32))
+    filled: faiss.Index = index
+    return filled
 
 
 def _trained_lists(vectors: np.ndarray, seed: int) -> faiss.Index:
