@@ -46,7 +46,7 @@ def train(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> Pat
 
 def measure(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> Path:
     folder = train(table, row, seed, home, more)
-    model = Path(os.environ.get("HF_XLSR_ENCODERS", "")) / row.encoder if row.encoder else folder / "model"
+    model = table.encoder(row) if row.encoder else folder / "model"
     if table.units and not row.hidden:
         results = folder / "evaluations" / table.languages
         evaluate(model, list(table.units), table.languages, results, PROMPTS.get(row.encoder, ""))

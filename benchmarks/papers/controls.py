@@ -4,8 +4,9 @@ mnrl, cached: MultipleNegativesRankingLoss, or its cached version, in both direc
 language. distillation: Reimers and Gurevych (2020), table 10 of the lightweight paper: a student like the run's encoder,
 from random weights, learns the teacher's embedding of the English sentence on both sides. The learning rate decreases
 linearly after a tenth of the steps. Attention is computed as our trainers compute it, so that encoders cost the same.
+whitening: no training; an encoder with BERT-whitening (Su et al. 2021), fitted on the source sentences of the pairs.
 
-usage: python -m benchmarks.papers.controls mnrl|cached|distillation --run RUN --steps N --output FOLDER
+usage: python -m benchmarks.papers.controls mnrl|cached|distillation|whitening --run RUN --steps N --output FOLDER
            [--encoders DIR | en=DIR fr=DIR] [--teacher DIR]
 """
 
@@ -13,10 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -29,6 +33,7 @@ from benchmarks.harness import DEVICE
 from benchmarks.training import NO_DROPOUT, both_directions, peer_arguments
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, build_steps
 from hf_xlsr.data.sources import open_source
+from hf_xlsr.encoders.debias import fit_debias
 from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import held_out_texts
@@ -88,9 +93,28 @@ def distilling(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTra
     return model, Dataset.from_dict(rows), losses.MSELoss(model)
 
 
+def whitened(path: str, sentences: Sequence[str]) -> SentenceTransformer:
+    """An encoder whose embeddings are whitened as those of some sentences are."""
+    model = SentenceTransformer(path)
+    mean, *rows = fit_debias(model, {"en": sentences}, method="whitening").fitted["en"]
+    # Two layers: one would subtract large numbers from each other in float32.
+    center = _affine(np.eye(len(mean)), -mean)
+    return SentenceTransformer(modules=[*model, center, _affine(np.stack(rows), np.zeros(len(mean))), Normalize()])
+
+
+def _affine(matrix: np.ndarray, offset: np.ndarray) -> Dense:
+    """The layer `x @ matrix + offset`."""
+    return Dense(
+        *matrix.shape,
+        activation_function=torch.nn.Identity(),
+        init_weight=torch.from_numpy(matrix.T).float(),
+        init_bias=torch.from_numpy(offset).float(),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["mnrl", "cached", "distillation"])
+    parser.add_argument("kind", choices=["mnrl", "cached", "distillation", "whitening"])
     parser.add_argument("--run", type=Path, required=True, help="finished run whose pairs are learned")
     parser.add_argument("--encoders", nargs="+", default=[])
     parser.add_argument("--teacher", default="")
@@ -106,6 +130,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     pairs = training_pairs(options.run, options.steps * options.batch, options.seed)
+    if options.kind == "whitening":
+        started = time.monotonic()
+        model = whitened(os.path.expandvars(options.encoders[0]), pairs["source"][:])
+        finish(options, model, time.monotonic() - started)
+        return
     sides = 2 if options.kind == "distillation" else 1
     model, rows, loss = (distilling if sides == 2 else ranking)(options, pairs)
     arguments = peer_arguments(
@@ -125,6 +154,11 @@ def main() -> None:
     )
     trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
     seconds = trainer.train().metrics["train_runtime"]
+    finish(options, model, seconds)
+
+
+def finish(options: argparse.Namespace, model: SentenceTransformer, seconds: float) -> None:
+    """Writes the model and the results of a control."""
     model.save(str(options.output / "model"), create_model_card=False)
     machine = {"hardware": hardware_name(model.device), "threads": torch.get_num_threads()}
     settings = {"control": options.kind, "steps": options.steps, "seconds": {"training": seconds}, **machine}

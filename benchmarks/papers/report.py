@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.papers.figures import Figures, Spread
-from benchmarks.papers.tables import SEEDS, Book, Claim, Table
+from benchmarks.papers.settings import (
+    Papers,
+    PaperTable,
+    Setting,
+    is_literal,
+    read_papers,
+    resolved_rows,
+    setting_rows,
+    steps_of,
+)
+from benchmarks.papers.tables import SEEDS, Book, Table
+from benchmarks.papers.verdicts import Finding, Spreads, findings
+from hf_xlsr.runs.methods import Method
 from hf_xlsr.utils.markdown import escape_markdown, markdown_table
 
-BEGIN, END = "<!-- papers -->", "<!-- /papers -->"
-OPPOSITE = "opposite at this size"
+BEGIN = "<!-- papers -->"
+END = "<!-- /papers -->"
+SETTINGS_BEGIN = "<!-- settings -->"
+SETTINGS_END = "<!-- /settings -->"
+TABLES_BEGIN = "<!-- tables -->"
+TABLES_END = "<!-- /tables -->"
+TABLES_HEADER = ("paper", "there", "compares", "at the paper's size", "small run", "literal", "verdicts", "seeds")
+SETTINGS_HEADER = ("setting", "the paper says", "this run")
+NOT_RUN = "not run"
 HEADER = ("comparison", "claim", "measure", "first", "second", "verdict")
-Spreads = Mapping[str, Mapping[str, Spread]]  # by column title and row name
-
-
-def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, margin: float = 0.0) -> str:
-    """What the seeds say about the claim that one row is above another."""
-    few, many = sorted(side.count if side else 0 for side in (better, worse))
-    if not few or many < SEEDS or (few < SEEDS and not fixed):
-        return "open"
-    if better.low + margin > worse.high:
-        return "shown"
-    return OPPOSITE if better.high + margin < worse.low else "no difference beyond the seeds"
 
 
 def figure(spread: Spread | None, digits: int) -> str:
@@ -33,14 +44,17 @@ def figure(spread: Spread | None, digits: int) -> str:
     return mean if low == high else f"{mean} ({low}-{high})"
 
 
-def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> list[str]:
-    """Page of a table; `trained` comes from `Figures.trained`."""
+def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any], settings: Sequence[str]) -> list[str]:
+    """Page of a table; `trained` comes from `Figures.trained`, `settings` are the lines of what was run."""
     rows = [row for row in table.rows if not row.hidden]
     several: list[str] = []
     body: list[list[str]] = []
     for row in rows:
         label = escape_markdown(row.title)
         found = [spreads[column.title].get(row.name) for column in table.columns]
+        if not any(found):
+            body.append([label, NOT_RUN, *[""] * (len(table.columns) - 1)])
+            continue
         count = max((spread.count for spread in found if spread), default=0)
         if count > 1:
             several.append(f"{label} ({count})")
@@ -50,33 +64,51 @@ def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> l
     command = f"`python -m benchmarks.papers --only {table.name}`"
     text = [f"{command}. All rows have equal {table.equal}{table.but and ', but '}{table.but}."]
     if several:
-        others = "; the others have seed 1" if len(several) < len(rows) else ""
+        trained_rows = [row for row in rows if row.name in measured_rows(table, spreads) and not row.encoder]
+        others = "; the others have seed 1" if len(several) < len(trained_rows) else ""
         text.append(f"Rows with several seeds: {', '.join(several)}{others}.")
     if trained["trainings"]:
         minutes = f"{trained['seconds'] / 60:.0f} minutes in all"
         where, threads = " and ".join(trained["hardware"]), " or ".join(map(str, trained["threads"]))
         text.append(f"{trained['trainings']} trainings, {minutes}, on {where}, {threads} thread(s) each.")
     header = [" ", *(escape_markdown(column.title) for column in table.columns)]
-    lines = [f"# {escape_markdown(table.title)}", "", table.paper, "", *markdown_table(header, body), ""]
+    lines = [f"# {escape_markdown(table.title)}", "", table.paper, "", *settings]
+    lines += [*markdown_table(header, body), ""]
     if table.claims:
         text.append("Verdicts: [results](../results.md#what-the-papers-claim-at-this-size).")
     return [*lines, *([table.note, ""] if table.note else []), " ".join(text), ""]
 
 
-def claim_cells(table: Table, claim: Claim, spreads: Spreads) -> list[str]:
+def measured_rows(table: Table, spreads: Spreads) -> set[str]:
+    """Names of the rows with figures that a page shows."""
+    names = {name for values in spreads.values() for name in values}
+    return {row.name for row in table.rows if row.name in names and not row.hidden}
+
+
+def settings_lines(settings: Sequence[Setting], methods: Collection[Method]) -> list[str]:
+    """What the paper says and what trainings have, by their recipes; in bold what differs."""
+    rows = []
+    for *texts, differs in setting_rows(settings, methods):
+        what, paper, run = map(escape_markdown, texts)
+        rows.append([what, paper, f"**{run}**" if differs else run])
+    literal = "The loss, the head, the weights and the optimiser are the paper's, or vary around the paper's value."
+    if not is_literal(settings, methods):
+        literal = "In bold: not the paper's value. So the run is not literal."
+    return [*markdown_table(SETTINGS_HEADER, rows, numbers_from=3), "", literal, ""]
+
+
+def claim_cells(finding: Finding) -> list[str]:
     """A claim, what was measured, the two figures, and the verdict."""
-    digits = {column.title: column.digits for column in table.columns}
-    named = ((claim.better, claim.column), (claim.worse, claim.against or claim.column))
-    better, worse = sides = [spreads[title].get(name) for name, title in named]
-    fixed = any(table.row(name).encoder for name, _ in named)
-    if (claim.better == claim.worse or claim.goes_on) and better and worse:
-        both = {seed: value - worse.by_seed[seed] for seed, value in better.by_seed.items() if seed in worse.by_seed}
-        better, worse, fixed = Spread.of(both) if both else None, Spread.of({0: 0.0}), True
-    found = verdict(better, worse, fixed=fixed, margin=claim.margin)
-    what = escape_markdown(" against ".join(dict.fromkeys(title for _, title in named)))
-    figures = [figure(side, digits[title]) for side, (_, title) in zip(sides, named, strict=True)]
-    said = "too short to tell" if table.short and found == OPPOSITE else found
-    return [claim.text + (" (ours)" if claim.ours else ""), what, *figures, said]
+    sides = zip((finding.better, finding.worse), finding.digits, finding.trained, strict=True)
+    return [finding.text, escape_markdown(finding.measure), *(_with_seeds(*side) for side in sides), finding.verdict]
+
+
+def _with_seeds(spread: Spread | None, digits: int, trained: bool) -> str:
+    """A figure of a claim, with the number of its seeds where a training has fewer than a verdict needs."""
+    text = figure(spread, digits)
+    if spread is None or spread.count >= SEEDS or not trained:
+        return text
+    return f"{text}, {spread.count} seed{'s' if spread.count > 1 else ''}"
 
 
 def draw(table: Table, spreads: Spreads, path: Path) -> None:
@@ -116,15 +148,59 @@ def picture_of(table: Table, images: Path, kind: str = "") -> Path:
     return images / f"papers_{table.name}{kind and '_'}{kind}.png"
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What the list of all tables says of a small run."""
+
+    link: str
+    literal: bool
+    seeds: frozenset[int]
+    findings: tuple[Finding, ...]
+
+
+def tables_cells(papers: Papers, summaries: Mapping[str, Summary]) -> Iterator[list[str]]:
+    """Every table and figure of the papers: recipes, small runs, whether they are literal, verdicts and seeds."""
+    for item in papers.tables:
+        small = [summaries[name] for name in item.small if name in summaries]
+        links = " and ".join(summary.link for summary in small)
+        literal = " and ".join(dict.fromkeys("yes" if summary.literal else "no" for summary in small))
+        seeds = sorted(set().union(*(summary.seeds for summary in small)))
+        said = Counter(
+            finding.verdict for summary in small for finding in summary.findings if _speaks_of(finding, item)
+        )
+        verdicts = [f"{count} x {verdict}" if count > 1 else verdict for verdict, count in said.items()]
+        yield [
+            item.paper,
+            item.what,
+            item.about,
+            ", ".join(f"`{name}`" for name in item.full),
+            "; ".join(filter(None, [links, item.note])) or NOT_RUN,
+            literal or "-",
+            "; ".join(verdicts) or "-",
+            " to ".join(map(str, dict.fromkeys([*seeds[:1], *seeds[-1:]]))) or "-",
+        ]
+
+
+def _speaks_of(finding: Finding, item: PaperTable) -> bool:
+    """Whether a claim is one of a table or figure of a paper."""
+    return re.search(rf"\b{re.escape(item.what)}\b", finding.text) is not None
+
+
 def write_report(book: Book, kept: Figures, docs: Path) -> None:
     """Writes a page for each table with two rows or more, draws its plot, and puts all claims into `results.md`."""
+    papers = read_papers()
     claims: list[list[str]] = []
+    summaries: dict[str, Summary] = {}
     for table in book.tables:
         spreads = kept.spreads(table)
         measured = {name for values in spreads.values() for name in values}
         if len(measured) < 2 or measured <= {row.name for row in table.rows if row.encoder}:
             continue
-        lines = table_lines(table, spreads, kept.trained(table))
+        methods = resolved_rows(table)
+        shown = measured_rows(table, spreads)
+        run = [method for name, method in methods.items() if name in shown]
+        settings = papers.settings.get(table.method, ())
+        lines = table_lines(table, spreads, kept.trained(table), settings_lines(settings, run) if settings else [])
         captions = {"": table.title}
         if table.axis:
             draw(table, spreads, picture_of(table, docs / "images"))
@@ -137,8 +213,26 @@ def write_report(book: Book, kept: Figures, docs: Path) -> None:
                 lines += [f"![{escape_markdown(caption)}](../images/{file.name})", ""]
         (docs / "results" / f"{table.name}.md").write_text("\n".join(lines).rstrip() + "\n", "utf-8")
         link = f"[{escape_markdown(table.title)}](results/{table.name}.md)"
-        claims += [[link, *claim_cells(table, claim, spreads)] for claim in table.claims]
+        found = tuple(findings(table, spreads, steps_of(methods)))
+        claims += [[link, *claim_cells(finding)] for finding in found]
+        seeds = {spread.count for values in spreads.values() for name, spread in values.items() if name in shown}
+        summaries[table.name] = Summary(link, is_literal(settings, run), frozenset(seeds), found)
     page = docs / "results.md"
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    written = "\n".join(markdown_table(HEADER, claims, numbers_from=6))
-    page.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{rest.split(END)[1]}", "utf-8")
+    text = _between(page.read_text("utf-8"), BEGIN, END, markdown_table(HEADER, claims, numbers_from=6))
+    if TABLES_BEGIN in text:
+        cells = tables_cells(papers, summaries)
+        text = _between(text, TABLES_BEGIN, TABLES_END, markdown_table(TABLES_HEADER, cells, numbers_from=8))
+    page.write_text(text, "utf-8")
+    for name, written_page in papers.pages.items():
+        file = docs / "results" / f"{name}.md"
+        if file.is_file():
+            lines = settings_lines(papers.settings[written_page.method], written_page.methods())
+            text = _between(file.read_text("utf-8"), SETTINGS_BEGIN, SETTINGS_END, lines[:-1])
+            file.write_text(text, "utf-8")
+
+
+def _between(text: str, begin: str, end: str, lines: list[str]) -> str:
+    """A text with other lines between two marks."""
+    before, rest = text.split(begin)
+    written = "\n".join(lines)
+    return f"{before}{begin}\n\n{written}\n\n{end}{rest.split(end)[1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -83,7 +84,9 @@ class Table(Strict):
     tsne: str = ""
     pictures: tuple[Picture, ...] = ()
     note: str = ""
-    short: bool = False
+    method: str = ""
+    start: str = ""
+    paper_steps: int | None = None
     _places: dict[str, tuple[Table, Row]] = PrivateAttr(default_factory=dict)
 
     def row(self, name: str) -> Row:
@@ -93,6 +96,11 @@ class Table(Strict):
         usual = SEEDS if row.name in self.ends and not row.encoder else 1
         return range(1, (row.seeds or usual) + 1)
 
+    def encoder(self, row: Row) -> Path:
+        """Folder of a row that is not trained here: in HF_XLSR_ENCODERS, or below the root if its name has a slash."""
+        home = ROOT if "/" in row.encoder else Path(os.environ.get("HF_XLSR_ENCODERS", ""))
+        return home / row.encoder
+
     def starts(self, row: Row) -> list[tuple[Table, Row]]:
         """Rows whose runs the options of a row name."""
         named = START.findall(" ".join((*row.options, *row.control)))
@@ -101,7 +109,7 @@ class Table(Strict):
     def folder(self, row: Row, seed: int, home: Path) -> Path:
         """Folder of a row's run below `home`; rows of several tables that show the same run share it."""
         if row.encoder:
-            return home / "encoders" / row.encoder
+            return home / "encoders" / row.encoder.replace("/", "-")
         place = home / Path(row.recipe or self.recipe).stem
         if self.options or row.options or row.control:
             place = place.with_name(f"{place.name}-{self.name}") / row.name
@@ -129,7 +137,11 @@ def read_tables(path: Path) -> Book:
     for table in book.tables:
         table._places.update(everywhere | {row.name: (table, row) for row in table.rows})
         rows, titles = {row.name for row in table.rows}, {column.title for column in table.columns}
-        named = {*table.ends, *filter(None, [table.tsne]), *(n for c in table.claims for n in (c.better, c.worse))}
+        named = {
+            *table.ends,
+            *filter(None, [table.tsne, table.start]),
+            *(n for c in table.claims for n in (c.better, c.worse)),
+        }
         columns = {title for c in table.claims for title in (c.column, c.against) if title}
         if missing := sorted((named - rows) | (columns - titles)):
             raise ValueError(f"table '{table.name}' names {missing}, which are no rows or columns of it.")

@@ -11,8 +11,9 @@ from result_helpers import results
 
 import benchmarks.papers.__main__ as loop
 from benchmarks.papers.evaluate import UNITS, calls
-from benchmarks.papers.figures import Figures, Spread
-from benchmarks.papers.report import BEGIN, END, verdict, write_report
+from benchmarks.papers.figures import Figures
+from benchmarks.papers.report import BEGIN, END, SETTINGS_BEGIN, SETTINGS_END, TABLES_BEGIN, TABLES_END, write_report
+from benchmarks.papers.settings import read_papers
 from benchmarks.papers.tables import ROOT, Book, read_tables
 from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.recipe import load_runs
@@ -30,7 +31,7 @@ tables:
     rows:
       - {name: short, options: ["--model.queue_size", "64"]}
       - {name: long, label: "4,096 | more", options: ["--model.queue_size", "4096"]}
-      - {name: after, options: ["--model.encoders.de", "{long}/model", "--data.x", "${HF_XLSR_DATA}/{lang}"]}
+      - {name: after, options: ["--model.encoders.de", "{long}/model", "--data.prompt", "${HF_XLSR_DATA}/{lang}"]}
       - {name: peer, control: [mnrl, --run, "{long}", --steps, "5"]}
       - {name: e5-small, encoder: e5-small}
     columns: [{title: STS, metric: "sts-*/*/test/spearman_all"}]
@@ -65,12 +66,18 @@ def test_published_pages_follow_from_kept_figures(tmp_path: Path) -> None:
     for file in (docs / "images").glob("papers_*.png"):  # plots are drawn over the empty pictures
         (images / file.name).touch()
     published = (docs / "results.md").read_text("utf-8")
-    before = published.split(BEGIN)[0]
-    after = published.split(END)[1]
+    stale = published
+    for begin, end in ((BEGIN, END), (TABLES_BEGIN, TABLES_END)):
+        stale = f"{stale.split(begin)[0]}{begin}\nold\n{end}{stale.split(end)[1]}"
     page = tmp_path / "results.md"
-    page.write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
+    page.write_text(stale, "utf-8")
     pages_of_tables = tmp_path / "results"
     pages_of_tables.mkdir()
+
+    for name in read_papers().pages:
+        text = (docs / "results" / f"{name}.md").read_text("utf-8")
+        begin, end = (text.index(mark) for mark in (SETTINGS_BEGIN, SETTINGS_END))
+        (pages_of_tables / f"{name}.md").write_text(f"{text[:begin]}{SETTINGS_BEGIN}\nold\n{text[end:]}", "utf-8")
 
     book = read_tables(ROOT / "benchmarks/papers/tables.yaml")
     figures = Figures(docs / "figures.json")
@@ -81,7 +88,7 @@ def test_published_pages_follow_from_kept_figures(tmp_path: Path) -> None:
     assert figures.file.read_text("utf-8") == (docs / "figures.json").read_text("utf-8")
     assert page.read_text("utf-8") == published
     written = list(pages_of_tables.iterdir())
-    assert len(written) == len(book.tables)
+    assert len(written) == len(book.tables) + len(read_papers().pages)
     for page_of_table in written:
         expected = docs / "results" / page_of_table.name
         assert page_of_table.read_text("utf-8") == expected.read_text("utf-8"), page_of_table.name
@@ -106,23 +113,6 @@ def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch:
                 stages = [loaded.recipe.name.split("/")[-1] for loaded in runs]
                 assert len(stages) <= 1 or row.stage in stages
         assert set(table.units) <= UNITS.keys()
-
-
-@pytest.mark.parametrize(
-    ("better", "worse", "fixed", "margin", "said"),
-    [
-        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "shown"),
-        ([1.9, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "no difference beyond the seeds"),
-        ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.0, "opposite at this size"),
-        ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.6, "shown"),
-        ([2.0, 2.1], [1.0, 1.1, 1.2], False, 0.0, "open"),
-        ([2.0, 2.1, 2.2], [1.0], True, 0.0, "shown"),
-    ],
-)
-def test_verdict(better: list[float], worse: list[float], fixed: bool, margin: float, said: str) -> None:
-    better_spread = Spread.of(dict(enumerate(better)))
-    worse_spread = Spread.of(dict(enumerate(worse)))
-    assert verdict(better_spread, worse_spread, fixed=fixed, margin=margin) == said
 
 
 class Shell:
@@ -168,7 +158,7 @@ def test_loop_trains_each_run_once_and_keeps_its_figures(
         assert "--max_steps 2" in training or "controls" in training
     all_trainings = "\n".join(trainings)
     first_long_run = tmp_path / "runs" / "moco_en_de_open-queue" / "long" / "seed-1"
-    assert f"{first_long_run}/model --data.x ${{HF_XLSR_DATA}}/{{lang}}" in all_trainings
+    assert f"{first_long_run}/model --data.prompt ${{HF_XLSR_DATA}}/{{lang}}" in all_trainings
     assert f"controls mnrl --run {first_long_run} --steps 5" in all_trainings
 
     evaluations = [command for command in shell.commands if "evaluate" in command]

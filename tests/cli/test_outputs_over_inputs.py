@@ -25,6 +25,7 @@ CASES = [
     ("clean p.tsv --output OUT", "p.tsv"),
     ("clean p.tsv --known q.de --report OUT", "q.de"),
     ("encode model --texts en=out/en.txt --output out", "out/en.txt"),
+    ("encode model --texts en=out/en.faiss --output out --index faiss", "out/en.faiss"),
     ("evaluate model --protocol tatoeba --data p.tsv --output OUT", "p.tsv"),
     ("evaluate model --protocol tatoeba --data p.tsv --pool q.{en,de} --output OUT", "q.de"),
     ("evaluate model --protocol tatoeba --data p.tsv --output model/config.json", "model/config.json"),
@@ -55,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "p.tsv", "q.en", "q.de", "l.tsv", "r.json", "p.png", "p.tsv.report.html"):
         Path(name).write_text("source\ttarget\na\tb\n", "utf-8")
-    for name in ("out/en.txt", "out/table.csv", "out/debias.json", "run/training/p.tsv"):
+    for name in ("out/en.txt", "out/en.faiss", "out/table.csv", "out/debias.json", "run/training/p.tsv"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("source\ttarget\na\tb\n", "utf-8")
     for name in ("model", "second"):
