@@ -14,6 +14,7 @@ from benchmarks.papers.settings import (
     Papers,
     PaperTable,
     Setting,
+    by_method,
     is_literal,
     read_papers,
     resolved_rows,
@@ -200,7 +201,12 @@ def write_report(book: Book, kept: Figures, docs: Path) -> None:
         shown = measured_rows(table, spreads)
         run = [method for name, method in methods.items() if name in shown]
         settings = papers.settings.get(table.method, ())
-        lines = table_lines(table, spreads, kept.trained(table), settings_lines(settings, run) if settings else [])
+        groups = {table.method: run} if table.method else by_method(run)
+        lines_of_settings = []
+        for name, group in groups.items():
+            lines_of_settings += [f"**{name}**", ""] if len(groups) > 1 else []
+            lines_of_settings += settings_lines(papers.settings[name], group)
+        lines = table_lines(table, spreads, kept.trained(table), lines_of_settings)
         captions = {"": table.title}
         if table.axis:
             draw(table, spreads, picture_of(table, docs / "images"))

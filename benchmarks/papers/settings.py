@@ -15,6 +15,13 @@ from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
 
 NOT_SET = "-"
+# Settings of papers.yaml by the method of a recipe, for a table of several methods.
+OF_METHOD = {
+    "dual_momentum": "dual-momentum",
+    "lightweight": "lightweight",
+    "hictl": "hictl",
+    "cmlm": "cmlm-bitext",
+}
 
 
 class Setting(Strict):
@@ -130,6 +137,14 @@ def setting_rows(settings: Iterable[Setting], methods: Collection[Method]) -> It
         yield setting.what, paper, ", ".join(texts), not setting.says and paper not in texts
 
 
+def by_method(methods: Iterable[Method]) -> dict[str, list[Method]]:
+    """Trainings by the settings of `papers.yaml` that are theirs."""
+    groups: dict[str, list[Method]] = {}
+    for method in methods:
+        groups.setdefault(OF_METHOD[method.name], []).append(method)
+    return groups
+
+
 def is_literal(settings: Iterable[Setting], methods: Collection[Method]) -> bool:
     """Whether trainings have the paper's loss, head, weights and optimiser, or vary them around the paper's value."""
     of_loss = [setting for setting in settings if setting.loss]
@@ -137,7 +152,7 @@ def is_literal(settings: Iterable[Setting], methods: Collection[Method]) -> bool
 
 
 def _name(path: Any) -> str:
-    return re.sub(r"/(model|seed-\d+)$", "", str(path).rstrip("/")).rsplit("/", 1)[-1]
+    return re.sub(r"(/(model|seed-\d+))+$", "", str(path).rstrip("/")).rsplit("/", 1)[-1]
 
 
 def _text(value: Any) -> str:
