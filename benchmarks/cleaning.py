@@ -168,7 +168,6 @@ def identifiers(fasttext: str | None, limit: int) -> None:
         cells = [Path(method).name if fasttext and method.endswith(fasttext) else method]
         for texts_by_language in (short, long):
             shares = []
-            lowest = ""
             num_texts = 0
             started = time.perf_counter()
             for language, texts in texts_by_language.items():

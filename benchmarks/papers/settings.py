@@ -111,7 +111,8 @@ def recipe_value(method: Method, key: str) -> Any:
         return None if default is MISSING else default
     if section != "model":
         return None
-    if name.startswith("encoder.") and getattr(method, "encoder_path", "") is None:
+    section_of_encoder = getattr(method, "encoder_section", None)
+    if name.startswith("encoder.") and section_of_encoder is not None and not section_of_encoder.get("path"):
         return getattr(_new_encoder(method), name.removeprefix("encoder."), None)
     return getattr(method.config, name, None)
 

@@ -1,6 +1,7 @@
 """The verb `clean` of the `hf-xlsr` command."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from hf_xlsr.data.cleaning.cost import CleaningCost
 
 DEFAULT_STEPS = "normalize, drop_identical, deduplicate"
-SHOWN = 3  # examples of each step on the terminal; the report has ten
+UNNAMED = "und"  # the language of a side that nothing names
 UNKNOWN = "Without --known, this cannot tell good pairs from bad ones: look at the examples."
 
 
@@ -39,11 +40,14 @@ class CleanOptions:
     languages: Annotated[str | None, LANGUAGES] = None
     columns: Annotated[str | None, typer.Option(help=f"{COLUMNS}: source=en,target=de.")] = None
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Clean pairs: .tsv, .jsonl, .parquet or .tmx.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Clean pairs, with their languages and scores: .tsv, .jsonl, .parquet or .tmx."
+        ),
     ] = None
     report: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Markdown: the tables, and ten examples of what each step removes."),
+        typer.Option(metavar="FILE", help="Markdown: the tables, and ten examples for each step and kind of pair."),
     ] = None
     seed: Annotated[int, typer.Option(help="Draws the bad pairs.")] = 1
     json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False
@@ -57,42 +61,52 @@ def clean(options: CleanOptions) -> None:
     """
     from hf_xlsr.data.cleaning import Cleaner, build_steps, parse_steps
     from hf_xlsr.data.cleaning.cleaner import RemovedExamples
-    from hf_xlsr.data.cleaning.cost import EXAMPLES, cleaning_cost, cost_counts, cost_warnings
+    from hf_xlsr.data.cleaning.cost import BAD_PAIRS, EXAMPLES, cleaning_cost, cost_counts, cost_warnings
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import write_text
 
     languages = comma_separated(options.languages)
-    outputs = [file for file in (options.output, options.report) if file]
-    check_named(None, {"PAIRS": options.pairs, "--known": options.known}, outputs=outputs)
-    if options.output and options.output == options.report:
-        raise XlsrError(f"--output and --report are one file, '{options.output}'.")
+    _check_outputs(options, languages)
     steps = build_steps(parse_steps(options.steps), languages or None)
     if not steps:
         raise XlsrError("--steps names no step, e.g. --steps normalize,ratio.")
 
-    examples = RemovedExamples(EXAMPLES)
-    cleaner = Cleaner(steps, examples)
-    quarantine = Quarantine()
-    clean_rows = cleaner(_rows(options.pairs, options, quarantine))
-    count = _write(clean_rows, options, languages)
     cost: CleaningCost = {}
     if options.known:
         cost = cleaning_cost(steps, _rows(options.known, options, Quarantine()), seed=options.seed)
+    examples = RemovedExamples(EXAMPLES)
+    cleaner = Cleaner(steps, examples)
+    quarantine = Quarantine()
+    count = _write(cleaner(_rows(options.pairs, options, quarantine)), options, languages)
 
     counts = cost_counts(cost)
     summary = {"pairs": count, "cleaning": cleaner.counts, "bad_lines": quarantine.report(), "cost": counts}
-    removed = dict(
-        zip(cleaner.counts, (examples.by_step.get(number, []) for number in range(len(steps))), strict=True)
-    )
+    removed = {name: examples.by_step.get(number, []) for number, name in enumerate(cleaner.counts)}
     if options.report:
-        write_text(options.report, "\n".join(_lines(summary, removed, cost, EXAMPLES)) + "\n")
+        write_text(options.report, "\n".join(_lines(summary, removed, cost, list(BAD_PAIRS))) + "\n")
     if options.json:
         say(json.dumps(summary, indent=2))
     else:
-        say("\n".join(_lines(summary, removed, cost, SHOWN)))
+        say("\n".join(_lines(summary, removed, cost, [])))
     for warning in cost_warnings(counts):
         warn(f"hf-xlsr: {warning}")
+
+
+def _check_outputs(options: CleanOptions, languages: Sequence[str]) -> None:
+    """Raises an error for files that cannot be written, or that are also read."""
+    from hf_xlsr.mining.outputs import output_format
+    from hf_xlsr.runs.inputs import check_named
+    from hf_xlsr.utils.files import check_writable
+
+    outputs = {"--output": options.output, "--report": options.report}
+    files = {option: file for option, file in outputs.items() if file}
+    check_named(None, {"PAIRS": options.pairs, "--known": options.known}, outputs=files.values())
+    if len(set(map(os.path.realpath, files.values()))) < len(files):
+        raise XlsrError(f"--output and --report are one file, '{options.output}'.")
+    for option, file in files.items():
+        check_writable(file, option)
+    if options.output:
+        output_format(options.output, None, languages or None)
 
 
 def _rows(
@@ -105,45 +119,55 @@ def _rows(
 
     path = paths[0] if len(paths) == 1 else list(paths)
     source = Source.parse({"path": path, "columns": options.columns})
-    languages = comma_separated(options.languages) or ["und", "und"]
+    languages = comma_separated(options.languages) or [UNNAMED, UNNAMED]
     return open_source(source, languages=languages, quarantine=quarantine)
 
 
 def _write(rows: Iterator[dict[str, Any]], options: CleanOptions, languages: Sequence[str]) -> int:
-    """Writes the pairs, if there is an output; returns their number."""
+    """Writes the pairs with their languages and scores, if there is an output; returns their number."""
     from itertools import chain
 
-    from hf_xlsr.mining.outputs import output_format, write_pairs
-    from hf_xlsr.utils.files import check_writable
+    from hf_xlsr.mining.outputs import write_pairs
 
     if options.output is None:
         return sum(1 for _ in rows)
-    output_format(options.output, None, languages or None)
-    check_writable(options.output, "--output")
     first = next(rows, None)
     if first is None:
         raise XlsrError(f"Nothing is left of {' + '.join(options.pairs)}: --steps {options.steps} removes every pair.")
 
-    columns = [name for name in first if not (languages and name in ("source_lang", "target_lang"))]
-    pairs = ({name: row[name] for name in columns} for row in chain([first], rows))
-    return write_pairs(options.output, pairs, columns=columns, languages=languages or None)
+    is_tmx = options.output.endswith(".tmx")  # which holds pairs of two languages
+    columns = []
+    for name, value in first.items():
+        is_language = name in ("source_lang", "target_lang")
+        if not (is_language and (is_tmx or value == UNNAMED)):
+            columns.append(name)
+
+    def pairs() -> Iterator[dict[str, Any]]:
+        for row in chain([first], rows):
+            row_languages = [row["source_lang"], row["target_lang"]]
+            if is_tmx and row_languages != list(languages):
+                pair = "-".join(row_languages)
+                raise XlsrError(f"A row is in {pair}, which a TMX file of {'-'.join(languages)} cannot hold.")
+            yield {name: row.get(name) for name in columns}
+
+    return write_pairs(options.output, pairs(), columns=columns, languages=languages or None)
 
 
 def _lines(
     summary: Mapping[str, Any],
     removed: Mapping[str, Sequence[Mapping[str, Any]]],
     cost: "CleaningCost",
-    num_examples: int,
+    bad_kinds: Sequence[str],
 ) -> Iterator[str]:
-    """The lines of the report, in Markdown."""
+    """The lines of the report, in Markdown, with examples of the known pairs and of kinds of bad pairs."""
     from hf_xlsr.data.cleaning.cost import GOOD, cost_table, removal_table
 
-    yield f"{summary['pairs']:,} pairs are left. Removed, step after step:"
+    yield f"Pairs that are left: {summary['pairs']:,}. Removed, step after step:"
     yield ""
     yield from removal_table(summary["cleaning"])
     if summary["bad_lines"]:
         yield from ("", str(summary["bad_lines"]))
-    yield from _example_lines("Removed by {}", removed, num_examples)
+    yield from _example_lines("Removed by {}", removed)
     yield ""
     if not cost:
         yield UNKNOWN
@@ -152,18 +176,14 @@ def _lines(
     yield "What each step, alone, removes of the known pairs, and of bad pairs made from them:"
     yield ""
     yield from cost_table(summary["cost"])
-    kinds = list(next(iter(cost.values())))
-    if num_examples == SHOWN:
-        kinds = [GOOD]
-    for kind in kinds:
+    for kind in (GOOD, *bad_kinds):
         examples = {step: removed_by_kind[kind].examples for step, removed_by_kind in cost.items()}
-        yield from _example_lines(f"Of the {kind} pairs, removed by {{}}", examples, num_examples)
+        yield from _example_lines(f"Of the {kind} pairs, removed by {{}}", examples)
 
 
 def _example_lines(
     title: str,
     examples_by_step: Mapping[str, Sequence[Mapping[str, Any]]],
-    num_examples: int,
 ) -> Iterator[str]:
     from hf_xlsr.utils.markdown import escape_markdown
 
@@ -171,5 +191,5 @@ def _example_lines(
         if not examples:
             continue
         yield from ("", f"{title.format(step)}, for example:", "")
-        for row in examples[:num_examples]:
+        for row in examples:
             yield f"- {escape_markdown(row['source'])} | {escape_markdown(row['target'])}"

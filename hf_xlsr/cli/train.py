@@ -1,5 +1,6 @@
 """The verbs `train`, `prepare`, `recipes` and `corpora`."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -35,11 +36,24 @@ class RecipeOptions(OwnData):
             show_default=False,
         ),
     ] = None
+    known: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Pairs that are known to be good, to measure what cleaning costs."),
+    ] = None
     only: Annotated[list[str] | None, typer.Option(help="Only these runs of a list.", metavar="RUN")] = None
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Hash all data files again: one may have changed with equal size and time."),
     ] = False
+
+    def runs(self) -> "list[Method]":
+        """The runs of the recipe, with what is changed of it."""
+        from hf_xlsr.runs.recipe import load_runs
+
+        overrides = list(self.overrides or ())
+        if self.known:
+            overrides += ["--data.known", json.dumps(self.known)]
+        return load_runs(self.recipe, overrides, self.only, own_data=self)
 
     def check(self, runs: "Sequence[Method]") -> None:
         """Raises for missing inputs; with `--verify`, hashes the data files anew."""
@@ -63,9 +77,7 @@ class TrainOptions(RecipeOptions):
 
 def train(options: TrainOptions) -> int:
     """Train by a recipe, evaluate, export, write the card."""
-    from hf_xlsr.runs.recipe import load_runs
-
-    runs = load_runs(options.recipe, options.overrides or (), options.only, own_data=options)
+    runs = options.runs()
     if options.show:
         import yaml
 
@@ -111,6 +123,8 @@ class PrepareOptions(RecipeOptions):
         """What prepares the data."""
         require_choice("--engine", self.engine, ("local", RAY))
         if self.engine == RAY:
+            if self.num_proc > 1:
+                raise XlsrError(f"--num-proc {self.num_proc} is for this machine: a Ray cluster decides by its cores.")
             return f"{RAY}:{self.address}" if self.address else RAY
         if self.address:
             raise XlsrError("--address needs --engine ray.")
@@ -124,16 +138,20 @@ def prepare(options: PrepareOptions) -> None:
     """
     if options.num_proc > 1:
         import_ahead("transformers", "hf_xlsr.data.conversion", "hf_xlsr.data.preparation")
-    from hf_xlsr.runs.recipe import load_runs
+    from hf_xlsr.data.cleaning.cost import cost_table
     from hf_xlsr.runs.train import prepare_recipe
 
-    runs = load_runs(options.recipe, options.overrides or (), options.only, own_data=options)
+    runs = options.runs()
     for run in runs:
         run.processes = options.processes
     options.check(runs)
     for run in runs:
         run.check_complete()
-        say(f"{run.recipe.name}: {run.describe_data(prepare_recipe(run))}")
+        report = prepare_recipe(run)
+        say(f"{run.recipe.name}: {run.describe_data(report)}")
+        if "cleaning_cost" in report:
+            say("What each cleaning step removes of the known pairs, and of bad pairs made from them:\n")
+            say("\n".join(cost_table(report["cleaning_cost"])))
 
 
 @dataclass(kw_only=True)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.metadata import version
 from math import exp
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
+from uuid import uuid4
 
 from datasets.fingerprint import Hasher
 
 from hf_xlsr.data.languages import language_code, own_weight, scripts_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.hashing import remembered_sha256
 
 FASTTEXT = "fasttext:"
 METHODS = ("py3langid", "heliport", f"{FASTTEXT}FILE")
@@ -41,7 +45,7 @@ class Identifier:
     """What a text's languages may be, as probabilities.
 
     Attributes:
-        name: `py3langid`, `heliport`, `fasttext:FILE`, or the name of a function with a hash of it.
+        name: What its answers depend on: package and version, a hash of the file or of the function.
         identify: From a text to its `Probabilities`.
         labels: All languages that it supports, as it writes them; empty where that is not known.
     """
@@ -89,16 +93,25 @@ def load_identifier(method: str | Callable[[str], Probabilities]) -> Identifier:
         0.1
     """
     if callable(method):
-        name = getattr(method, "__qualname__", type(method).__name__)
-        return Identifier(f"{name}-{Hasher.hash(method)}", method)
+        return Identifier(_name_of_function(method), method)
     if method == "py3langid":
         identifier = py3langid_identifier()
-        return Identifier(method, lambda text: dict(identifier.rank(text)), frozenset(identifier.nb_classes))
+        name = f"py3langid {version('py3langid')}"
+        return Identifier(name, lambda text: dict(identifier.rank(text)), frozenset(identifier.nb_classes))
     if method == "heliport":
         return _heliport()
     if method.startswith(FASTTEXT):
         return _fasttext(method)
     raise XlsrError(f"unknown method '{method}'; use script, alphabet, {', '.join(METHODS)} or a function.")
+
+
+def _name_of_function(function: Callable[[str], Probabilities]) -> str:
+    """A name with a hash of a function; a new one in each process for one that cannot be hashed."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    try:
+        return f"{name}-{Hasher.hash(function)}"
+    except (TypeError, PicklingError):
+        return f"{name}-{uuid4().hex}"
 
 
 def _heliport() -> Identifier:
@@ -115,7 +128,7 @@ def _heliport() -> Identifier:
         total = sum(weights.values())
         return {label: weight / total for label, weight in weights.items()}
 
-    return Identifier("heliport", identify, frozenset(heliport.get_confidence_all()))
+    return Identifier(f"heliport {version('heliport')}", identify, frozenset(heliport.get_confidence_all()))
 
 
 def _fasttext(method: str) -> Identifier:
@@ -127,12 +140,13 @@ def _fasttext(method: str) -> Identifier:
         raise XlsrError(f"There is no file '{file}', the model of `method: {method}`.")
     model = fasttext.load_model(str(file))
 
-    def identify(text: str) -> Probabilities:
-        labels, probabilities = model.predict(text.replace("\n", " "), k=-1, threshold=0.0)
+    def identify(text: str, threshold: float = 0.0) -> Probabilities:
+        labels, probabilities = model.predict(text.replace("\n", " "), k=-1, threshold=threshold)
         codes = [label.removeprefix("__label__") for label in labels]
         return dict(zip(codes, map(float, probabilities), strict=True))
 
-    return Identifier(method, identify)
+    all_labels = identify("a", threshold=-1.0)
+    return Identifier(f"fasttext {remembered_sha256(file)}", identify, frozenset(all_labels))
 
 
 @cache

@@ -232,23 +232,26 @@ def own_weight(text: str, languages: tuple[str, ...]) -> int:
 
 
 def script_share(text: str, languages: tuple[str, ...]) -> float:
-    """The share of a text in the scripts of its languages, between 0 and 1; 1 for a text without letters.
+    """The share of a text in the scripts of its languages: 1 for a text without letters, 0 for one without own letters.
 
     It is `own_weight`, divided by the sum of it and of the weight of foreign letters. Latin ones weigh 1: names, code and
     units are Latin in texts of every script. Others weigh 16 times as much as an own one, for they hardly ever occur in a
-    text of another script; but not one alone, which may be a symbol, as in `10 kΩ`.
+    text of another script; but not one that stands alone beside own letters: it may be a symbol, as in `10 kΩ`.
 
     Examples:
         >>> [script_share(text, ("zh",)) for text in ("打开 LibreOffice", "Open a file", "漢字とカナ", "42")]
         [0.42105263157894735, 0.0, 0.04, 1.0]
     """
     own = own_weight(text, languages)
+    if not own:
+        return 0.0 if foreign_letters(text, languages) else 1.0
     foreign = 0
     if "Latn" not in scripts_of(languages):
         foreign = _num_latin(text)
-    for letters in _foreign_words(languages).findall(text):
-        foreign += len(letters) * _FOREIGN * _weight_of_letter(languages)
-    return own / (own + foreign) if own or foreign else 1.0
+    for word in _foreign_words(languages).findall(text):
+        num_letters = sum(map(str.isalpha, word))
+        foreign += num_letters * _FOREIGN * _weight_of_letter(languages)
+    return own / (own + foreign)
 
 
 def _weight_of_letter(languages: tuple[str, ...]) -> int:
@@ -287,7 +290,8 @@ def _not_foreign(languages: tuple[str, ...]) -> regex.Pattern[str]:
 @cache
 def _foreign_words(languages: tuple[str, ...]) -> regex.Pattern[str]:
     classes = _script_classes(scripts_of(languages) | {"Latn"})
-    return regex.compile(rf"[^\P{{L}}{classes}]{{2,}}")
+    # Marks are part of a word: each vowel sign of Hindi or Thai would end it otherwise.
+    return regex.compile(rf"(?:[^\P{{L}}{classes}]\p{{M}}*){{2,}}")
 
 
 @cache

@@ -96,17 +96,23 @@ def output_format(path: str | Path, format: str | None = None, languages: Sequen
     return kind
 
 
-def _score_columns(columns: Sequence[str]) -> list[str]:
+def _other_columns(columns: Sequence[str]) -> list[str]:
+    """Scores, and what else a file of pairs may have, such as an id."""
     return [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
 
 
 def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
-    scores = _score_columns(columns)
-    yield "\t".join([*scores, *TEXT_COLUMNS]) + "\n"
+    names = [*_other_columns(columns), *TEXT_COLUMNS]
+    yield "\t".join(names) + "\n"
     for row in rows:
-        fields = [f"{row[name]:.6f}" for name in scores]
-        fields += [_quoted(row[side]) for side in TEXT_COLUMNS]
-        yield "\t".join(fields) + "\n"
+        yield "\t".join(_quoted(_text_of(row[name])) for name in names) + "\n"
+
+
+def _text_of(value: Any) -> str:
+    """A value of a column as text; scores have six decimals."""
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return "" if value is None else str(value)
 
 
 def _quoted(text: str) -> str:
@@ -128,8 +134,8 @@ def _tmx(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) 
 
     for row in rows:
         unit = ""
-        for name in _score_columns(columns):
-            unit += f'<prop type="{name}">{row[name]:.6f}</prop>'
+        for name in _other_columns(columns):
+            unit += f"<prop type={quoteattr(name)}>{escape(_NOT_XML.sub(' ', _text_of(row[name])))}</prop>"
         for language, side in zip(languages, TEXT_COLUMNS, strict=True):
             text = escape(_NOT_XML.sub(" ", row[side]), {"\r": "&#13;"})
             unit += f"<tuv xml:lang={quoteattr(language)}><seg>{text}</seg></tuv>"
@@ -145,14 +151,21 @@ def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str]) -> N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = dict.fromkeys(columns, pa.float64())
-    types |= dict.fromkeys(TEXT_COLUMNS, pa.string())
+    types = dict.fromkeys(TEXT_COLUMNS, pa.string())
     types |= dict.fromkeys(LINE_COLUMNS, pa.int64())
-    schema = pa.schema([(name, types[name]) for name in columns])
     remaining = iter(rows)
+    batch = list(islice(remaining, ROWS_AT_ONCE))
+    for name in columns:
+        if name not in types:
+            # Scores that were read from a table are texts.
+            is_text = any(isinstance(row[name], str) for row in batch)
+            types[name] = pa.string() if is_text else pa.float64()
+
+    schema = pa.schema([(name, types[name]) for name in columns])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        while batch := list(islice(remaining, ROWS_AT_ONCE)):
+        while batch:
             writer.write_table(pa.Table.from_pylist(batch, schema))
+            batch = list(islice(remaining, ROWS_AT_ONCE))
 
 
 def write_report(

@@ -43,7 +43,27 @@ def test_clean_writes_the_pairs_that_are_left(files: Path, capsys: pytest.Captur
     assert [(row["source"], row["target"]) for row in rows] == [("1 dog", "1 Hund"), ("4 birds", "4 Vögel")]
     assert summary["pairs"] == 2
     assert [count["in"] - count["out"] for count in summary["cleaning"].values()] == [1, 1, 1]
-    assert "1" in summary["bad_lines"]
+    assert "1 wrong column count" in summary["bad_lines"]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "jsonl", "parquet"])
+def test_scores_and_languages_are_written(suffix: str, files: Path) -> None:
+    table = "score\tsource\ttarget\tsource_lang\ttarget_lang\n1.5\ta\tb\ten\tfr\n0.5\tc\td\ten\tde\n"
+    (files / "more.tsv").write_text(table, "utf-8")
+    output = files / f"clean.{suffix}"
+    options = ["--languages", "en,de", "--steps", "normalize", "--output", str(output)]
+    assert main(["clean", str(files / "more.tsv"), *options]) == 0
+    rows = list(read_rows(output))
+    assert [(row["source"], row["target_lang"], float(row["score"])) for row in rows] == [
+        ("a", "fr", 1.5),
+        ("c", "de", 0.5),
+    ]
+
+
+def test_tmx_holds_one_pair_of_languages(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "more.tsv").write_text("source\ttarget\tsource_lang\ttarget_lang\na\tb\ten\tfr\n", "utf-8")
+    words = ["clean", str(files / "more.tsv"), "--languages", "en,de", "--output", str(files / "clean.tmx")]
+    assert "en-fr" in failing(capsys, *words)
 
 
 def test_report_has_what_known_pairs_show(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +100,14 @@ def test_without_known_pairs_the_cost_is_said_to_be_unknown(files: Path, capsys:
 def test_mistakes_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = str(files / "pairs.tsv")
     assert "lenght" in failing(capsys, "clean", pairs, "--steps", "lenght")
-    assert "languages" in failing(capsys, "clean", pairs, "--steps", "language")
+    assert "'source'" in failing(capsys, "clean", pairs, "--steps", "language")
+    assert "'NFKC'" in failing(capsys, "clean", pairs, "--steps", "normalize: NFKC")
+    assert "{1: 2}" in failing(capsys, "clean", pairs, "--steps", "length: {1: 2}")
+    assert "['normalize']" in failing(capsys, "clean", pairs, "--steps", "[normalize]")
+    assert "'text'" in failing(capsys, "clean", pairs, "--steps", "deduplicate: {on: text}")
+    assert "no/such" in failing(capsys, "clean", pairs, "--report", str(files / "no/such/r.md"))
+    same = [str(files / "r.tsv"), "--report", f"{files}/./r.tsv"]
+    assert "one file" in failing(capsys, "clean", pairs, "--output", *same)
     assert "removes every pair" in failing(
         capsys, "clean", pairs, "--steps", "length: {min_chars: 99}", "--output", str(files / "none.tsv")
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import compress, islice, pairwise
 from pathlib import Path
@@ -125,6 +126,9 @@ LANGUAGE_CASES = """\
 {}                                     | en zh    | Open Writer       | 打开 LibreOffice      | yes
 {}                                     | en hi-IN | 5 µm              | कार्यक्रम             | yes
 {}                                     | en de    | 10 kΩ, 5 μm       | 10 kΩ, 5 μm           | yes
+{}                                     | en hi    | ये किताबें पुरानी हैं  | कार्यक्रम             | no
+{}                                     | en th    | ผู้ที่                 | ผู้ที่                 | no
+{}                                     | en zh    | 茶                | 茶                    | no
 {min_share: 1.0}                       | en zh    | Open Writer       | 打开 LibreOffice      | no
 {languages: [en, fr], min_share: 0.5}  |          | abcdefghabcdefghabcdefghabcdefgh жж 5 | x                     | yes
 {languages: [en, fr], min_share: 0.51} |          | abcdefghabcdefghabcdefghabcdefgh жж 5 | x                     | no
@@ -191,6 +195,18 @@ def test_repr_of_a_function_has_a_hash_of_it() -> None:
     assert first != changed
 
 
+def test_function_that_cannot_be_hashed() -> None:
+    lock = threading.Lock()
+
+    def identify(text: str) -> dict[str, float]:
+        with lock:
+            return {"de": 1.0}
+
+    step = LanguageFilter(languages=["de", "de"], method=identify)
+    assert clean(step, [pair("a", "b")])
+    assert repr(step) != repr(LanguageFilter(languages=["en", "de"], method=fixed_probabilities))
+
+
 def test_option_of_steps_has_their_options() -> None:
     assert parse_steps("normalize,length") == ["normalize", "length"]
     (step,) = build_steps(parse_steps("language: {min_share: 0.7}"), ["en", "de"])
@@ -216,8 +232,8 @@ def test_fuzzy_duplicates_compare_source_with_source() -> None:
 
 
 @needs_rensa
-@pytest.mark.parametrize("threshold", [0.5, 0.8])
-def test_fuzzy_duplicates_follow_the_curve_of_their_bands(threshold: float) -> None:
+@pytest.mark.parametrize(("threshold", "num_same"), [(0.5, 60), (0.8, 75)])
+def test_fuzzy_duplicates_follow_the_curve_of_their_bands(threshold: float, num_same: int) -> None:
     """Rows that share a given part of their runs are similar as often as 1 - (1 - s^r)^b says, within four deviations."""
     step = FuzzyDuplicates(threshold=threshold)
     generator = random.Random(1)
@@ -226,13 +242,21 @@ def test_fuzzy_duplicates_follow_the_curve_of_their_bands(threshold: float) -> N
     expected = 0.0
     for _ in range(total):
         letters = generator.choices("abcdefghijklmnopqrstuvwxyz", k=80)
-        other = letters[:60] + generator.choices("abcdefghijklmnopqrstuvwxyz", k=12)
+        other = letters[:num_same] + generator.choices("abcdefghijklmnopqrstuvwxyz", k=80 - num_same)
         texts = ["".join(letters), "".join(other)]
         first, second = ({text[start : start + 4] for start in range(len(text) - 3)} for text in texts)
         share = len(first & second) / len(first | second)
         expected += 1 - (1 - share**step.band_width) ** step.num_keys
         num_similar += len(clean(step, [{"text": text} for text in texts])) == 1
+    assert expected > 0.3 * total
     assert num_similar == pytest.approx(expected, abs=4 * (total / 4) ** 0.5)
+
+
+@needs_rensa
+def test_default_of_fuzzy_duplicates_is_as_steep_as_documented() -> None:
+    step = FuzzyDuplicates()
+    found = [1 - (1 - share**step.band_width) ** step.num_keys for share in (0.6, 0.8, 0.9)]
+    assert found == pytest.approx([0.04, 0.63, 0.98], abs=0.01)
 
 
 @needs_rensa

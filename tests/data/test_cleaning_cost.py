@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hf_xlsr.data.cleaning import (
+    Cleaner,
     Deduplicate,
     DropIdentical,
     LanguageFilter,
@@ -59,7 +60,7 @@ def test_bad_pairs_are_no_known_pairs(kind: str) -> None:
 
     known = known_pairs()
     cleaning_cost([Keep()], known)
-    bad = seen[1 + list(BAD_PAIRS).index(kind)]
+    bad = seen[2 * (1 + list(BAD_PAIRS).index(kind))]  # each kind alone, and in a cleaner
     assert len(bad) >= 0.8 * len(known)
     assert not [row for row in bad if row in known]
 
@@ -70,6 +71,23 @@ def test_steps_are_judged_alone_on_what_earlier_ones_rewrite() -> None:
     good = [removed["good"].count for removed in cost.values()]
     assert list(cost) == ["drop_identical", "normalize", "drop_identical-2", "drop_identical-3", "all steps"]
     assert good == [1, 0, 1, 1, 1]
+
+
+def test_all_steps_are_those_of_a_cleaner() -> None:
+    known = [{"source": "A 5", "target": "B 6"}, {"source": "A 5", "target": "B 5"}]
+    steps = [NumberMatch(), Deduplicate(on="source")]
+    cost = cleaning_cost(steps, known)
+    assert cost["numbers"]["good"].count == 1
+    assert cost["deduplicate"]["good"].count == 1
+    assert cost["all steps"]["good"].count == len(known) - len(list(Cleaner(steps)(known)))
+
+
+def test_shuffled_targets_stay_in_their_language() -> None:
+    german = [
+        {**row, "target": f"deutsch {number}", "target_lang": "de"} for number, row in enumerate(known_pairs(50))
+    ]
+    cost = cleaning_cost([LanguageFilter(min_share=1.0)], [*known_pairs(50), *german])
+    assert cost["language"]["shuffled"].count == 0
 
 
 def test_equal_known_pairs_are_removed_by_steps_that_compare() -> None:

@@ -43,15 +43,24 @@ def test_missing_fasttext_model_is_named(tmp_path: Path) -> None:
 class FixedFastText:
     def predict(self, text: str, k: int, threshold: float) -> tuple[tuple[str, ...], list[float]]:
         assert "\n" not in text
-        return ("__label__de", "__label__en"), [0.9, 0.1]
+        labels = ("__label__de", "__label__en", "__label__fr")
+        return labels[: 3 if threshold < 0 else 2], [0.9, 0.1, 0.0][: 3 if threshold < 0 else 2]
 
 
 def test_fasttext_model_is_read_by_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fasttext = pytest.importorskip("fasttext")
     monkeypatch.setattr(fasttext, "load_model", lambda path: FixedFastText())
-    (tmp_path / "lid.ftz").touch()
-    identifier = load_identifier(f"fasttext:{tmp_path}/lid.ftz")
+    file = tmp_path / "lid.ftz"
+    file.write_bytes(b"model")
+    identifier = load_identifier(f"fasttext:{file}")
     assert identifier.share("Guten\nTag", ("deu",)) == pytest.approx(0.9)
+    assert identifier.share("Guten Tag", ("fr",)) == 0
+    with pytest.raises(XlsrError, match="'zu'"):
+        identifier.check(["zu"])
+
+    file.write_bytes(b"other")
+    load_identifier.cache_clear()
+    assert load_identifier(f"fasttext:{file}").name != identifier.name
 
 
 def test_unknown_method_is_named() -> None:

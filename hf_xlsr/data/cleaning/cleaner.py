@@ -72,10 +72,11 @@ class RemovedExamples:
         self.count = count
         self.by_step: dict[int, list[Row]] = {}
 
-    def add(self, rows: Sequence[Row], last_steps: np.ndarray) -> None:
-        """Takes rows, each with the number of the step that removes it."""
+    def add(self, rows: Sequence[Row], last_steps: np.ndarray, num_steps: int) -> None:
+        """Takes rows, each with the number of the step that removes it, or the number of steps."""
         for row, step in zip(rows, last_steps.tolist(), strict=True):
-            self.by_step.setdefault(step, []).append(row)
+            if step < num_steps:
+                self.by_step.setdefault(step, []).append(row)
         for step, examples in self.by_step.items():
             self.by_step[step] = drawn(examples, self.count)
 
@@ -121,7 +122,7 @@ class Cleaner:
             judged_rows, verdicts = judge_rows(self.steps, batch)
             last_steps = self.last_steps(verdicts)
             if self.examples is not None:
-                self.examples.add(batch, last_steps)
+                self.examples.add(batch, last_steps, len(self.steps))
             for row in np.flatnonzero(last_steps == len(self.steps)).tolist():
                 yield judged_rows[row]
 

@@ -11,7 +11,7 @@ from itertools import compress
 import numpy as np
 from scipy.stats import binomtest
 
-from hf_xlsr.data.cleaning.cleaner import Cleaner, drawn
+from hf_xlsr.data.cleaning.cleaner import Cleaner, drawn, judge_rows
 from hf_xlsr.data.cleaning.steps import AnyStep, ComparingStep, known_language
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.languages import language_code
@@ -29,7 +29,7 @@ GOOD = "good"
 ALL_STEPS = "all steps"
 
 _DIGIT = re.compile(r"\d")
-_BOILERPLATES = 20  # pairs that are repeated as boilerplate
+_BOILERPLATES = 20  # pairs that are repeated as boilerplate, at most; each at least as often
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def cleaning_cost(steps: Sequence[AnyStep], known: Iterable[Row], *, seed: int =
 
 
 def removed_by_step(steps: Sequence[AnyStep], rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Whether each step would remove each row if no other step did, `(rows,)`, bool; and whether any does."""
+    """Whether each step would remove each row if no other step did, `(rows,)`, bool; and whether all together do."""
     current = list(rows)
     is_removed: dict[str, np.ndarray] = {}
     for name, step in zip(Cleaner(steps).counts, steps, strict=True):
@@ -113,21 +113,29 @@ def removed_by_step(steps: Sequence[AnyStep], rows: Sequence[Row]) -> dict[str, 
         is_removed[name] = np.array([result is None for result in results], dtype=bool)
         current = [row if result is None else result for row, result in zip(current, results, strict=True)]
 
-    by_any_step = np.zeros(len(rows), dtype=bool)
-    for by_step in is_removed.values():
-        by_any_step |= by_step
-    return {**is_removed, ALL_STEPS: by_any_step}
+    _, verdicts = judge_rows(steps, rows)
+    is_removed[ALL_STEPS] = np.logical_not(Cleaner(steps).keeps(verdicts))
+    return is_removed
 
 
 def _shuffled(good: Sequence[Row], generator: random.Random) -> list[Row]:
-    """Each source with the target of another row, unless that is the same."""
-    offset = generator.randrange(1, max(2, len(good)))
+    """Each source with the target of another row in its languages, unless that is the same."""
+    rows_by_languages: dict[tuple[str | None, ...], list[Row]] = {}
+    for row in good:
+        rows_by_languages.setdefault(_languages_of(row), []).append(row)
+
     bad = []
-    for number, row in enumerate(good):
-        target = good[(number + offset) % len(good)]["target"]
-        if target != row["target"]:
-            bad.append({**row, "target": target})
+    for rows in rows_by_languages.values():
+        offset = generator.randrange(1, max(2, len(rows)))
+        for number, row in enumerate(rows):
+            target = rows[(number + offset) % len(rows)]["target"]
+            if target != row["target"]:
+                bad.append({**row, "target": target})
     return bad
+
+
+def _languages_of(row: Row) -> tuple[str | None, ...]:
+    return known_language(row, "source_lang"), known_language(row, "target_lang")
 
 
 def _truncated(good: Sequence[Row], generator: random.Random) -> list[Row]:
@@ -146,13 +154,13 @@ def _untranslated(good: Sequence[Row], generator: random.Random) -> list[Row]:
 
 
 def _other_language(good: Sequence[Row], generator: random.Random) -> list[Row]:
-    """A sentence in another language than both for each target."""
+    """A sentence in another language than both for each target, of rows that name their languages."""
     bad = []
     for row in good:
-        row_languages = {known_language(row, "source_lang"), known_language(row, "target_lang")}
-        row_codes = {language_code(language) for language in row_languages if language}
-        other = generator.choice(sorted(SENTENCES.keys() - row_codes))
-        bad.append({**row, "target": generator.choice(SENTENCES[other])})
+        codes = {language_code(language) for language in _languages_of(row) if language}
+        if len(codes) == 2:
+            other = generator.choice(sorted(SENTENCES.keys() - codes))
+            bad.append({**row, "target": generator.choice(SENTENCES[other])})
     return bad
 
 
@@ -172,9 +180,10 @@ def _number_changed(good: Sequence[Row], generator: random.Random) -> list[Row]:
 
 def _boilerplate(good: Sequence[Row], generator: random.Random) -> list[Row]:
     """A few pairs again and again, each time with another number, like the page numbers of a document."""
+    num_boilerplates = min(_BOILERPLATES, max(1, len(good) // _BOILERPLATES))
     bad = []
     for number in range(len(good)):
-        row = good[number % _BOILERPLATES % len(good)]
+        row = good[number % num_boilerplates]
         bad.append({**row, "source": f"{row['source']} {number}", "target": f"{row['target']} {number}"})
     return bad
 

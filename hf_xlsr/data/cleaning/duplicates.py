@@ -16,6 +16,7 @@ from hf_xlsr.data.cleaning.steps import OPTIONS, ComparingStep, texts_of
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.seen import hash_keys
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
 _NUMBER = re.compile(r"\d+(?: \d+)*")
@@ -39,6 +40,8 @@ class Deduplicate(ComparingStep):
     def key(self, row: Row) -> str:
         """Languages and match keys, separated by tabs, which match keys do not have."""
         languages = [row.get(column) or "" for column in ("source_lang", "target_lang", "lang")]
+        if self.on != "pair" and self.on not in row:
+            raise XlsrError(f"cleaning step '{self.name}': rows have no column '{self.on}' (`on`).")
         texts = texts_of(row) if self.on == "pair" else [row[self.on]]
         return "\t".join([*languages, *map(match_key, texts)])
 
@@ -76,12 +79,12 @@ class FuzzyDuplicates(Deduplicate):
 
     @cached_property
     def band_width(self) -> int:
-        """Values of a band, for which half of the rows at the threshold are similar, as nearly as possible."""
+        """Values of a band, for which `(1 / bands) ** (1 / width)` is nearest to the threshold."""
 
         def distance(num_values: int) -> float:
             num_bands = SIGNATURE // num_values
-            half = (1 / num_bands) ** (1 / num_values)
-            return float(abs(half - self.threshold))
+            value = (1 / num_bands) ** (1 / num_values)
+            return float(abs(value - self.threshold))
 
         return min(range(1, SIGNATURE + 1), key=distance)
 

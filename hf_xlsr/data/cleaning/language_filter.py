@@ -31,8 +31,8 @@ class LanguageFilter(Step):
     - `py3langid`, `heliport`, `fasttext:FILE`, or a function from a text to the probabilities of languages: of the
       language's probability in the sum of it and of the most probable other language (`Identifier.share`). Default: 0.05.
 
-    Texts without letters stay. The defaults keep more than 99 % of clean texts with names, units, formulas and code, see
-    docs/results/cleaning.md.
+    Texts without letters stay. The defaults were chosen so that `script` and `py3langid` keep more than 99 % of clean
+    texts with names, units, formulas and code, see docs/results/cleaning.md.
 
     The language of a side is that of its row; else one of `languages`: two are those of source and target.
     """
@@ -51,8 +51,8 @@ class LanguageFilter(Step):
         self._is_row_kept(["x"], [self._default])  # raises for unknown languages
 
     def __repr__(self) -> str:
-        """With the name of a function's identifier, which has a hash of it: prepared data depend on it."""
-        method = load_identifier(self.method).name if callable(self.method) else self.method
+        """With the name of the identifier, on which prepared data depend."""
+        method = self.method if self.method in DEFAULT_SHARES else load_identifier(self.method).name
         return f"{type(self).__name__}(languages={self.languages}, method={method!r}, min_share={self._min_share})"
 
     def keeps(self, row: Row) -> bool:

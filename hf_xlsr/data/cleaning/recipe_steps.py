@@ -38,8 +38,10 @@ def build_steps(config: Config | None, languages: Sequence[str] | None = None) -
     """The steps of a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
     steps: list[AnyStep] = []
     for entry in [config] if isinstance(config, Mapping) else config or ():
-        if not isinstance(entry, Mapping):
+        if isinstance(entry, str):
             entry = {entry: None}
+        if not isinstance(entry, Mapping):
+            raise XlsrError(f"cleaning: a step must be a name, or a name with options, got {entry!r}.")
         for name, options in entry.items():
             steps.append(_build_step(name, options, languages))
     return steps
@@ -59,6 +61,8 @@ def build_text_steps(config: Config | None, languages: Sequence[str] | None = No
 
 def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> AnyStep:
     require_choice("cleaning", name, STEPS)
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
+        raise XlsrError(f"cleaning step '{name}': options must be names with values, got {options!r}.")
     values = dict(options or {})
     if name == LanguageFilter.name:
         values.setdefault("languages", languages)

@@ -112,7 +112,7 @@ class LengthBounds(Step):
 class RatioBounds(Step):
     """Keeps pairs with `(longer + slack) / (shorter + slack) <= max_ratio`, lengths in characters (see `width`).
 
-    The default removes at most 3 in 1000 pairs of clean corpora of European and Asian languages with English.
+    The default removes less than 1 in 1000 pairs of most clean corpora, see docs/results/cleaning.md.
     """
 
     name: ClassVar[str] = "ratio"
