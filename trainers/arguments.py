@@ -122,21 +122,25 @@ class XlsrTrainingArguments(TrainingArguments):
                 "Training runs in one process: MASTER_ADDR is set, but WORLD_SIZE is not. On CPUs accelerate launch "
                 "starts one, whatever is asked for; torchrun starts several."
             )
+
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.precision != "auto" or not (self.bf16 or self.fp16):
             dtype = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16 = dtype == "bfloat16"
             self.fp16 = dtype == "float16"
+
         if self.logging_steps == LOGGED_SHARE and not self.eval_steps:
             self.eval_steps = TrainingArguments.logging_steps  # else it would be that of the loss
         if self.metric_for_best_model is not None and self.greater_is_better is None:
             self.greater_is_better = self._direction(self.metric_for_best_model)
+
         if self.guard_action == "stop":
             self.load_best_model_at_end = True
         if self.early_stopping_patience:
             self.load_best_model_at_end = True
             # A resume needs the number of evaluations without improvement.
             self.restore_callback_states_from_checkpoint = True
+
         super().__post_init__()  # type: ignore[no-untyped-call]
         if getattr(self.accelerator_config, "split_batches", False):
             raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")

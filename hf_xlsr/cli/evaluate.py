@@ -180,11 +180,13 @@ def _evaluate_model(model: str, options: EvaluateOptions) -> None:
     data = options.data_options(options.data or (), options.name)
     if options.metric:
         raise XlsrError(f"--metric {options.metric} is for tables of several models; one model has all metrics.")
+
     encoder = options.encoder_options()
     protocol_options = options.protocol_options()
     files = {flag(name): protocol_options.get(name) for name in FILES}
     outputs = [Path(options.output), outcomes_file(options.output)] if options.output else []
     check_named(model, {"--data": data.files, **files}, data.languages, outputs)
+
     results = evaluate_files(
         model,
         str(options.protocol),
@@ -196,6 +198,7 @@ def _evaluate_model(model: str, options: EvaluateOptions) -> None:
         predictions=options.predictions,
         vectors=options.vectors,
     )
+
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
     SafeConsole().print(results_table(shown, title=f"{model}, {options.protocol}"))

@@ -231,14 +231,17 @@ def _sides(options: MineOptions, languages: Sequence[str] | None) -> list[Any]:
         raise XlsrError("--split-sentences and the cleaning step language need --languages, e.g. --languages en,de.")
     if languages and not options.columns:
         check_order((options.source, options.target), languages)
+
     as_it_is = not (options.columns or options.split_sentences or options.steps)
     sides: list[Any] = []
     for file, language in zip((options.source, options.target), languages or (None, None), strict=True):
         if is_plain(file) and not options.columns:
             refuse_markup(Path(file).expanduser())
+
         if as_it_is and is_plain(file):
             sides.append(file)
             continue
+
         columns = {}
         for name, column in parse_columns(options.columns).items():
             columns[name] = column.replace(PLACEHOLDER, language or "")

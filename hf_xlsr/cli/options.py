@@ -309,12 +309,14 @@ def _files_of(texts: list[str], columns: dict[str, str], options: TextOptions) -
                 text_language(path.replace(PLACEHOLDER, language), [language.strip()], folder=False)
             yield language.strip(), path
             continue
+
         has_placeholder = PLACEHOLDER in f"{text} {columns.get('text')} {options.config}"
         is_file = Path(text).is_file() and not (has_placeholder or columns)
         named = language_of_file(text, languages) if is_file else None
         if named:
             yield text_language(text, languages or [language_code(named)]), text
             continue
+
         if not languages or (len(languages) > 1 and not has_placeholder):
             raise XlsrError(f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or give --languages.")
         for language in languages:

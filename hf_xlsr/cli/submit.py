@@ -44,6 +44,7 @@ def submit(options: SubmitOptions) -> None:
     from hf_xlsr.runs.inputs import check_named
 
     check_named(options.model, {"RESULTS": [options.results]}, outputs=[options.output])
+
     submission = write_submission(
         options.results,
         options.output,
@@ -59,6 +60,7 @@ def submit(options: SubmitOptions) -> None:
             "training_datasets": set(comma_separated(options.training_datasets)),
         },
     )
+
     incomplete = {task: f"{len(absent)} scores, first {absent[0]}" for task, absent in submission.incomplete.items()}
     print_facts(
         {

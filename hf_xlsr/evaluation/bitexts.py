@@ -96,6 +96,7 @@ def _read_columns(path: Path) -> tuple[list[str], list[str]]:
                 if not line.strip():  # allowed at the end
                     num_blank += 1
                     continue
+
                 first, _, second = decode(line).partition("\t")
                 if num_blank or not second.strip():
                     raise BadLine("the next one must be an id, a tab and a text")

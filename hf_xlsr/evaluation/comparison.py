@@ -333,6 +333,7 @@ def _test_differences(table: ComparisonTable) -> None:
             second = second_cell.outcomes
             if first and second and first.columns[0].shape == second.columns[0].shape != (1,):
                 p_values[first_label, second_label, column] = p_value(first, second)
+
     corrected = holm(list(p_values.values()))
     table.p_values = dict(zip(p_values, corrected, strict=True))
 
@@ -342,6 +343,7 @@ def _test_differences(table: ComparisonTable) -> None:
     for column in table.columns:
         cells = table.equal_cells(column)
         best = max(cells, key=lambda label: sign * cells[label].record.value)
+
         significant = 0
         for (*labels, tested_column), p in table.p_values.items():
             if tested_column == column and best in labels and p < 1 - LEVEL:

@@ -110,6 +110,7 @@ def _csv(tables: Sequence[ComparisonTable]) -> str:
             values = {column: _plain_cell(cell) for column, cell in cells.items()}
             if table.mean_name is not None:
                 values[table.mean_name] = _plain_mean(table, label)
+
             for column, value in values.items():
                 names = {
                     "table": table.name,
@@ -245,11 +246,14 @@ def _latex(table: ComparisonTable, caption: str | None, label: str | None) -> li
     notes = [LEGEND, *notes_of(table)]
     if caption:
         notes.insert(0, f"{title}.")
+
     label_line = [] if label is None else [rf"\label{{{label}}}"]
     alignment = "r" * len(table.shown)
+
     count_lines = [_tex_line(row) for row in _count_rows(table)]
     if count_lines:
         count_lines.insert(0, r"\midrule")
+
     return [
         r"\begin{table}",
         r"\centering",

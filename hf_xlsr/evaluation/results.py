@@ -320,9 +320,11 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
         missing = {"records", "statistics"} - content.keys()
         if missing:
             raise XlsrError(f"{path} is not a file of results: it has no key '{min(missing)}'. {again}.")
+
         outcomes = outcomes_file(path)
         if content["statistics"] and not outcomes.is_file():
             raise XlsrError(f"The outcomes of {path} are missing: '{outcomes}'. Copy them too. {again} --predictions.")
+
         records = [Result(**record) for record in content.pop("records").values()]
         metrics = Results(records, _load_outcomes(path, content.pop("statistics")))
     except XlsrError:

@@ -104,6 +104,7 @@ def _check_export(folder: RunFolder) -> None:
     is_export = (folder.model / MODULES_FILE).is_file()
     if is_export:
         exported = load_encoder(str(folder.model), "cpu")
+
     if not weights:
         return
     if not is_export:
@@ -115,6 +116,7 @@ def _check_export(folder: RunFolder) -> None:
     model = trained.assemble()
     for route, part in trained.parts.items():
         texts = list(chain.from_iterable(sample_texts(part.tokenizer, route).values()))
+
         expected = unit_length(model.encode(texts, task=route or None))
         difference = abs(unit_length(exported.encode(texts, task=route or None)) - expected).max()
         if not difference <= TOLERANCE:

@@ -65,9 +65,11 @@ class RayRunner:
             num_gpus=self.num_gpus,
             max_retries=RETRIES,
         )
+
         shared_work = ray.put(work)
         capacity = self.tasks_at_once or TASKS_PER_PROCESS * num_cores()
         remaining = iter(tasks)
+
         started: deque[tuple[Task, Any]] = deque()
         try:
             with tqdm(desc=description, unit="task", disable=None) as bar:
@@ -76,6 +78,7 @@ class RayRunner:
                         started.append((task, remote.remote(shared_work, task, version("hf-xlsr"))))
                     if not started:
                         return
+
                     task, job = started.popleft()
                     _result(job)
                     bar.update()

@@ -74,6 +74,7 @@ class LocalPool:
         """As `Runner.run`; `work` must be picklable."""
         remaining = iter(tasks)
         started: list[Task] = []
+
         failures = 0
         with tqdm(desc=description, unit="task", disable=None) as bar:
             while True:
@@ -94,6 +95,7 @@ class LocalPool:
         # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
         method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
         pool = ProcessPoolExecutor(self.num_proc, get_context(method), _start, (work,))
+
         jobs: list[Future[None]] = []
         try:
             jobs += [pool.submit(_complete, task) for task in started]
@@ -103,6 +105,7 @@ class LocalPool:
                     jobs.append(pool.submit(_complete, task))
                 if not jobs:
                     return
+
                 jobs.pop(0).result()
                 yield started.pop(0)
         finally:

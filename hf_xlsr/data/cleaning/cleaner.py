@@ -104,6 +104,7 @@ class Cleaner:
         """Gets the rows of each batch that steps remove."""
         self.counts: dict[str, dict[str, int]] = {}
         """Step -> rows `in`, `out`, and `changed` of these. The second step of one name is called `length-2`."""
+
         self._seen: dict[int, SeenHashes] = {}
         repeats = Counter[str]()
         for number, step in enumerate(self.steps):

@@ -143,6 +143,7 @@ def _table(
                     raise cells
                 if len(raw) > MAX_LINE:
                     raise BadLine("over-long line")
+
                 texts = list(map(decode, cells))
                 if not positions:
                     positions, is_header = _layout(file, texts, shape)
@@ -152,6 +153,7 @@ def _table(
                     logger.info("%s: %s", path, how)
                     if is_header:
                         continue
+
                 has_extra = _has_extra(texts, max(positions.values()), num_columns, shape, separator)
             except BadLine as fault:
                 file.reject(number, fault, raw)

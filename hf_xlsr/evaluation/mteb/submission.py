@@ -116,6 +116,7 @@ def model_meta(model: str, encoder: Any, *, name: str, revision: str, facts: Map
         raise XlsrError(
             f"'{model}' has routes, which mteb's own wrapper does not choose. Submit an export of one encoder."
         )
+
     local = as_mteb_encoder(model, name=name).mteb_model_meta
     values = {
         **local.model_dump(),
@@ -126,6 +127,7 @@ def model_meta(model: str, encoder: Any, *, name: str, revision: str, facts: Map
         "adapted_from": _base_model(model),
         **{field: value for field, value in facts.items() if value},
     }
+
     try:
         return ModelMeta.model_validate(values)
     except ValidationError as error:

@@ -121,10 +121,12 @@ def _read_scored(rows: Iterable[Row], name: str) -> _Task:
         score = read_score(gold[number], f"row {number} of {table}", math.nan)
         if math.isnan(score):
             continue
+
         scores.append(score)
         subsets.append(str(row.get("subset")))
         for side, texts in zip(sides, (first, second), strict=True):
             side.append(" ".join(texts[number].split()))
+
     if not scores:
         raise XlsrError(
             f"task '{name}' has no row with a score: all {len(rows):,} are empty. Name the column of the scores "

@@ -322,6 +322,7 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
         if options.documents:
             raise XlsrError("--documents is not supported with several protocols; run protocol search alone.")
         return search(encoder, parallel_texts(inputs), debias=inputs.debias, **inputs.common)
+
     if inputs.debias is not None:
         raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
 
@@ -331,6 +332,7 @@ def _run(encoder: Encoder, inputs: RowInputs, options: SearchOptions) -> Results
         name = inputs.name
         if times[collection.languages] > 1:  # subsets that are no languages
             name += f"-{collection.subset}"
+
         results |= search_documents(
             encoder,
             collection.queries,

@@ -146,11 +146,13 @@ def _read_task(rows: Iterable[Row], name: str) -> _Task:
     kind = name.partition(".")[0]
     if kind not in TASKS:
         raise XlsrError(f"`tasks` must be rows by the name of a task, got '{name}'; {did_you_mean(kind, TASKS)}")
+
     spec = TASKS[kind]
     table = f"tasks['{name}']"
     text_count = len(spec.texts)
     columns = read_columns(rows, texts=spec.texts, values=spec.columns[text_count:], name=table)
     answers = columns[text_count]
+
     splits = _splits(spec, columns[-1], table)
     gold = _scores(answers, table) if spec.test == "relatedness" else _labels(answers, splits, table)
 
@@ -160,6 +162,7 @@ def _read_task(rows: Iterable[Row], name: str) -> _Task:
         words = list(map(str.split, texts))
         sides.append(list(map(" ".join, words)))
         keys.insert(1, np.array(list(map(len, words))))
+
     for split, members in splits.items():
         order = np.lexsort([key[members] for key in keys])  # by the last key first
         splits[split] = members[order]

@@ -111,6 +111,7 @@ def tatoeba_mteb(
     nearest = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
     count = len(nearest)
     is_right = nearest == np.arange(count)
+
     # A class has one row, so that precision and F1 of a class are outcomes of its row.
     chosen = np.bincount(nearest, minlength=count)
     outcomes = {

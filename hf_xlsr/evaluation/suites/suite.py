@@ -146,6 +146,7 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
             names = ", ".join(shipped)
             message = f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
             raise XlsrError(message) from error
+
         whole.encoders |= content.encoders
         whole.tasks |= content.tasks
     return whole
