@@ -1,4 +1,4 @@
-"""What a paper says of its training, beside what a run here does: read from resolved recipes, never written by hand."""
+"""Compares a paper's training settings with those of a run here, which are read from resolved recipes."""
 
 from __future__ import annotations
 

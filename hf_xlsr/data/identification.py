@@ -137,7 +137,7 @@ def _fasttext(method: str) -> Identifier:
 
     file = Path(method.removeprefix(FASTTEXT)).expanduser()
     if not file.is_file():
-        raise XlsrError(f"There is no file '{file}', the model of `method: {method}`.")
+        raise XlsrError(f"Cannot find the model '{file}' of `method: {method}`. Give the path of a fastText model.")
     model = fasttext.load_model(str(file))
 
     def identify(text: str, threshold: float = 0.0) -> Probabilities:

@@ -236,7 +236,7 @@ def script_share(text: str, languages: tuple[str, ...]) -> float:
 
     It is `own_weight`, divided by the sum of it and of the weight of foreign letters. Latin ones weigh 1: names, code and
     units are Latin in texts of every script. Others weigh 16 times as much as an own one, for they hardly ever occur in a
-    text of another script; but not one that stands alone beside own letters: it may be a symbol, as in `10 kΩ`.
+    text of another script. One that stands alone weighs nothing: it may be a symbol, as in `10 kΩ`.
 
     Examples:
         >>> [script_share(text, ("zh",)) for text in ("打开 LibreOffice", "Open a file", "漢字とカナ", "42")]
@@ -290,7 +290,7 @@ def _not_foreign(languages: tuple[str, ...]) -> regex.Pattern[str]:
 @cache
 def _foreign_words(languages: tuple[str, ...]) -> regex.Pattern[str]:
     classes = _script_classes(scripts_of(languages) | {"Latn"})
-    # Marks are part of a word: each vowel sign of Hindi or Thai would end it otherwise.
+    # Marks are part of a word. Otherwise a vowel sign of Hindi or Thai would end it.
     return regex.compile(rf"(?:[^\P{{L}}{classes}]\p{{M}}*){{2,}}")
 
 

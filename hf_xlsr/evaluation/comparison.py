@@ -65,7 +65,7 @@ class ComparisonTable:
 
     @property
     def mean_name(self) -> str | None:
-        """Name of the mean column, which says what it leaves out; None where there is no mean."""
+        """Name of the column of means, with the languages that it leaves out; None without a mean."""
         averaged = self.averaged
         if len(averaged) < 2:
             return None

@@ -149,7 +149,7 @@ def mean_interval(
 
 
 def exact_interval(right: int, total: int) -> tuple[float, float]:
-    """The 95 % interval of a share by Clopper and Pearson (1934); the whole range where there is no example."""
+    """The 95 % interval of a share by Clopper and Pearson (1934); 0 to 1 without examples."""
     from scipy.stats import binomtest
 
     if total == 0:

@@ -100,7 +100,7 @@ class Result(NamedTuple):
 
     @property
     def is_transfer(self) -> bool:
-        """Whether it is no test of a head in the language that it was trained in (`en-en`), which no mean counts."""
+        """Whether means count it. They leave out the test of a head in its training language (`en-en`)."""
         return self.languages != f"{self.source}-{self.source}"
 
 
