@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Requirements with hashes; where it is set, as in the hosted workflows, nothing else is installed.
+HASHES ?=
 # Tests that write graphs. In a process that ran them, a fork for the worker of a data loader has ended in a segfault,
 # so no other test shares one with them.
 GRAPH_TESTS := $(wildcard tests/export/test_onnx_*.py) $(addprefix tests/,docs/test_encoder_doors.py \
 	encoders/test_encode_arguments.py export/test_export_command.py export/test_readers.py \
 	benchmarks/test_speed_cases.py)
 
-.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-gpu docs notebooks dist release-check clean
+.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-gpu docs notebooks dist hashes release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -17,8 +19,13 @@ help:  ## show this list
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+ifdef HASHES
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(HASHES)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+else
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+endif
 	@touch $@
 
 quickstart: $(STAMP)  ## train, evaluate and export a small English-French encoder
@@ -74,6 +81,12 @@ notebooks: $(STAMP)  ## run the notebooks and keep their outputs
 
 dist: $(STAMP)  ## build the wheel and the source distribution, each commit to the same bytes
 	$(BIN)/python tests/release_check.py --versions --keep dist
+
+hashes: $(STAMP)  ## write .github/requirements.txt, the hashes of what constraints.txt allows
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --generate-hashes \
+		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-emit-index-url --no-annotate \
+		--quiet --output-file .github/requirements.txt
 
 release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and the newest versions of what it needs
 	$(BIN)/python tests/release_check.py --keep dist

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 
 ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / ".github" / "requirements.txt"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # The first versions without a fault that became known.
 WITHOUT_KNOWN_FAULTS = {
@@ -72,3 +74,31 @@ def test_dependencies_have_a_lower_bound(requirement: Requirement) -> None:
     bounds = [bound.version for bound in requirement.specifier if bound.operator in (">=", "==")]
     assert len(bounds) == 1
     assert Version(bounds[0]) >= Version(WITHOUT_KNOWN_FAULTS.get(requirement.name, "0"))
+
+
+def test_every_requirement_has_hashes() -> None:
+    for requirement in _pinned_requirements().values():
+        assert "--hash=sha256:" in requirement
+
+
+def test_requirements_are_those_of_the_constraints() -> None:
+    pinned = _pinned_requirements()
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        name, _, version = line.partition("==")
+        assert f"=={version} " in pinned[canonicalize_name(name)]
+
+
+def test_requirements_hold_what_the_package_needs_for_work_on_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    pinned = _pinned_requirements()
+    for requirement in needed:
+        assert requirement.name == "hf-xlsr" or canonicalize_name(requirement.name) in pinned
+
+
+def _pinned_requirements() -> dict[str, str]:
+    """Name -> version and hashes, of what the hosted workflows install."""
+    lines = REQUIREMENTS.read_text("utf-8").replace("\\\n", " ").splitlines()
+    return {canonicalize_name(line.partition("==")[0]): line for line in lines}
