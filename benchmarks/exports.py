@@ -6,7 +6,7 @@ or to the encoder `--baseline` in float32, whose texts start with `--prompt`. `-
 
 `of_limit` compares with the hardware: the time of the matrix products of all linear layers, for the same batches in the
 same precision on all cores, measured right after, divided by the time of encoding. `by streams` is torch with an encoder
-of one thread a core, each of which takes the next batch.
+of one thread a core, each of which takes the next batch. torch in bfloat16 is left out on a processor without it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from hf_xlsr.export import save_export, to_sentence_transformer
 from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.export.openvino_files import write_openvino
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
+from hf_xlsr.utils.devices import cpu_has_fast_bfloat16
 
 GRAPHS = {"onnx float32": "onnx", "onnx int8": "onnx-int8", "openvino": "openvino", "openvino int8": "openvino-int8"}
 STREAMS = " by streams"
@@ -67,7 +68,8 @@ def sides(job: Job) -> list[str]:
         is_written = not job["export"] or any(Path(job["export"], graph.folder).rglob(graph.file))
         if is_written and find_spec(graph.package):
             graphs.append(side)
-    return [*graphs, *TORCH, *([BASELINE] if job["baseline"] else [])]
+    fast = [side for side in TORCH if "float32" in side or cpu_has_fast_bfloat16()]
+    return [*graphs, *fast, *([BASELINE] if job["baseline"] else [])]
 
 
 class Streams:

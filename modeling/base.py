@@ -67,6 +67,9 @@ class XlsrPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     encoder: Any
+    reads_whole_table = True
+    """Whether training reads the table of token embeddings by more than the ids of texts, as a language model does."""
+
     given_tokenizer: Any = None
     """The tokenizer of the encoder that the model was made from, or those of its encoders by name; it is not saved."""
 
@@ -99,6 +102,14 @@ class XlsrPreTrainedModel(PreTrainedModel):
     def post_init(self) -> None:
         """As `PreTrainedModel.post_init`, with a type."""
         super().post_init()  # type: ignore[no-untyped-call]
+
+    def encoder_name(self, language: str) -> str:
+        """The name of the encoder of a language in `trained_encoders`."""
+        return ""
+
+    def trained_encoders(self) -> dict[str, list[Any]]:
+        """The encoders by name, each followed by its momentum copy, if it has one."""
+        return {"": [self.encoder]}
 
     def get_input_embeddings(self) -> nn.Embedding:
         table: nn.Embedding = self.encoder.get_input_embeddings()

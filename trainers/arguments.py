@@ -60,6 +60,9 @@ class XlsrTrainingArguments(TrainingArguments):
             embeddings is the mean over these widths.
         cache_batch_size: Sentences encoded at a time: a large `per_device_train_batch_size` needs the memory of this many
             sentences; the forward pass is computed twice (gradient cache). Losses do not change.
+        trainable_rows: Train only those token embeddings whose tokens are in the training data, or special. The others
+            are frozen, and need no gradient, optimiser state or momentum copy; saved models have all. Not for language
+            models, whose softmax reads the whole table, streams, adapters and FSDP.
         num_proc: Processes that tokenise stored datasets; or `ray`, `ray:HOST:PORT`: a Ray cluster.
         shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
         logging_steps: Steps of which the mean loss is logged, or below 1 their share of all steps: by default 50 to 100
@@ -90,6 +93,7 @@ class XlsrTrainingArguments(TrainingArguments):
     prompts: str | dict[str, str] | None = None
     matryoshka_dims: list[int] | None = None
     cache_batch_size: int | None = None
+    trainable_rows: bool = False
     num_proc: int | str | None = None
     shuffle_buffer_size: int = 10_000
     logging_steps: float = LOGGED_SHARE

@@ -44,12 +44,14 @@ from hf_xlsr.trainers.live_encoder import (
 from hf_xlsr.trainers.logged_losses import LoggedLosses
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
+from hf_xlsr.trainers.trained_rows import check_rows, save_rows, train_rows_of
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import disk_errors
 from hf_xlsr.utils.seals import seal
 
+NO_SHARDED_ROWS = "`trainable_rows` needs whole weights on every process."
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 Evaluation = Callable[[Any], Mapping[str, float]]
 
@@ -194,9 +196,12 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
         if self.no_reentrant:
             check_checkpointing(model, self.args)
 
-        check_sharding(self.args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+        refusal = self.no_sharding or (NO_SHARDED_ROWS if self.args.trainable_rows else "")
+        check_sharding(self.args, refusal=refusal, adapters=base_model(model) is not model)
         self.converter = self.make_converter(base_model(model), rows)
         self.features = self.make_features(rows)
+        if self.args.trainable_rows:
+            train_rows_of(model, self.features, self.tokenizers)
         self.eval_sets = self.converted_sets(self._given.eval_dataset)
         self.guards = {name: self.read_guard(name, data) for name, data in self._given.guards.items()}
         return model
@@ -356,6 +361,8 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
         check_resumable(resume_from_checkpoint)
+        if isinstance(resume_from_checkpoint, str | Path):
+            check_rows(self.model, Path(resume_from_checkpoint))
         self.measured = {}
         self.guard_watch.resumes = bool(resume_from_checkpoint)
         if self.guards and self.model_init is None:
@@ -378,6 +385,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()  # each process writes its random state
             if self.args.should_save:
+                save_rows(self.model, checkpoint)
                 seal(checkpoint)
 
     def load_checkpoint(self, folder: Path) -> None:

@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 
+from hf_xlsr.encoders.trainable_rows import saved_tensors
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.seals import broken_seal
@@ -118,9 +119,8 @@ class TrainingSize:
 
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of the weights and the buffers of a model, of shared ones once."""
-    tensors = chain(model.named_parameters(), model.named_buffers())
     # peft keeps the first weights of what it trains as a whole.
-    return sum(tensor.nbytes for name, tensor in tensors if ".original_module." not in name)
+    return sum(tensor.nbytes for name, tensor in saved_tensors(model) if ".original_module." not in name)
 
 
 def optimizer_bytes(optimizer: Any) -> int:

@@ -20,7 +20,7 @@ from hf_xlsr.trainers.callbacks import GracefulStopCallback
 from hf_xlsr.utils.errors import XlsrError
 
 # Training arguments that count or draw the rows of all training data.
-NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
+NEEDS_STORED = {"queue_prefill": True, "trainable_rows": True, "optimization": "released"}
 
 
 def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:

@@ -20,6 +20,7 @@ from hf_xlsr.data.tokenization import check_tokenizer_files
 from hf_xlsr.encoders.folder_modules import MODULE_CLASSES, OpenTransformer
 from hf_xlsr.encoders.static import StaticEmbeddingModel, assemble_static, unframed
 from hf_xlsr.encoders.stock import add_pooler, longest_text, set_pad_token
+from hf_xlsr.encoders.trainable_rows import restore_table
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import path_name
 
@@ -141,6 +142,7 @@ class SentenceEncoder:
         for name, encoder_part in self.parts.items():
             encoder, head = copy.deepcopy((encoder_part.encoder, list(encoder_part.head or ())), memo)
             add_pooler(encoder)
+            restore_table(encoder)
             for module in (encoder, *head):
                 module.to("cpu", torch.float32)
             detached_parts[name] = replace(encoder_part, encoder=encoder, head=head)

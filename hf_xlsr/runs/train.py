@@ -27,6 +27,7 @@ from transformers.trainer_utils import SaveStrategy
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.cleaning.cost import cost_warnings
 from hf_xlsr.encoders.loading import finite_length
+from hf_xlsr.encoders.trainable_rows import saved_tensors
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
@@ -47,6 +48,7 @@ from hf_xlsr.trainers.checkpoints import (
     weight_bytes,
 )
 from hf_xlsr.trainers.sharding import gather_model
+from hf_xlsr.trainers.trained_rows import rows_hint
 from hf_xlsr.utils.console import SafeConsole
 from hf_xlsr.utils.devices import hardware_name, precision_of
 from hf_xlsr.utils.errors import XlsrError
@@ -302,6 +304,9 @@ def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | N
     devices = f"{trainer.args.world_size} process(es) on {trainer.args.device.type}"
     resumed = f", resuming from {checkpoint.name}" if checkpoint else ""
     console.print(f"{size:.1f} M parameters, {precision_of(trainer.args)}, {devices}{resumed}")
+    hint = rows_hint(trainer)
+    if hint:
+        console.print(hint)
     trainer.pop_callback(DiskSizeCallback)
     trainer.callback_handler.callbacks.insert(0, DiskSizeCallback(trainer, console.print, results_bytes(trainer)))
 
@@ -320,7 +325,7 @@ def results_bytes(trainer: XlsrTrainer) -> int:
 
 
 def num_parameters(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(tensor.numel() for _, tensor in saved_tensors(model) if isinstance(tensor, torch.nn.Parameter))
 
 
 def _finish(

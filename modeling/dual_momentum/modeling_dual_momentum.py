@@ -83,6 +83,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
     config_class = DualMomentumConfig
     base_model_prefix = ""
     main_input_name = "source_input_ids"
+    reads_whole_table = False
     # A bfloat16 average would not move: a thousandth of a step is below its precision.
     _keep_in_fp32_modules_strict = ["momentum_encoders", "momentum_heads"]
     derived_weights = (*MOMENTUM, "queues.")
@@ -175,6 +176,15 @@ class DualMomentumModel(XlsrPreTrainedModel):
         model.freeze_momentum()  # loading makes every parameter trainable
         model.heads.requires_grad_(model.config.train_head)
         return (model, info) if output_loading_info else model
+
+    def encoder_name(self, language: str) -> str:
+        return self.config.encoder_of(language)
+
+    def trained_encoders(self) -> dict[str, list[Any]]:
+        encoders = {name: [encoder] for name, encoder in self.encoders.items()}
+        for name, average in self.momentum_encoders.items():
+            encoders[name].append(average)
+        return encoders
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""

@@ -62,6 +62,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 
     config: HictlConfig
     config_class = HictlConfig
+    reads_whole_table = False
 
     def __init__(
         self, config: HictlConfig, encoder: PreTrainedModel | None = None, head: list[nn.Module] | None = None

@@ -61,6 +61,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
 
     def __init__(self, config: LightweightConfig, given: EncoderPart | None = None) -> None:
         super().__init__(config, given)
+        self.reads_whole_table = config.generative_weight > 0
         text_config = config.get_text_config()
         if config.generative_weight and config.hidden_size != text_config.hidden_size:
             raise XlsrError(
