@@ -83,7 +83,6 @@ dist: $(STAMP)  ## build the wheel and the source distribution, each commit to t
 	$(BIN)/python tests/release_check.py --versions --keep dist
 
 hashes: $(STAMP)  ## write .github/requirements.txt, the hashes of what constraints.txt allows
-	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --generate-hashes \
 		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-emit-index-url --no-annotate \
 		--quiet --output-file .github/requirements.txt

@@ -27,7 +27,6 @@ import tomllib
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-PIP = "pip>=24.2"  # older ones do not read the licence fields of metadata 2.4
 IN_WHEEL = (
     "hf_xlsr/__init__.py",
     "hf_xlsr/py.typed",
@@ -115,7 +114,7 @@ def lowest_versions() -> list[str]:
 
 def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
     """Installs the wheel into a new environment, runs the smoke test there, and returns what it printed."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = str(folder / "bin" / "python")
     constraints = lowest_versions() if versions == "lowest" else []
     if torch:
@@ -124,10 +123,10 @@ def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
     bounds = folder / "constraints.txt"
     bounds.write_text("\n".join(constraints), "utf-8")
 
-    pip = [python, "-m", "pip", "install", "--quiet"]
-    run([*pip, PIP])
-    run([*pip, "--constraint", str(bounds), f"{wheel}[all,bible]"])
-    run([python, "-m", "pip", "check"])
+    # uv, since pip searches for hours where many packages have a lowest version.
+    uv = [sys.executable, "-m", "uv", "pip"]
+    run([*uv, "install", "--quiet", "--python", python, "--constraint", str(bounds), f"{wheel}[all,bible]"])
+    run([*uv, "check", "--quiet", "--python", python])
     smoke = folder / "smoke.py"
     smoke.write_bytes((ROOT / "tests" / "smoke.py").read_bytes())
     # Isolated: neither this folder nor the user's own packages are seen.
