@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-ENTRIES_AT_ONCE = 1 << 20  # moved at a time
+ENTRIES_AT_ONCE = 1 << 16  # moved at a time
 
 
 class HashIndex:
     """Finds the number of a 64-bit hash, in sorted arrays instead of a dict.
 
-    Entries that are added form a sorted run, which is merged into the run before once that is at most twice as long. A
-    merge takes 8 bytes more for each entry of the shorter run. Of entries with equal hashes one is found.
+    Entries that are added form a sorted run, which is merged into the run before once that is at most twice as long. Of
+    entries with equal hashes one is found.
 
     Examples:
         >>> index = HashIndex()
@@ -57,19 +57,27 @@ def _merge(
 ) -> None:
     """Merges a sorted run into another one, which grows in place."""
     count = len(hashes)
-    new_positions = hashes.searchsorted(new_hashes, side="right")
-    new_positions += np.arange(len(new_hashes))
     hashes.resize(count + len(new_hashes), refcheck=False)
     numbers.resize(count + len(new_hashes), refcheck=False)
 
     # From the end: an entry moves up, to where no entry is that has not moved.
+    remaining = len(new_hashes)
     for stop in range(count, 0, -ENTRIES_AT_ONCE):
         start = max(0, stop - ENTRIES_AT_ONCE)
         block_hashes = hashes[start:stop].copy()
         block_numbers = numbers[start:stop].copy()
         positions = np.arange(start, stop) + new_hashes.searchsorted(block_hashes)
+
+        first = int(new_hashes.searchsorted(block_hashes[0]))
+        behind = slice(first, remaining)  # new entries that come behind the first one of the block
+        new_positions = np.arange(first, remaining) + start
+        new_positions += block_hashes.searchsorted(new_hashes[behind], side="right")
+        remaining = first
+
         hashes[positions] = block_hashes
         numbers[positions] = block_numbers
+        hashes[new_positions] = new_hashes[behind]
+        numbers[new_positions] = new_numbers[behind]
 
-    hashes[new_positions] = new_hashes
-    numbers[new_positions] = new_numbers
+    hashes[:remaining] = new_hashes[:remaining]
+    numbers[:remaining] = new_numbers[:remaining]
