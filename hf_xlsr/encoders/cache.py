@@ -8,7 +8,7 @@ import logging
 import os
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -18,11 +18,14 @@ from hf_xlsr.encoders.arguments import WrappedEncoder
 from hf_xlsr.encoders.encoding import routes_of
 from hf_xlsr.utils.errors import error_line
 from hf_xlsr.utils.files import atomic_write, private_folder, write_text
+from hf_xlsr.utils.hash_index import HashIndex
 
 logger = logging.getLogger(__name__)
 DIGEST = 16  # bytes of a key on disk
 VECTORS = ".vectors.npy"
 KEYS = ".keys.npy"
+FILES_OPEN = 1024  # pairs of files that stay mapped; a system allows a process some 65,000 maps
+ROW_BITS = np.uint64(32)  # of a place: the number of a file, then a row in it
 
 
 class CachedEncoder(WrappedEncoder):
@@ -66,11 +69,13 @@ class CachedEncoder(WrappedEncoder):
         if missing:
             start = perf_counter()
             new_texts = [text for _, _, text in missing]
-            self._store.add(missing, self.inner_vectors(new_texts, prompt, task, **options))
+            new_vectors = self.inner_vectors(new_texts, prompt, task, **options)
+            self._store.add(missing, new_vectors)
+            stored.update(zip(missing, new_vectors, strict=True))
             self.encoded += len(missing)
             self.seconds += perf_counter() - start
 
-        vectors: list[Any] = self._store.find(keys)  # none is missing
+        vectors: list[Any] = [stored[key] for key in keys]  # none is missing
         return np.stack(vectors)
 
 
@@ -93,7 +98,9 @@ class VectorStore:
     They are believed, so that both folders must be this user's alone (`private_folder`).
 
     `encoder` is everything that determines the vectors apart from the keys, such as the model's `content_hash`. Each
-    `add` writes a pair of new files, the keys last, so processes may read and write at once.
+    `add` writes a pair of new files, the keys last, so processes may read and write at once. A reader keeps 16 bytes in
+    memory for each key: half of its digest, and its place. A vector is found only if the whole digest in the file is the
+    key's.
 
     Examples:
         >>> store = VectorStore("vectors", {"model": "a hash"})
@@ -107,36 +114,66 @@ class VectorStore:
         self.folder = private_folder(folder) / hashlib.sha256(facts.encode()).hexdigest()[:32]
         private_folder(self.folder)
         write_text(self.folder / "encoder.json", facts)
-        self._read_files: set[Path] = set()
-        self._rows: dict[bytes, np.ndarray] = {}  # the vector of each key, a view of a file
+        self._read_names: set[str] = set()
+        self._names: list[str] = []  # of the pairs of files that are not damaged, by number
+        self._index = HashIndex()
+        self._open = lru_cache(FILES_OPEN)(self._load)
 
     def find(self, keys: Sequence[Hashable]) -> list[np.ndarray | None]:
         """The vector of each key, `(width,)`; None if it has none."""
         self._read_new_files()
-        return [self._rows.get(_digest(key)) for key in keys]
+        digests = _digests(keys)
+        places, is_known = self._index.find(_heads(digests))
+        files = places >> ROW_BITS
+        rows = places & ~(~np.uint64(0) << ROW_BITS)
+
+        vectors: list[np.ndarray | None] = [None] * len(keys)
+        for file in np.unique(files[is_known]):
+            positions = np.flatnonzero(is_known & (files == file))
+            file_digests, file_vectors = self._open(self._names[file])
+            is_same = (file_digests[rows[positions]] == digests[positions]).all(axis=1)
+            for position in positions[is_same]:
+                vectors[position] = file_vectors[rows[position]]
+        return vectors
 
     def add(self, keys: Sequence[Hashable], vectors: np.ndarray) -> None:
         """Stores vectors, `(len(keys), width)`."""
         name = uuid.uuid4().hex
-        digests = np.frombuffer(b"".join(map(_digest, keys)), np.uint8).reshape(-1, DIGEST)
-        for ending, array in ((VECTORS, vectors), (KEYS, digests)):
+        for ending, array in ((VECTORS, vectors), (KEYS, _digests(keys))):
             with atomic_write(self.folder / f"{name}{ending}") as partial, partial.open("wb") as stream:
                 np.save(stream, array)
 
     def _read_new_files(self) -> None:
-        new_files = set(self.folder.glob(f"*{KEYS}")) - self._read_files
-        self._read_files |= new_files
-        for file in sorted(new_files):
+        names = {file.name.removesuffix(KEYS) for file in self.folder.glob(f"*{KEYS}")}
+        for name in sorted(names - self._read_names):
+            self._read_names.add(name)
             try:
-                digests = np.load(file)
-                vectors = np.asarray(np.load(str(file).removesuffix(KEYS) + VECTORS, mmap_mode="r"))
+                digests, vectors = self._load(name)
             except Exception as error:  # a damaged file raises errors of many types
+                file = self.folder / f"{name}{KEYS}"
                 logger.warning("'%s' is damaged; its texts are encoded again: %s", file, error_line(error, 100))
                 continue
-            for digest, vector in zip(digests, vectors, strict=False):
-                self._rows.setdefault(digest.tobytes(), vector)
+            rows = np.arange(min(len(digests), len(vectors)), dtype=np.uint64)
+            file_number = np.uint64(len(self._names))
+            self._names.append(name)
+            self._index.add(_heads(digests[: len(rows)]), rows | file_number << ROW_BITS)
+
+    def _load(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Digests, `(rows, 16)`, and vectors, `(rows, width)`, of a pair of files, memory-mapped."""
+        digests = np.load(self.folder / f"{name}{KEYS}", mmap_mode="r")
+        vectors = np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r")
+        return np.asarray(digests).view(np.uint8).reshape(-1, DIGEST), np.asarray(vectors)
 
 
-def _digest(key: Hashable) -> bytes:
-    """The name of a key on disk."""
-    return hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=DIGEST).digest()
+def _digests(keys: Sequence[Hashable]) -> np.ndarray:
+    """The names of keys on disk, `(keys, 16)`, uint8."""
+    names = []
+    for key in keys:
+        names.append(hashlib.blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=DIGEST).digest())
+    return np.frombuffer(b"".join(names), np.uint8).reshape(-1, DIGEST)
+
+
+def _heads(digests: np.ndarray) -> np.ndarray:
+    """The first eight bytes of digests as numbers, `(rows,)`, uint64."""
+    heads: np.ndarray = digests.view(np.uint64)[:, 0]
+    return heads

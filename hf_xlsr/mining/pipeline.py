@@ -20,13 +20,14 @@ from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
 from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve
-from hf_xlsr.mining.work_folder import load_arrays, save_arrays, save_rows
+from hf_xlsr.mining.work_folder import save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
 
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 1 << 12
+PAIRS_VERSION = 2  # of the files of pairs in a work folder
 UNIT_TOLERANCE = 2e-3
 
 
@@ -42,8 +43,10 @@ class MiningRun:
 
     @property
     def pairs(self) -> MinedBitext:
-        """The pairs by line of the inputs, from 0."""
-        return self.rows if self.texts is None else _by_line(self.rows, self.texts)
+        """The pairs by line of the inputs, from 0, in memory."""
+        if self.texts is not None:
+            return _by_line(self.rows, self.texts)
+        return MinedBitext(np.array(self.rows.source), np.array(self.rows.target), np.array(self.rows.score))
 
     def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
         """The run with the best pairs, above the threshold of the options or else the one that the curve chooses."""
@@ -80,9 +83,11 @@ class MiningRun:
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
         assert self.texts is not None, "matrices have no sentences"
-        pairs = self.pairs
-        lines = {"source_line": pairs.source + 1, "target_line": pairs.target + 1}
-        return pair_rows(self.texts, (self.rows.source, self.rows.target), score=self.rows.score, **lines)
+        for start in range(0, len(self.rows), ROWS_AT_ONCE):
+            rows = self.rows[start : start + ROWS_AT_ONCE]
+            pairs = _by_line(rows, self.texts)
+            lines = {"source_line": pairs.source + 1, "target_line": pairs.target + 1}
+            yield from pair_rows(self.texts, (rows.source, rows.target), score=rows.score, **lines)
 
 
 def mine_bitext(
@@ -167,10 +172,10 @@ def run_mining(
 
         hidden_numbers = []
         if hidden.complete:
-            hidden_numbers = [_hidden_numbers(store, report[side]["lines"]) for side, store in stores.items()]
+            hidden_numbers = [_hidden_numbers(store, report[side]) for side, store in stores.items()]
 
         if job.processes.is_main:
-            _mine(job, unit_vectors, [numbers >= 0 for numbers in hidden_numbers])
+            _mine(job, unit_vectors, list(map(len, hidden_numbers)))
         elif job["neighbours"].result is None:
             job.search("neighbours", unit_vectors["source"], unit_vectors["target"], together=True)
         report |= job["pairs"].wait()
@@ -180,7 +185,7 @@ def run_mining(
             run.texts = (stores["source"], stores["target"])
             if hidden.complete and run.is_main:
                 mined = _by_line(_load_pairs(job, "hidden"), run.texts)
-                present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
+                present = [set(numbers.tolist()) for numbers in hidden_numbers]
                 lines = [report[side]["lines"] for side in SIDES]
                 sentences = [report[side]["sentences"] for side in SIDES]
                 run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
@@ -188,17 +193,18 @@ def run_mining(
     return run
 
 
-def _hidden_numbers(store: TextStore, lines: int) -> np.ndarray:
-    """Number of each row's sentence among the hidden ones, from 0; below 0 for a sentence of the text."""
-    return store.lines(np.arange(len(store))) - lines
+def _hidden_numbers(store: TextStore, counts: Mapping[str, Any]) -> np.ndarray:
+    """Numbers among the hidden sentences, from 0, of those that are not in the text: the last rows of the store."""
+    numbers: np.ndarray = store.lines(np.arange(counts["sentences"], len(store))) - counts["lines"]
+    return numbers
 
 
-def _save_pairs(job: Job, name: str, mined: MinedBitext) -> None:
-    save_arrays(job.folder("pairs") / f"{name}.npz", **vars(mined))
+def _pairs_file(job: Job, name: str) -> Path:
+    return job.folder("pairs") / f"{name}.npy"
 
 
 def _load_pairs(job: Job, name: str) -> MinedBitext:
-    return MinedBitext(**load_arrays(job.folder("pairs") / f"{name}.npz"))
+    return MinedBitext.load(_pairs_file(job, name))
 
 
 def _by_line(rows: MinedBitext, texts: tuple[TextStore, TextStore]) -> MinedBitext:
@@ -217,7 +223,7 @@ def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any],
 
     vectors = [plan[f"{side}.vectors"] for side in SIDES]
     plan["neighbours"] = {"vectors": vectors, **job.options.search}
-    plan["pairs"] = {"neighbours": plan["neighbours"], **job.options.extraction}
+    plan["pairs"] = {"neighbours": plan["neighbours"], "file": PAIRS_VERSION, **job.options.extraction}
     return inputs, plan
 
 
@@ -274,11 +280,11 @@ def _save_unit_vectors(
         save_rows(path, blocks(), shape, matrix.dtype)
 
 
-def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.ndarray]) -> None:
+def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> None:
     """Saves neighbours and pairs in the work folder, unless they are there.
 
-    `is_hidden` marks the hidden rows of both sides, bool; empty if none are hidden. With hidden rows, pairs are
-    extracted without and with them.
+    `hidden` has the number of hidden rows of both sides, which are the last ones; it is empty if none are hidden. With
+    hidden rows, pairs are extracted without and with them.
     """
     if job["pairs"].result is not None:
         job.reused += ["neighbours", "pairs"]
@@ -300,9 +306,23 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
             logger.warning("k is %d, but %s sentences have only %d neighbours.", k, side, size)
 
     with job.timed("pairs"):
-        extraction = job.options.extraction
-        hidden_sides: Any = tuple(is_hidden) or None
-        _save_pairs(job, "pairs", extract_pairs(neighbours, without=hidden_sides, **extraction))
-        if is_hidden:
-            _save_pairs(job, "hidden", extract_pairs(neighbours, **extraction))
+        extraction = {"memory": job.memory, **job.options.extraction}
+        without = None
+        if hidden:
+            extract_pairs(neighbours, file=_pairs_file(job, "hidden"), **extraction)
+            without = _hidden_rows(job, vectors, hidden)
+        extract_pairs(neighbours, without=without, file=_pairs_file(job, "pairs"), **extraction)
+        job["pairs"].clear(keep=("pairs", "hidden"))
         job["pairs"].finish(**figures)
+
+
+def _hidden_rows(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows of both sides are hidden, bool, in files of the work folder."""
+    is_hidden = []
+    for side, count in zip(SIDES, hidden, strict=True):
+        rows = len(vectors[side])
+        marks = job["pairs"].array(f"hidden-{side}", (rows,), np.bool_)
+        marks[rows - count :] = True
+        is_hidden.append(marks)
+    source, target = is_hidden
+    return source, target

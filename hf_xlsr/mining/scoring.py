@@ -12,7 +12,7 @@ import numpy as np
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.block_search import SIDES
-from hf_xlsr.mining.search.extraction import margin_scores, warn_of_small_means
+from hf_xlsr.mining.search.extraction import count_small_means, margin_scores, warn_of_small_means
 from hf_xlsr.mining.search.vectors import pair_products
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, pair_rows
@@ -112,8 +112,8 @@ def run_scoring(
             if skipped:
                 raise XlsrError(f"Remove pairs whose {side} cannot be scored: {counted(skipped)}.")
         vectors = job.encode(stores)
-        source_rows = stores["source"].rows_of_lines()
-        target_rows = stores["target"].rows_of_lines()
+        source_rows = stores["source"].rows_of_lines(job.memory)
+        target_rows = stores["target"].rows_of_lines(job.memory)
 
         if job.processes.is_main and job["scores"].result is None:
             with job.timed("neighbours"):
@@ -122,7 +122,7 @@ def run_scoring(
                 cosine = pair_products(vectors["source"], source_rows, vectors["target"], target_rows)
                 means = (source_means[source_rows], target_means[target_rows])
                 score = margin_scores(cosine, *means, options.margin)
-                warn_of_small_means(*means, options.margin)
+                warn_of_small_means(count_small_means(*means), options.margin)
                 save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
                 job["scores"].finish(**figures)
 

@@ -232,11 +232,19 @@ def save_rows(
     shape: tuple[int, ...],
     dtype: DTypeLike,
 ) -> None:
-    """Writes a `.npy` file block by block, and moves it into place when it is complete."""
+    """Writes a `.npy` file block by block, and moves it into place when it is complete.
+
+    The blocks may have fewer rows than `shape`: the file has as many as they have.
+    """
+    rows = 0
     with atomic_write(path) as partial, partial.open("wb") as file:
         file.write(npy_header(shape, dtype))
         for block in blocks:
             file.write(block.astype(dtype, order="C", copy=False).tobytes())  # `tofile` hides that the disk is full
+            rows += len(block)
+        if rows != shape[0]:
+            file.seek(0)
+            file.write(npy_header((rows, *shape[1:]), dtype))  # numpy makes it as long as the first
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hf_xlsr.encoders import cache as cache_module
 from hf_xlsr.encoders import teacher as module
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import embed, unit_length
@@ -98,6 +99,27 @@ def test_concurrent_writers(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, [1, 1, 3, 7]))  # raises what a run raises
+
+
+def test_half_a_digest_in_common_is_no_match(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_heads", lambda digests: np.zeros(len(digests), np.uint64))
+    texts = ["x", "xx", "xxx"]
+    assert lengths_of(stored(Lengths(), tmp_path), texts) == [1, 2, 3]
+
+    again = Lengths()
+    assert lengths_of(stored(again, tmp_path), texts) == [1, 2, 3]
+    assert len(again.texts) == 2  # one of the three is found
+
+
+def test_more_files_than_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "FILES_OPEN", 2)
+    texts = ["x" * number for number in range(1, 9)]
+    for text in texts:
+        stored(Lengths(), tmp_path).encode([text])
+
+    encoder = Lengths()
+    assert lengths_of(stored(encoder, tmp_path), texts[::-1]) == list(range(8, 0, -1))
+    assert encoder.texts == []
 
 
 @pytest.mark.parametrize("kind", ["vectors", "keys"])

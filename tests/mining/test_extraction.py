@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from margin_helpers import Triple, mine_by_hand
 from mining_fakes import normalized
+from whole_extraction import extract_at_once
 
 from hf_xlsr.mining import (
     MARGINS,
     RETRIEVALS,
+    BothWays,
     MinedBitext,
     extract_pairs,
     mine_vectors,
     neighbours_both_ways,
 )
+from hf_xlsr.mining.search import extraction, sorted_pairs
 
 
 def bitext(seed: int, count: int, extra: int, noise: float, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -114,3 +119,79 @@ def test_equal_scores_are_ordered_by_source_then_target():
 
     assert pairs(all_pairs) == [(0, 1), (0, 2), (1, 0)]
     assert pairs(matched) == [(0, 1), (1, 0)]
+
+
+def tied_neighbours(rng: np.random.Generator, source_count: int, target_count: int, k: int) -> BothWays:
+    """Neighbourhoods with few different similarities, which differ between the directions now and then."""
+
+    def of_side(rows: int, others: int) -> tuple[np.ndarray, np.ndarray]:
+        columns = min(k, others)
+        indices = np.stack([rng.permutation(others)[:columns] for _ in range(rows)])
+        similarities = rng.choice([-0.25, 0.0, 0.25, 0.5, 0.75], (rows, columns)).astype(np.float32)
+        return np.sort(similarities, axis=1)[:, ::-1], indices
+
+    return BothWays(*of_side(source_count, target_count), *of_side(target_count, source_count), "exact", 1.0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    source_count=st.integers(1, 40),
+    target_count=st.integers(1, 40),
+    k=st.integers(1, 5),
+    margin=st.sampled_from(MARGINS),
+    retrieval=st.sampled_from(RETRIEVALS),
+    one_to_one=st.booleans(),
+    threshold=st.sampled_from([None, -np.inf, 0.5, 1.0]),
+    max_pairs=st.sampled_from([None, 1, 7]),
+    excluded=st.sampled_from([None, 0.0, 0.3, 1.0]),
+    memory=st.sampled_from([1, 400, 4000, 10**9]),
+    in_file=st.booleans(),
+)
+def test_result_does_not_depend_on_the_memory(
+    seed: int,
+    source_count: int,
+    target_count: int,
+    k: int,
+    excluded: float | None,
+    memory: int,
+    in_file: bool,
+    **options: Any,
+) -> None:
+    rng = np.random.default_rng(seed)
+    neighbours = tied_neighbours(rng, source_count, target_count, k)
+    if excluded is not None:
+        options["without"] = (rng.random(source_count) < excluded, rng.random(target_count) < excluded)
+    expected = extract_at_once(neighbours, **options)
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extraction, "SMALLEST_MEMORY", 1)
+        patch.setattr(sorted_pairs, "PAIRS_AT_ONCE", 3)
+        file = Path(folder) / "pairs.npy" if in_file else None
+        mined = extract_pairs(neighbours, memory=memory, file=file, **options)
+        assert triples(mined) == triples(expected)
+        assert [path.name for path in Path(folder).iterdir()] == ["pairs.npy"] * in_file
+
+
+def test_proposals_of_one_side_alone() -> None:
+    """Without rows on the other side there is nothing to propose."""
+    no_vectors = np.empty((0, 3))
+    assert len(mine_vectors(np.eye(3), no_vectors)) == 0
+    assert len(mine_vectors(no_vectors, np.eye(3), retrieval="backward")) == 0
+
+
+@pytest.mark.parametrize("run_count", [2, 7])
+def test_merged_runs_are_sorted(run_count: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    blocks = []
+    for start in range(0, run_count * 50, 50):
+        targets = np.arange(start, start + 50)
+        blocks.append(sorted_pairs.pairs_of(rng.integers(0, 5, 50), targets, rng.integers(0, 3, 50).astype(float)))
+    whole = np.concatenate(blocks)
+    expected = sorted(whole.tolist(), key=lambda pair: (-pair[0], pair[1], pair[2]))
+
+    memory = 50 * sorted_pairs.BYTES_PER_PAIR  # a run is one block
+    merged = np.concatenate(list(sorted_pairs.best_first(blocks, memory, tmp_path)))
+
+    assert merged.tolist() == expected
+    assert len(list(tmp_path.iterdir())) == run_count

@@ -111,3 +111,40 @@ def test_torn_texts_are_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:5])
     with pytest.raises(XlsrError, match="remove the folder"):
         TextStore(tmp_path, "side")
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    texts=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30),
+    block=st.sampled_from([1, 3, 100]),
+    classes=st.sampled_from([1, 2, 5]),
+)
+def test_rows_of_lines(texts: list[str], block: int, classes: int) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS_AT_ONCE", block)
+        patch.setattr(module, "BYTES_PER_HASH", classes << 24)
+        store, _ = store_of(texts, Path(name))
+        rows = store.rows_of_lines(memory=2 << 20)
+        is_held = store.holds(["a", "z", "h", "a"])
+
+        assert store.texts(rows) == texts
+        assert is_held.tolist() == ["a" in texts, False, "h" in texts, "a" in texts]
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=25), rows=st.integers(1, 6), size=st.integers(1, 20))
+def test_shards_are_as_long_as_they_may_be(lengths: list[int], rows: int, size: int) -> None:
+    texts = [f"{number:02}" + "x" * length for number, length in enumerate(lengths)]
+    with tempfile.TemporaryDirectory() as name:
+        store, _ = store_of(texts, Path(name))
+        ranges = store.shards(rows, size)
+
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
+    assert ranges[-1][1] == len(texts)
+
+    def fits(start: int, stop: int) -> bool:
+        return stop - start <= rows and (stop - start == 1 or sum(map(len, texts[start:stop])) <= size)
+
+    for start, stop in ranges:
+        assert fits(start, stop)
+        assert stop == len(texts) or not fits(start, stop + 1)

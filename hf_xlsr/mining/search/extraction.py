@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
+import operator
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import psutil
 
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
+from hf_xlsr.mining.search.sorted_pairs import PAIR, best_first, pairs_of
+from hf_xlsr.mining.work_folder import Stage, save_rows
 from hf_xlsr.utils.errors import require_choice, require_positive
+from hf_xlsr.utils.files import LEFTOVER
 
 logger = logging.getLogger(__name__)
 
 MARGINS = ("ratio", "distance", "absolute")
 SMALLEST_MEAN = 0.05
-RETRIEVALS = ("max", "intersection", "forward", "backward")
+# Which of their proposals the sources and the targets make: all, or those that both sides make, or that one side makes.
+PROPOSALS = {
+    "max": {"source": "all", "target": "single"},
+    "intersection": {"source": "mutual"},
+    "forward": {"source": "all"},
+    "backward": {"target": "all"},
+}
+RETRIEVALS = tuple(PROPOSALS)
 ROWS_AT_ONCE = 2**15  # rows of neighbours scored at a time
+BYTES_PER_NEIGHBOUR = 64  # while it is scored
+BYTES_PER_ROW = 128  # of extraction in memory
+SMALLEST_MEMORY = 1 << 24  # that extraction takes in any case
 
 
 @dataclass(frozen=True)
@@ -32,17 +53,30 @@ class MinedBitext:
     target: np.ndarray
     score: np.ndarray
 
+    @classmethod
+    def of(cls, pairs: np.ndarray) -> MinedBitext:
+        """Pairs from records of type `PAIR`, of which the columns are views."""
+        return cls(pairs["source"], pairs["target"], pairs["score"])
+
+    @classmethod
+    def load(cls, file: str | os.PathLike[str]) -> MinedBitext:
+        """The pairs in a file that `extract_pairs` wrote, memory-mapped."""
+        return cls.of(np.load(file, mmap_mode="r"))
+
     def __len__(self) -> int:
         return len(self.score)
+
+    def __getitem__(self, rows: slice) -> MinedBitext:
+        return MinedBitext(self.source[rows], self.target[rows], self.score[rows])
 
     def best(self, threshold: float | None = None, max_pairs: int | None = None) -> MinedBitext:
         """The pairs at or above the threshold, at most `max_pairs` of them."""
         count = len(self)
         if threshold is not None:
-            count = int((self.score >= threshold).sum())
+            count = bisect.bisect_right(self.score, -threshold, key=operator.neg)
         if max_pairs is not None:
             count = min(count, max_pairs)
-        return MinedBitext(self.source[:count], self.target[:count], self.score[:count])
+        return self[:count]
 
 
 def margin_scores(
@@ -79,14 +113,18 @@ def margin_scores(
     return scores
 
 
-def warn_of_small_means(source_means: np.ndarray, target_means: np.ndarray, margin: str) -> None:
-    """Says how many pairs have a mean cosine that `margin_scores` raises; the means are of each pair."""
-    raised = int(((source_means + target_means) / 2 < SMALLEST_MEAN).sum())
-    if margin == "ratio" and raised:
+def count_small_means(source_means: np.ndarray, target_means: np.ndarray) -> int:
+    """Number of pairs with a mean cosine that margin `ratio` raises; the means are of each pair."""
+    return int(((source_means + target_means) / 2 < SMALLEST_MEAN).sum())
+
+
+def warn_of_small_means(count: int, margin: str) -> None:
+    """Says how many pairs have a mean cosine that `margin_scores` raises."""
+    if margin == "ratio" and count:
         logger.warning(
             "the neighbours of %s pairs have a mean cosine below %g, which margin ratio raises to it: there are too few "
             "sentences, or unrelated ones; use margin distance.",
-            f"{raised:,}",
+            f"{count:,}",
             SMALLEST_MEAN,
         )
 
@@ -132,6 +170,8 @@ def extract_pairs(
     one_to_one: bool = True,
     max_pairs: int | None = None,
     without: tuple[np.ndarray, np.ndarray] | None = None,
+    memory: int | None = None,
+    file: str | os.PathLike[str] | None = None,
 ) -> MinedBitext:
     """Pairs from the neighbourhoods of both sides, best first.
 
@@ -142,6 +182,9 @@ def extract_pairs(
     One to one, pairs are taken greedily, best score first, equal scores by lower source and then lower target;
     otherwise all distinct proposals are kept. The threshold is inclusive.
 
+    If the sides do not fit in the memory, the proposals are sorted in runs and merged, and what grows with the sides is
+    in temporary files: 25 bytes a row, and 24 for each proposal. The result does not depend on the memory.
+
     Args:
         neighbours: Result of `neighbours_both_ways`.
         margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
@@ -150,101 +193,186 @@ def extract_pairs(
         one_to_one: Use each row in at most one pair.
         max_pairs: Number of best pairs to keep; None keeps all.
         without: Rows of both sides that take no part, bool, `(n,)` and `(m,)`; they still count as neighbours in means.
+        memory: Bytes that extraction may allocate, at least 16 MiB; half of the machine's available memory if None.
+            Memory-mapped neighbours do not count, nor does the result without a `file`, 24 bytes a pair.
+        file: A `.npy` file for the result, which is then memory-mapped; temporary files stand beside it.
 
     Examples:
         >>> vectors = np.eye(3, dtype=np.float32)
         >>> len(extract_pairs(neighbours_both_ways(vectors, vectors, 2), retrieval="intersection"))
         3
     """
+    require_choice("margin", margin, MARGINS)
     require_choice("retrieval", retrieval, RETRIEVALS)
     require_positive("max_pairs", max_pairs)
-    source_count = len(neighbours.forward_indices)
-    target_count = len(neighbours.backward_indices)
-    if not source_count or not target_count:
-        no_rows = np.empty(0, np.int64)
-        return MinedBitext(no_rows, no_rows, np.empty(0, np.float64))
+    rows = len(neighbours.forward_indices) + len(neighbours.backward_indices)
+    if memory is None:
+        memory = psutil.virtual_memory().available // 2
+    memory = max(SMALLEST_MEMORY, memory)
 
-    source_means, target_means = neighbours.means()
-    without_source, without_target = without or (None, None)
-    forward, forward_scores = _best_by_margin(
-        neighbours.forward_similarities,
-        neighbours.forward_indices,
-        source_means,
-        target_means,
-        margin,
-        without_target,
-    )
-    backward, backward_scores = _best_by_margin(
-        neighbours.backward_similarities,
-        neighbours.backward_indices,
-        target_means,
-        source_means,
-        margin,
-        without_source,
-    )
+    with _scratch(file, in_memory=BYTES_PER_ROW * rows <= memory) as scratch:
+        without_source, without_target = without or (None, None)
+        source = _Side(
+            "source", neighbours.forward_similarities, neighbours.forward_indices, without_source, scratch, memory
+        )
+        target = _Side(
+            "target", neighbours.backward_similarities, neighbours.backward_indices, without_target, scratch, memory
+        )
+        pairs = _pairs(source, target, margin, PROPOSALS[retrieval], threshold)
+        pairs = best_first(pairs, memory // 2, scratch.path)
+        if one_to_one:
+            pairs = _matched(pairs, source.used, target.used)
+        pairs = _watched(_first(pairs, max_pairs), source.means, target.means, margin)
 
-    # A pair that both sides propose is kept once, as the forward one: its score is the same.
-    mutual = backward[forward] == np.arange(source_count)
-    use_forward = np.full(source_count, retrieval != "backward")
-    use_backward = np.full(target_count, retrieval in ("backward", "max"))
-    if retrieval == "intersection":
-        use_forward &= mutual
-    elif retrieval == "max":
-        use_backward[forward[mutual]] = False
-    if without is not None:
-        use_forward &= ~without[0] & np.isfinite(forward_scores)
-        use_backward &= ~without[1] & np.isfinite(backward_scores)
-
-    source = np.concatenate([np.flatnonzero(use_forward), backward[use_backward]])
-    target = np.concatenate([forward[use_forward], np.flatnonzero(use_backward)])
-    score = np.concatenate([forward_scores[use_forward], backward_scores[use_backward]])
-    order = np.lexsort((target, source, -score))
-    if one_to_one:
-        order = order[_greedy_matching(source[order], target[order], source_count, target_count)]
-    pairs = MinedBitext(source[order], target[order], score[order]).best(threshold, max_pairs)
-    warn_of_small_means(source_means[pairs.source], target_means[pairs.target], margin)
-    return pairs
+        if file is None:
+            return MinedBitext.of(np.concatenate([np.empty(0, PAIR), *pairs]))
+        save_rows(Path(file), pairs, (rows,), PAIR)
+    return MinedBitext.load(file)
 
 
-def _best_by_margin(
-    similarities: np.ndarray,
-    indices: np.ndarray,
-    own_means: np.ndarray,
-    other_means: np.ndarray,
-    margin: str,
-    without: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The neighbour of each row with the best margin, and that margin; `(rows,)` each.
+@contextmanager
+def _scratch(file: str | os.PathLike[str] | None, *, in_memory: bool) -> Iterator[Stage]:
+    """Arrays in memory, or in files that are removed at the end."""
+    if in_memory:
+        yield Stage(None)
+        return
+    folder = None if file is None else Path(file).parent
+    with tempfile.TemporaryDirectory(prefix=LEFTOVER, dir=folder, ignore_cleanup_errors=True) as name:
+        yield Stage(Path(name))
 
-    The margin is minus infinity where no neighbour may take part.
+
+class _Side:
+    """The neighbourhoods of one side's rows, and the partner that each row proposes.
+
+    Attributes:
+        means: Mean similarity of each row with its neighbours, float64, once `measure` has computed it.
+        partners: The neighbour of each row with the best margin, int64, once `choose` has found it.
+        scores: That margin, float64; minus infinity where no neighbour may take part.
+        used: 1 for rows that are in a pair, uint8.
     """
-    best = np.empty(len(indices), np.int64)
-    best_scores = np.empty(len(indices), np.float64)
-    for start in range(0, len(indices), ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        neighbours = np.asarray(indices[rows])
-        scores = margin_scores(similarities[rows], own_means[rows, None], other_means[neighbours], margin)
-        if without is not None:
-            scores[without[neighbours]] = -np.inf
 
-        column = scores.argmax(axis=1)[:, None]
-        best[rows] = np.take_along_axis(neighbours, column, axis=1)[:, 0]
-        best_scores[rows] = np.take_along_axis(scores, column, axis=1)[:, 0]
-    return best, best_scores
+    def __init__(
+        self,
+        name: str,
+        similarities: np.ndarray,
+        indices: np.ndarray,
+        without: np.ndarray | None,
+        scratch: Stage,
+        memory: int,
+    ) -> None:
+        self.name = name
+        self.similarities = similarities
+        self.indices = indices
+        self.without = without
+        rows = len(indices)
+        self.means = scratch.array(f"{name}-means", (rows,), np.float64)
+        self.partners = scratch.array(f"{name}-partners", (rows,), np.int64)
+        self.scores = scratch.array(f"{name}-scores", (rows,), np.float64)
+        self.used = scratch.array(f"{name}-used", (rows,), np.uint8)
+
+        bytes_per_row = BYTES_PER_NEIGHBOUR * max(1, indices.shape[1])
+        self.step = min(ROWS_AT_ONCE, max(1, memory // (4 * bytes_per_row)))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def blocks(self) -> Iterator[slice]:
+        """Ranges of rows that are read at a time."""
+        for start in range(0, len(self), self.step):
+            yield slice(start, min(start + self.step, len(self)))
+
+    def measure(self) -> None:
+        """Computes the means."""
+        for block in self.blocks():
+            self.means[block] = self.similarities[block].mean(axis=1, dtype=np.float64)
+
+    def choose(self, other: _Side, margin: str) -> None:
+        """Finds the partner of each row among its neighbours, which are rows of the other side."""
+        for block in self.blocks():
+            neighbours = np.asarray(self.indices[block])
+            scores = margin_scores(self.similarities[block], self.means[block, None], other.means[neighbours], margin)
+            if other.without is not None:
+                scores[other.without[neighbours]] = -np.inf
+
+            column = scores.argmax(axis=1)[:, None]
+            self.partners[block] = np.take_along_axis(neighbours, column, axis=1)[:, 0]
+            self.scores[block] = np.take_along_axis(scores, column, axis=1)[:, 0]
+
+    def proposals(self, other: _Side, kind: str, threshold: float | None) -> Iterator[tuple[np.ndarray, ...]]:
+        """Rows, their partners and their scores, block by block; for `kind` see `PROPOSALS`."""
+        for block in self.blocks():
+            rows = np.arange(block.start, block.stop)
+            partners = self.partners[block]
+            scores = self.scores[block]
+            kept = np.ones(len(rows), bool)
+            if kind != "all":
+                is_mutual = other.partners[partners] == rows
+                kept = is_mutual if kind == "mutual" else ~is_mutual
+            if self.without is not None:
+                kept = kept & ~self.without[block] & np.isfinite(scores)
+            if threshold is not None:
+                kept = kept & (scores >= threshold)
+            yield rows[kept], partners[kept], scores[kept]
 
 
-def _greedy_matching(
-    sources: np.ndarray,
-    targets: np.ndarray,
-    source_count: int,
-    target_count: int,
-) -> list[int]:
-    """Positions of the pairs that greedy one-to-one matching takes, ascending; the pairs are given best first."""
-    taken: list[int] = []
-    used_sources = bytearray(source_count)
-    used_targets = bytearray(target_count)
-    for position, (source, target) in enumerate(zip(sources.tolist(), targets.tolist(), strict=True)):
-        if not (used_sources[source] or used_targets[target]):
-            used_sources[source] = used_targets[target] = True
-            taken.append(position)
-    return taken
+def _pairs(
+    source: _Side,
+    target: _Side,
+    margin: str,
+    kinds: dict[str, str],
+    threshold: float | None,
+) -> Iterator[np.ndarray]:
+    """The proposed pairs, each once, as records of type `PAIR`."""
+    if not len(source) or not len(target):
+        return
+    source.measure()
+    target.measure()
+    sides = ((source, target), (target, source))
+    one_way = list(kinds.values()) == ["all"]
+    for side, other in sides:
+        if side.name in kinds or not one_way:
+            side.choose(other, margin)
+
+    # A pair that both sides propose is kept once, as the source's: its score is the same.
+    for side, other in sides:
+        if side.name in kinds:
+            for rows, partners, scores in side.proposals(other, kinds[side.name], threshold):
+                yield pairs_of(rows, partners, scores) if side is source else pairs_of(partners, rows, scores)
+
+
+def _matched(blocks: Iterable[np.ndarray], used_sources: np.ndarray, used_targets: np.ndarray) -> Iterator[np.ndarray]:
+    """The pairs that greedy one-to-one matching takes, of pairs that come best first."""
+    source_marks = used_sources.data  # which Python reads faster than an array
+    target_marks = used_targets.data
+    for block in blocks:
+        taken: list[int] = []
+        pairs = zip(block["source"].tolist(), block["target"].tolist(), strict=True)
+        for position, (source, target) in enumerate(pairs):
+            if not (source_marks[source] or target_marks[target]):
+                source_marks[source] = target_marks[target] = 1
+                taken.append(position)
+        yield block.take(np.array(taken, np.intp))
+
+
+def _first(blocks: Iterable[np.ndarray], count: int | None) -> Iterator[np.ndarray]:
+    """At most that many pairs, all if None."""
+    for block in blocks:
+        yield block[:count]
+        if count is not None:
+            count -= len(block)
+            if count <= 0:
+                return
+
+
+def _watched(
+    blocks: Iterable[np.ndarray],
+    source_means: np.ndarray,
+    target_means: np.ndarray,
+    margin: str,
+) -> Iterator[np.ndarray]:
+    """The same pairs; after the last one, a warning of small means."""
+    count = 0
+    for block in blocks:
+        yield block
+        count += count_small_means(source_means[block["source"]], target_means[block["target"]])
+    warn_of_small_means(count, margin)
