@@ -13,11 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.tasks import TASKS_PER_PROCESS, Task, Work, complete
+from hf_xlsr.utils.tasks import TASKS_PER_PROCESS, Task, Work, complete, task_bar
 
 RETRIES = 5
 """How often a task runs again after its worker or node was lost."""
@@ -53,6 +51,7 @@ class RayRunner:
         self.num_cpus = num_cpus
         self.num_gpus = num_gpus
         self.tasks_at_once = tasks_at_once
+        self.device = "cuda" if num_gpus else "cpu"
 
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
         """As `Runner.run`; `work` must be picklable."""
@@ -72,7 +71,7 @@ class RayRunner:
 
         started: deque[tuple[Task, Any]] = deque()
         try:
-            with tqdm(desc=description, unit="task", disable=None) as bar:
+            with task_bar(tasks, description) as bar:
                 while True:
                     for task in islice(remaining, capacity - len(started)):
                         started.append((task, remote.remote(shared_work, task, version("hf-xlsr"))))
