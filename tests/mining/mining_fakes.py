@@ -14,7 +14,7 @@ import pytest
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import BothWays, MinedBitext
-from hf_xlsr.mining.search import block_search, cells, tiles
+from hf_xlsr.mining.search import block_search, cells, tiles, vectors
 from hf_xlsr.utils.tasks import Task, Work, complete
 
 WIDTH = 24
@@ -166,5 +166,7 @@ def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(block_search, name, rows)
     monkeypatch.setattr(block_search, "ROWS_LISTED", 150)
     monkeypatch.setattr(cells, "ROWS_ASSIGNED", 130)
+    monkeypatch.setattr(cells, "ROWS_ORDERED", 70)
+    monkeypatch.setattr(vectors, "ROWS_OF_CLASS", 110)
     monkeypatch.setattr(cells, "NUMBERS_COPIED", 24 * 90)
     monkeypatch.setattr(tiles, "GROUPS_AT_ONCE", 50)

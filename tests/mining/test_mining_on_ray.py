@@ -90,8 +90,15 @@ def kill_worker(generator: random.Random) -> bool:
     return True
 
 
-def started(folder: Path, address: str, method: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", DRIVER, address, str(folder), method])
+@contextmanager
+def started(folder: Path, address: str, method: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Mining of the corpus by another process, which ends with the block."""
+    process = subprocess.Popen([sys.executable, "-c", DRIVER, address, str(folder), method])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -119,45 +126,55 @@ def assert_as_alone(folder: Path, method: str) -> None:
         assert (folder / "work" / name).read_bytes() == (folder / "alone" / name).read_bytes()
 
 
-def test_kills_of_workers_nodes_and_the_head_change_no_pair(corpus: Path) -> None:
-    generator = random.Random(1)
-    shards = corpus / "work" / "source.vectors" / "shards"
-    num_kills = 0
+class Killer:
+    """Kills a worker whenever some more tasks have finished."""
 
-    with running_cluster() as cluster:
-        process = started(corpus, cluster.address, "exact")
-        changes = ["lose a node", "add a node"]
-        while process.poll() is None and num_kills < KILLS - 5:
-            time.sleep(1)
-            num_kills += kill_worker(generator)
-            finished = len(list(shards.glob("*.npz"))) if shards.exists() else 0
-            if changes and finished > 4 * (3 - len(changes)):
-                if changes.pop(0) == "lose a node":
-                    cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
-                else:
-                    cluster.add_node(**NODE)
-        assert not changes
-        assert process.poll() is None, "mined before the head was killed"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.generator = random.Random(1)
+        self.kills = 0
+        self.finished = 0
+
+    def tasks(self) -> int:
+        """The number of finished encoding tasks."""
+        return len(list(self.folder.glob("work/*.vectors/shards/*.npz")))
+
+    def step(self, limit: int) -> None:
+        time.sleep(0.2)
+        finished = self.tasks()
+        if self.kills < limit and finished >= self.finished + 2 and kill_worker(self.generator):
+            self.kills += 1
+            self.finished = finished
+
+
+def test_kills_of_workers_nodes_and_the_head_change_no_pair(corpus: Path) -> None:
+    killer = Killer(corpus)
+    with running_cluster() as cluster, started(corpus, cluster.address, "exact") as process:
+        while killer.kills < KILLS - 5:
+            assert process.poll() is None, "ended before its head was killed"
+            before = killer.kills
+            killer.step(KILLS - 5)
+            if before < killer.kills == 5:
+                cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
+            if before < killer.kills == 8:
+                cluster.add_node(**NODE)
         cluster.remove_node(cluster.head_node, allow_graceful=False)
         process.wait(300)
         assert process.returncode
         assert not (corpus / "mined.npz").exists()
 
-    with running_cluster() as cluster:
-        process = started(corpus, cluster.address, "exact")
+    with running_cluster() as cluster, started(corpus, cluster.address, "exact") as process:
         while process.poll() is None:
-            time.sleep(1)
-            if num_kills < KILLS:
-                num_kills += kill_worker(generator)
+            killer.step(KILLS)
         assert process.returncode == 0
 
-    assert num_kills == KILLS
+    assert killer.kills == KILLS
     assert_as_alone(corpus, "exact")
     runs = Counter(note.name.rsplit("-", 2)[0] for note in (corpus / "runs").iterdir())
     assert max(runs.values()) <= RETRIES + 1
 
 
 def test_cells_on_a_cluster_find_what_one_process_does(corpus: Path) -> None:
-    with running_cluster() as cluster:
-        assert started(corpus, cluster.address, "ivf").wait(600) == 0
+    with running_cluster() as cluster, started(corpus, cluster.address, "ivf") as process:
+        assert process.wait(600) == 0
     assert_as_alone(corpus, "ivf")

@@ -11,10 +11,10 @@ import psutil
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
+from hf_xlsr.mining.search.cells import ROWS_ORDERED, Cells, lay_out, probe_cells
 from hf_xlsr.mining.search.spans import Arrays, Part, SpanTasks, opened
 from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, search_down_to, settle
-from hf_xlsr.mining.search.vectors import Vectors, as_tensor, middle, sample_rows, scan
+from hf_xlsr.mining.search.vectors import ROWS_OF_CLASS, Vectors, as_tensor, middle, sample_rows, scan
 from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import XlsrError
 
@@ -85,18 +85,18 @@ class SearchSize(NamedTuple):
         result_bytes = 2 * 12 * self.k * total
         if self.method == "exact":
             return result_bytes
-        return result_bytes + self.width * self.itemsize * total
+        cell_bytes = 8 * total  # the cell and the position of each row
+        return result_bytes + cell_bytes + self.width * self.itemsize * total
 
     def bytes_before_blocks(self) -> int:
         """Memory of the process that prepares the search, in its largest step."""
         largest = max(self.rows)
-        fingerprint_bytes = 24 * largest
+        fingerprint_bytes = 8 * largest + 24 * min(largest, ROWS_OF_CLASS)
         if self.method == "exact":
             return fingerprint_bytes
         training_bytes = 48 * self.width * self.cells
-        sorting_bytes = 16 * largest
-        kept_bytes = 4 * sum(self.rows)  # the cell of each row
-        return kept_bytes + max(fingerprint_bytes, training_bytes, sorting_bytes)  # one after the other
+        sorting_bytes = 24 * self.cells + 48 * min(largest, ROWS_ORDERED)
+        return max(fingerprint_bytes, training_bytes, sorting_bytes)  # one after the other
 
     def block_bytes(self, block: int, tile: int) -> int:
         """Memory of a process that searches `block` queries at a time, in tiles."""

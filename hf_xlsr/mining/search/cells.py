@@ -37,6 +37,7 @@ TWO_LEVELS = 1 << 16  # so many centroids are searched in cells of their own
 GROUPS_PROBED = 16
 QUERIES_GROUPED = 1 << 14
 ROWS_ASSIGNED = 1 << 16  # of a task, about
+ROWS_ORDERED = 1 << 20
 NUMBERS_COPIED = 1 << 23  # of a task that sorts
 
 
@@ -147,7 +148,9 @@ def _nearest_cells(
     step = search.step if search.groups else min(search.step, side.step)
     rows = step * max(1, ROWS_ASSIGNED // step)
 
-    nearest = np.empty(len(side), np.int32)
+    nearest = np.empty(len(side), np.int32)  # of a sample; those of a whole side are in a file
+    if resumable:
+        nearest = tasks.stage.array(f"{name}-numbers", (len(side),), np.int32)
     for start, part in tasks.run(name, partial(_assigned, side, search, step), len(side), rows, resumable=resumable):
         cells = array_of(part, "cells")
         nearest[start : start + len(cells)] = cells
@@ -163,6 +166,18 @@ def _assigned(side: Vectors, search: Centroids, step: int, start: int, stop: int
             nearest = search.nearest(as_tensor(block, search.tile.device), 1)[:, 0]
             cells[first - start : first - start + len(block)] = nearest
     return {"cells": cells}
+
+
+def _fill_order(order: np.ndarray, cell: np.ndarray, starts: np.ndarray) -> None:
+    """Writes the rows by cell, those of a cell ascending; `starts` are the positions at which cells begin."""
+    following = starts[:-1].copy()
+    for start in range(0, len(cell), ROWS_ORDERED):
+        block = cell[start : start + ROWS_ORDERED]
+        by_cell = np.argsort(block, kind="stable")
+        numbers, first, counts = np.unique(block[by_cell], return_index=True, return_counts=True)
+        rank = np.arange(len(block)) - np.repeat(first, counts)
+        order[np.repeat(following[numbers], counts) + rank] = start + by_cell
+        following[numbers] += counts
 
 
 def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
@@ -214,7 +229,7 @@ def lay_out(side: Vectors, name: str, cells: int, tasks: SpanTasks, tile: Tile) 
         cell = _nearest_cells(side, centroids, f"{name}-assigned", tasks, tile)
 
         starts[1:] = np.cumsum(np.bincount(cell, minlength=cells))
-        order[:] = np.argsort(cell, kind="stable")
+        _fill_order(order, cell, starts)
         if tasks.is_shared:
             rows = max(1, NUMBERS_COPIED // side.width)
             work = partial(_copied, side, portable(order))

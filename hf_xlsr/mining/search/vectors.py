@@ -19,6 +19,7 @@ from hf_xlsr.utils.vectors import check_finite
 NUMBERS_AT_ONCE = 2**18
 PRODUCTS_AT_ONCE = 2**17  # float64 numbers gathered for scoring at a time: a few MiB, which stay in the cache
 ROWS_OF_MIDDLE = 512
+ROWS_OF_CLASS = 1 << 23  # rows whose equality is judged at a time, about
 
 
 def check_widths(source: np.ndarray, target: np.ndarray) -> None:
@@ -253,12 +254,39 @@ def _greatest_length(vectors: np.ndarray) -> float:
 
 def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows with at least `copies` equal rows above them, and the first copy of each."""
+    surplus = [np.empty(0, np.int64)]
+    originals = [np.empty(0, np.int64)]
+    classes = -(-len(fingerprints) // ROWS_OF_CLASS)
+    for residue in range(classes):
+        members = _members(fingerprints, classes, residue)
+        class_surplus, class_originals = _surplus_of(vectors, members, fingerprints[members], copies)
+        surplus.append(class_surplus)
+        originals.append(class_originals)
+    return np.concatenate(surplus), np.concatenate(originals)
+
+
+def _members(fingerprints: np.ndarray, classes: int, residue: int) -> np.ndarray:
+    """The rows of a class of fingerprints: rows of different classes differ."""
+    members = []
+    for start in range(0, len(fingerprints), ROWS_OF_CLASS):
+        block = fingerprints[start : start + ROWS_OF_CLASS]
+        members.append(start + np.flatnonzero(block % np.uint64(classes) == residue))
+    return np.concatenate(members)
+
+
+def _surplus_of(
+    vectors: Vectors,
+    members: np.ndarray,
+    fingerprints: np.ndarray,
+    copies: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_surplus` among some rows, which ascend."""
     ascending = np.sort(fingerprints)
     if not (ascending[copies:] == ascending[:-copies]).any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     # Equal rows become neighbours in `order`, from the lowest to the highest.
-    order = np.argsort(fingerprints, kind="stable")
+    order = members[np.argsort(fingerprints, kind="stable")]
     same_fingerprint = 1 + np.flatnonzero(ascending[1:] == ascending[:-1])
     first_copy = np.arange(len(order))
     for start in range(0, len(same_fingerprint), vectors.step):
