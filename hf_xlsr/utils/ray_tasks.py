@@ -35,7 +35,7 @@ class RayRunner:
             ends with this process.
         num_cpus: Cores of a task.
         num_gpus: GPUs of a task, also a share of one.
-        tasks_at_once: Tasks in the hands of the cluster; by default four for each core of it.
+        tasks_at_once: Tasks in the hands of the cluster; by default four for each that runs.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RayRunner:
         )
 
         shared_work = ray.put(work)
-        capacity = self.tasks_at_once or TASKS_PER_PROCESS * num_cores()
+        capacity = self.tasks_at_once or TASKS_PER_PROCESS * num_workers(self.num_cpus, self.num_gpus)
         remaining = iter(tasks)
 
         started: deque[tuple[Task, Any]] = deque()
@@ -111,12 +111,17 @@ def connect(address: str | None) -> None:
         raise XlsrError(f"There is no Ray cluster at '{address}': {error}") from error
 
 
-def num_cores() -> int:
-    """The cores of the cluster."""
+def num_workers(num_cpus: float, num_gpus: float) -> int:
+    """The tasks that the cluster runs at a time."""
     import ray
 
-    resources: Any = ray.cluster_resources  # untyped
-    return max(1, int(resources().get("CPU", 1)))
+    cluster: Any = ray.cluster_resources  # untyped
+    resources = cluster()
+    counts = []
+    for name, share in (("CPU", num_cpus), ("GPU", num_gpus)):
+        if share:
+            counts.append(int(resources.get(name, 0) / share))
+    return max(1, min(counts, default=1))
 
 
 def _result(job: Any) -> None:
