@@ -203,12 +203,14 @@ def mine(options: MineOptions) -> None:
 def _print_plan(options: MineOptions) -> None:
     """Prints the stages of mining with what they take."""
     from hf_xlsr.mining.plan import measured_rates, parse_count, plan_mining, plan_table
+    from hf_xlsr.utils.devices import parse_size
 
     assert options.rows is not None
     mining = options.mining_options()
     rows = parse_count(options.rows)
     rates = measured_rates(options.model, options.device)
-    stages = plan_mining(rows, options.workers, rates, k=mining.k, method=mining.method)
+    memory = parse_size(mining.memory)
+    stages = plan_mining(rows, options.workers, rates, k=mining.k, method=mining.method, memory=memory)
     if options.json:
         plan = {"rates": vars(rates), "stages": [vars(stage) for stage in stages]}
         say(json.dumps(plan))

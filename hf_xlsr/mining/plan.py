@@ -22,7 +22,7 @@ from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.mining.search.neighbours import DEFAULT_PROBES, chosen_method, default_cells, neighbours_both_ways
 from hf_xlsr.mining.search.tiles import Filter
 from hf_xlsr.mining.stages import LARGEST_SHARD, LazyEncoder
-from hf_xlsr.mining.texts import read_texts
+from hf_xlsr.mining.texts import BYTES_PER_HASH, read_texts
 from hf_xlsr.utils.devices import hardware_name
 from hf_xlsr.utils.errors import XlsrError, require_positive
 
@@ -31,6 +31,9 @@ WIDTH = 384
 
 ENCODED_PER_SECOND = 100.0
 """Sentences a second and core where no encoder says; an assumption, not a measurement."""
+
+TEXT_BYTES = 150
+"""Bytes of a sentence in the work folder, with its place; an assumption."""
 
 PROBE_ROWS = 8192
 PROBE_TEXTS = 256
@@ -129,11 +132,12 @@ def plan_mining(
     k: int = 4,
     method: str = "auto",
     probes: int = DEFAULT_PROBES,
+    memory: int | None = None,
 ) -> list[StagePlan]:
     """The stages of mining `rows` sentences a side on workers of one thread each.
 
     Hours are computed from the rates: those of a small search, which a large one keeps only if disks and network are not
-    slower than the processors.
+    slower than the processors. `memory` is the budget of a process, in bytes.
 
     Examples:
         >>> rates = Rates(2e5, 100, 1e10, 5e8, 1e5, 384, "a processor")
@@ -168,17 +172,18 @@ def plan_mining(
 
     shards = 2 * math.ceil(rows / LARGEST_SHARD)
     shard_bytes = 4.0 * LARGEST_SHARD * rates.width * 2
+    reading_bytes = rows + min(float(BYTES_PER_HASH) * rows, memory or math.inf)
     stages = [
-        alone("read and deduplicate", 2 * rows / rates.lines, 2.0 * rows * 150, 96.0 * rows),
+        alone("read and deduplicate", 2 * rows / rates.lines, 2.0 * rows * TEXT_BYTES, reading_bytes),
         shared("encode", shards, 2 * rows / rates.texts, vector_bytes, shard_bytes),
         alone("join embeddings", vector_bytes / rates.bytes, 2 * vector_bytes, shard_bytes),
-        alone("check vectors", 2 * vector_bytes / rates.bytes, vector_bytes, 24.0 * rows),
+        alone("check vectors", 2 * vector_bytes / rates.bytes, vector_bytes, float(size.bytes_before_blocks())),
     ]
     block_bytes = float(size.block_bytes(*SIZES[method][0]))
     search: Callable[..., Iterator[StagePlan]] = _exact_stages if method == "exact" else _cell_stages
     stages += search(size, rates, vector_bytes, block_bytes, shared, alone)
     stages += [
-        alone("extract pairs", rows / rates.rows, vector_bytes + result_bytes, 48.0 * rows),
+        alone("extract pairs", rows / rates.rows, vector_bytes + result_bytes, min(48.0 * rows, memory or math.inf)),
     ]
     return stages
 
