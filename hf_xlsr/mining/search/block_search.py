@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 import torch
 from tqdm.auto import tqdm
 
@@ -114,14 +113,8 @@ class SearchSize(NamedTuple):
         return block_bytes + centre_bytes + probe_bytes
 
 
-def choose_sizes(size: SearchSize, memory: int | None, in_files: bool) -> tuple[int, int]:
-    """Largest `SIZES` whose arrays fit a memory budget; half of the machine's available memory if None.
-
-    With `in_files`, arrays that grow with the sides take no memory.
-    """
-    if memory is None:
-        memory = psutil.virtual_memory().available // 2
-
+def choose_sizes(size: SearchSize, memory: int, in_files: bool) -> tuple[int, int]:
+    """Largest `SIZES` whose arrays fit a memory budget; with `in_files`, arrays that grow with the sides take none."""
     needed = 0
     for block, tile in SIZES[size.method]:
         needed = max(size.bytes_before_blocks(), size.block_bytes(block, tile))
