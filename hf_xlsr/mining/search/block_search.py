@@ -26,9 +26,9 @@ SIZES = {
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
 }
 ROWS_SETTLED = 512
-SPANS = 32  # of sources in an exact search, at most
+SPANS = 16  # of sources in an exact search, at most
 SPAN_STEP = 2048  # rows that spans are multiples of, so that tiles are full
-SMALLEST_SPAN = 4096  # rows
+SMALLEST_SPAN = 8192  # rows
 ROWS_MERGED = 1 << 14  # targets of a task
 ROWS_PROBED = 1 << 17  # queries of a task
 ROWS_LISTED = 1 << 20  # candidates of a task that compares a sample
