@@ -1,7 +1,8 @@
 """The verbs `encode`, `debias fit` and `debias apply`."""
 
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,16 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, TEXTS, ModelOptions, TextOptions, new_folder, read_texts, read_vectors
+from hf_xlsr.cli.options import (
+    MODEL,
+    TEXTS,
+    EncodingWorkerOptions,
+    ModelOptions,
+    TextOptions,
+    new_folder,
+    read_texts,
+    read_vectors,
+)
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.cli.verbs import HELP, add_verb
 from hf_xlsr.data.columns import PLACEHOLDER
@@ -18,8 +28,11 @@ from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.files import atomic_folder, atomic_write, check_writable, path_name
+from hf_xlsr.utils.tasks import InProcess, Runner
 
 ROWS_AT_ONCE = 4096
+TASKS = ".tasks"
+Chunks = Iterable[tuple[Sequence[str], Any]]
 
 
 @dataclass(kw_only=True)
@@ -31,7 +44,7 @@ class EncodedTexts(ModelOptions, TextOptions):
 
 
 @dataclass(kw_only=True)
-class EncodeOptions(EncodedTexts):
+class EncodeOptions(EncodedTexts, EncodingWorkerOptions):
     """Options of `hf-xlsr encode`."""
 
     vectors: Annotated[
@@ -50,23 +63,21 @@ class EncodeOptions(EncodedTexts):
 def encode(options: EncodeOptions) -> None:
     """Encode texts: to files, or for other commands.
 
-    Embeddings have length 1. A killed call with --vectors resumes.
+    Embeddings have length 1. A killed call with --vectors or several processes resumes.
     """
     from hf_xlsr.data.formats.quarantine import Quarantine
-    from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
-    from hf_xlsr.encoders.loading import encoder_facts
 
+    runner = options.runner()
     outputs = _checked_outputs(options)
     quarantine = Quarantine()
     streams = read_texts(options.model, options.texts, options, quarantine, outputs)
     for language in streams:
         path_name(language, "language")
-    encoder, encoding = loaded_encoder(options)
-    if options.vectors:
-        store = VectorStore(options.vectors, encoder_facts(encoder, options.model))
-        encoder = CachedEncoder(encoder, store)
-    for language, stream in streams.items():
-        chunks = encoded_chunks(encoder, language, stream, encoding)
+    if isinstance(runner, InProcess):
+        chunks_of = _chunks_of(options, streams)
+    else:
+        chunks_of = _chunks_by_tasks(options, streams, runner)
+    for language, chunks in chunks_of:
         if options.output:
             count = _write_files(Path(options.output) / language, chunks)
             say(f"{language}: {count:,} texts, {Path(options.output) / language}.npy")
@@ -76,9 +87,45 @@ def encode(options: EncodeOptions) -> None:
             count = sum(len(texts) for texts, _ in chunks)
             say(f"{language}: {count:,} texts")
 
+    shutil.rmtree(_tasks_folder(options), ignore_errors=True)
     rejected = quarantine.report()
     if rejected:
         warn(rejected)
+
+
+def _tasks_folder(options: EncodeOptions) -> Path:
+    """Where several processes leave what they encoded."""
+    return Path(options.output or options.vectors or "") / TASKS
+
+
+def _chunks_of(options: EncodeOptions, streams: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, Chunks]]:
+    """The encoded texts by language, encoded by this process."""
+    from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
+    from hf_xlsr.encoders.loading import encoder_facts
+
+    encoder, encoding = loaded_encoder(options)
+    if options.vectors:
+        store = VectorStore(options.vectors, encoder_facts(encoder, options.model))
+        encoder = CachedEncoder(encoder, store)
+    for language, stream in streams.items():
+        yield language, encoded_chunks(encoder, language, stream, encoding)
+
+
+def _chunks_by_tasks(
+    options: EncodeOptions,
+    streams: Mapping[str, Iterable[str]],
+    runner: Runner,
+) -> Iterator[tuple[str, Chunks]]:
+    """The encoded texts by language, encoded by several processes."""
+    from hf_xlsr.mining.stages import LazyEncoder
+    from hf_xlsr.mining.text_tasks import ChunkEncoder, encoded_by_tasks
+
+    settings = options.encoder_options()
+    device = settings.device or runner.device
+    encoder = LazyEncoder(options.model, device, settings.dtype, options.vectors, settings.truncate_dim)
+    for language, stream in streams.items():
+        work = ChunkEncoder(encoder, language, settings.encoding)
+        yield language, encoded_by_tasks(work, stream, ROWS_AT_ONCE, runner, _tasks_folder(options))
 
 
 def _checked_outputs(options: EncodeOptions) -> list[str]:

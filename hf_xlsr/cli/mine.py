@@ -1,5 +1,6 @@
 """The verbs `mine` and `score` of the `hf-xlsr` command."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from hf_xlsr.cli.options import (
     BATCH_SIZE,
     LANGUAGES,
     MODEL,
+    EncodingWorkerOptions,
     ModelOptions,
     parse_prompts,
     parse_routes,
@@ -18,6 +20,7 @@ from hf_xlsr.cli.options import (
 )
 from hf_xlsr.cli.report import OutputOptions
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
+from hf_xlsr.utils.console import say
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -25,13 +28,14 @@ if TYPE_CHECKING:
     from hf_xlsr.mining.pipeline import MiningRun
 
 SEARCH: dict[str, Any] = {"rich_help_panel": "Search"}
+PLAN: dict[str, Any] = {"rich_help_panel": "Plan"}
 THRESHOLD: dict[str, Any] = {"rich_help_panel": "Choosing the threshold"}
 VECTORS_FILE = typer.Option(metavar="FILE", help="Embeddings of this side instead of a model: .npy, a row per line.")
 POOL = typer.Option(metavar="FILE", help="Sentences to compare with; by default the pairs' own.")
 
 
 @dataclass(kw_only=True)
-class SearchOptions(ModelOptions, OutputOptions):
+class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
     """What `mine` and `score` share: encoding, the search for neighbours, the threshold, and the output."""
 
     vectors: Annotated[
@@ -84,8 +88,9 @@ class MineOptions(SearchOptions):
 
     source: Annotated[
         str, typer.Argument(help="One sentence per line, also compressed; or a table or dataset with a column `text`.")
-    ]
-    target: Annotated[str, typer.Argument(help="The same in the other language.")]
+    ] = ""
+    target: Annotated[str, typer.Argument(help="The same in the other language.")] = ""
+    output: Annotated[str, typer.Option(help="File of pairs: .tsv, .jsonl, .parquet or .tmx.")] = ""
     model: Annotated[str | None, typer.Option(help=MODEL)] = None
     source_vectors: Annotated[str | None, VECTORS_FILE] = None
     target_vectors: Annotated[str | None, VECTORS_FILE] = None
@@ -113,6 +118,22 @@ class MineOptions(SearchOptions):
         ),
     ] = None
 
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Only print what mining --rows by --workers takes, from a short probe.", **PLAN),
+    ] = False
+    rows: Annotated[str | None, typer.Option(metavar="N", help="Sentences of each side, e.g. 1e9.", **PLAN)] = None
+    workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.", **PLAN)] = 1
+
+    def check_plan(self) -> None:
+        """Raises an error unless there is something to mine, or to plan."""
+        if self.plan and not self.rows:
+            raise XlsrError("--plan needs --rows, e.g. --rows 1e9.")
+        if self.rows and not self.plan:
+            raise XlsrError("--rows needs --plan.")
+        if not self.plan and not (self.source and self.target and self.output):
+            raise XlsrError("Give SOURCE, TARGET and --output, or --plan.")
+
     @property
     def steps(self) -> "list[str | dict[str, Any]]":
         """The cleaning steps."""
@@ -133,6 +154,10 @@ def mine(options: MineOptions) -> None:
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.runs.inputs import check_named
 
+    options.check_plan()
+    if options.plan:
+        _print_plan(options)
+        return
     source_vectors = options.source_vectors
     target_vectors = options.target_vectors
     if (source_vectors is None) != (target_vectors is None):
@@ -170,9 +195,39 @@ def mine(options: MineOptions) -> None:
             encoder=options.model,
             vectors=vectors,
             known=hidden_pairs,
+            runner=options.runner(),
         )
-        if run.is_main:
-            _finish_mining(run, sides, mining, options)
+        _finish_mining(run, sides, mining, options)
+
+
+def _print_plan(options: MineOptions) -> None:
+    """Prints the stages of mining with what they take."""
+    from hf_xlsr.mining.plan import measured_rates, parse_count, plan_mining, plan_table
+    from hf_xlsr.utils.devices import parse_size
+
+    assert options.rows is not None
+    mining = options.mining_options()
+    rows = parse_count(options.rows)
+    rates = measured_rates(options.model, options.device)
+    memory = parse_size(mining.memory)
+    stages = plan_mining(rows, options.workers, rates, k=mining.k, method=mining.method, memory=memory)
+    if options.json:
+        plan = {"rates": vars(rates), "stages": [vars(stage) for stage in stages]}
+        say(json.dumps(plan))
+        return
+
+    encoder = f"{rates.texts:,.0f} sentences a second by {rates.encoder}"
+    if rates.encoder is None:
+        encoder = f"{rates.texts:,.0f} sentences a second (assumed: give --model to measure)"
+    say(f"{rows:,} sentences a side of width {rates.width}, {options.workers} workers of one thread.")
+    say(f"Measured now on one thread of {rates.machine}: {rates.products / 1e9:,.1f} billion multiply-adds a second.")
+    say(f"Encoding: {encoder}.\n")
+    table = plan_table(stages)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        say("  ".join(cells).rstrip())
 
 
 def _finish_mining(
@@ -313,9 +368,9 @@ def score(options: ScoreOptions) -> None:
             text_language(pool, [language])
 
     with options.resumable():
-        run = run_scoring(sources, targets, pools, options.folder, mining, encoder=options.model)
-        if not run.is_main:
-            return
+        run = run_scoring(
+            sources, targets, pools, options.folder, mining, encoder=options.model, runner=options.runner()
+        )
         threshold = mining.threshold
         estimate: dict[str, Any] = {}
         if options.labels:

@@ -13,7 +13,9 @@ from hf_xlsr.data.columns import PLACEHOLDER, parse_columns
 from hf_xlsr.data.prompts import DEFAULT, ROLES, SIDES, Prompts
 from hf_xlsr.runs import own_data
 from hf_xlsr.runs.own_data import comma_separated
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.runners import RAY, Processes, runner_of
+from hf_xlsr.utils.tasks import Runner
 
 if TYPE_CHECKING:
     from hf_xlsr.data.formats.quarantine import Quarantine
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 MODEL = "Folder of a run, a checkpoint, a saved model or an export, or a Hub id."
 READING: dict[str, Any] = {"rich_help_panel": "Reading data", "show_default": False}
 ENCODING: dict[str, Any] = {"rich_help_panel": "Encoding", "show_default": False}
+WORKERS: dict[str, Any] = {"rich_help_panel": "Processes"}
 DATA = typer.Option(help="Files, a corpus, or the id or folder of a dataset.", show_default=False)
 TEXTS = typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
 BATCH_SIZE = typer.Option(help="Sentences encoded at a time.", rich_help_panel="Encoding")
@@ -139,6 +142,61 @@ class ModelOptions:
             dtype=self.dtype,
             truncate_dim=self.truncate_dim,
         )
+
+
+@dataclass(kw_only=True)
+class WorkerOptions:
+    """Which processes do the work: some of this machine, or those of a Ray cluster."""
+
+    num_proc: Annotated[
+        int,
+        typer.Option(help="Number of processes on this machine, on its CPU unless --device says.", min=1, **WORKERS),
+    ] = 1
+    engine: Annotated[
+        str,
+        typer.Option(help="local, or ray: the workers of a Ray cluster, which see the folder of the work.", **WORKERS),
+    ] = "local"
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|HOST:PORT",
+            help="Head of the Ray cluster; by default one starts on this machine.",
+            **WORKERS,
+        ),
+    ] = None
+
+    @property
+    def processes(self) -> Processes:
+        """What does the work, as `runner_of` takes it."""
+        require_choice("--engine", self.engine, ("local", RAY))
+        if self.engine == RAY:
+            if self.num_proc > 1:
+                raise XlsrError(f"--num-proc {self.num_proc} is for this machine: a Ray cluster decides by its cores.")
+            return f"{RAY}:{self.address}" if self.address else RAY
+        if self.address:
+            raise XlsrError("--address needs --engine ray.")
+        return self.num_proc
+
+
+@dataclass(kw_only=True)
+class EncodingWorkerOptions(WorkerOptions):
+    """Which processes encode texts, and on what."""
+
+    num_proc: Annotated[
+        int,
+        typer.Option(
+            help="Processes on this machine; several use its CPU unless --device is given.", min=1, **WORKERS
+        ),
+    ] = 1
+    num_gpus: Annotated[
+        float, typer.Option(min=0, help="GPUs of each task on the Ray cluster, also a share of one.", **WORKERS)
+    ] = 0
+
+    def runner(self) -> Runner:
+        """What runs the tasks."""
+        if self.num_gpus and self.engine != RAY:
+            raise XlsrError("--num-gpus needs --engine ray.")
+        return runner_of(self.processes, self.num_gpus)
 
 
 def labelled(sources: Sequence[str]) -> dict[str, str]:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hf_xlsr.cli.options import WorkerOptions
 from hf_xlsr.cli.report import in_words, print_facts
 from hf_xlsr.runs.own_data import OwnData
 from hf_xlsr.utils.console import say
-from hf_xlsr.utils.errors import XlsrError, require_choice
-from hf_xlsr.utils.runners import RAY, Processes
 from hf_xlsr.utils.tasks import import_ahead
 
 if TYPE_CHECKING:
@@ -106,29 +105,8 @@ def train(options: TrainOptions) -> int:
 
 
 @dataclass(kw_only=True)
-class PrepareOptions(RecipeOptions):
+class PrepareOptions(RecipeOptions, WorkerOptions):
     """Options of `hf-xlsr prepare`."""
-
-    num_proc: Annotated[int, typer.Option(help="Number of processes on this machine.", min=1)] = 1
-    engine: Annotated[
-        str, typer.Option(help="local, or ray: the workers of a Ray cluster, which see the cache folder.")
-    ] = "local"
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="auto|HOST:PORT", help="Head of the Ray cluster; by default one starts on this machine."),
-    ] = None
-
-    @property
-    def processes(self) -> Processes:
-        """What prepares the data."""
-        require_choice("--engine", self.engine, ("local", RAY))
-        if self.engine == RAY:
-            if self.num_proc > 1:
-                raise XlsrError(f"--num-proc {self.num_proc} is for this machine: a Ray cluster decides by its cores.")
-            return f"{RAY}:{self.address}" if self.address else RAY
-        if self.address:
-            raise XlsrError("--address needs --engine ray.")
-        return self.num_proc
 
 
 def prepare(options: PrepareOptions) -> None:

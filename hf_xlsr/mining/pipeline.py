@@ -23,6 +23,7 @@ from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, h
 from hf_xlsr.mining.work_folder import save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
+from hf_xlsr.utils.tasks import LocalPool, Runner, import_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,6 @@ class MiningRun:
     rows: MinedBitext
     texts: tuple[TextStore, TextStore] | None
     report: dict[str, Any]
-    is_main: bool = True
     curve: PrecisionCurve | None = None
 
     @property
@@ -99,13 +99,14 @@ def mine_bitext(
     folder: str | os.PathLike[str] | None = None,
     known: Iterable[tuple[str, str]] | None = None,
     precision: float | None = None,
+    runner: Runner | None = None,
     **changes: Any,
 ) -> MinedBitext:
     """Finds sentences that are likely translations of each other in two texts, or rows in two matrices.
 
     The stages (read and deduplicate, encode, neighbours, pairs) save their results in `folder`. The same call resumes
     after a stop, even by SIGKILL; a call with another threshold starts from the neighbours, one with a changed file
-    reads and encodes that side again. Under `accelerate launch` or `torchrun` all processes encode.
+    reads and encodes that side again.
 
     Args:
         source: A file with one sentence per line (also `.gz`, `.bz2`, `.xz`, `.zst`, `.lz4`), a list of sentences, or a
@@ -117,6 +118,9 @@ def mine_bitext(
         folder: Work folder of the stages; a temporary one if None.
         known: Translations that are hidden among the sentences to choose the threshold, see `docs/mine.md`.
         precision: With known pairs, the precision that the threshold must reach; by default it has the best F1.
+        runner: What encodes and searches: this process by default, `hf_xlsr.utils.tasks.LocalPool` on several processes
+            of this machine, `hf_xlsr.utils.ray_tasks.RayRunner` on a cluster that sees the folder. Several processes need
+            an encoder by name. The pairs are the same.
         **changes: Fields of `MiningOptions` that replace those of `options`.
 
     Returns:
@@ -132,7 +136,7 @@ def mine_bitext(
     """
     options = replace(options or MiningOptions(), **changes)
     with job_folder(folder) as work:
-        run = run_mining(source, target, work, options, encoder=encoder, known=known)
+        run = run_mining(source, target, work, options, encoder=encoder, known=known, runner=runner)
         return run.chosen(options, precision).pairs
 
 
@@ -145,6 +149,7 @@ def run_mining(
     encoder: Encoder | str | None = None,
     vectors: tuple[np.ndarray, np.ndarray] | None = None,
     known: Iterable[tuple[str, str]] | None = None,
+    runner: Runner | None = None,
 ) -> MiningRun:
     """`mine_bitext` with all pairs, a report, and access to the texts; `vectors` of the lines may replace the encoder."""
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
@@ -161,7 +166,10 @@ def run_mining(
         matrices = {side: as_matrix(matrix, side) for side, matrix in zip(SIDES, vectors, strict=True)}
         check_widths(*matrices.values())
         duplicates = "keep"
-    job = Job(folder, options, texts, encoder, duplicates, {"source": hidden.source, "target": hidden.target})
+    hidden_sentences = {"source": hidden.source, "target": hidden.target}
+    job = Job(folder, options, texts, encoder, duplicates, hidden_sentences, runner)
+    if isinstance(runner, LocalPool):
+        import_ahead(__name__)
 
     with job.claimed("mine", lambda: _plan(job, matrices)):
         stores, report = job.read()
@@ -174,22 +182,16 @@ def run_mining(
         if hidden.complete:
             hidden_numbers = [_hidden_numbers(store, report[side]) for side, store in stores.items()]
 
-        if job.processes.is_main:
-            _mine(job, unit_vectors, list(map(len, hidden_numbers)))
-        elif job["neighbours"].result is None:
-            job.search("neighbours", unit_vectors["source"], unit_vectors["target"], together=True)
-        report |= job["pairs"].wait()
-
-        run = MiningRun(_load_pairs(job, "pairs"), None, report | job.report(), job.processes.is_main)
+        figures = _mine(job, unit_vectors, list(map(len, hidden_numbers)))
+        run = MiningRun(_load_pairs(job, "pairs"), None, report | figures | job.report())
         if stores:
             run.texts = (stores["source"], stores["target"])
-            if hidden.complete and run.is_main:
+            if hidden.complete:
                 mined = _by_line(_load_pairs(job, "hidden"), run.texts)
                 present = [set(numbers.tolist()) for numbers in hidden_numbers]
                 lines = [report[side]["lines"] for side in SIDES]
                 sentences = [report[side]["sentences"] for side in SIDES]
                 run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
-        job.processes.barrier()
     return run
 
 
@@ -239,11 +241,10 @@ def _unit_vectors(
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
     stage = job[f"{side}.vectors"]
     path = job.folder(f"{side}.vectors") / "vectors.npy"
-    if job.processes.is_main and stage.result is None:
+    if stage.result is None:
         with job.timed("vectors"):
             _save_unit_vectors(path, side, matrix, store)
             stage.finish()
-    stage.wait()
     return np.load(path, mmap_mode="r") if path.exists() else matrix
 
 
@@ -280,20 +281,21 @@ def _save_unit_vectors(
         save_rows(path, blocks(), shape, matrix.dtype)
 
 
-def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> None:
-    """Saves neighbours and pairs in the work folder, unless they are there.
+def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> dict[str, Any]:
+    """Saves neighbours and pairs in the work folder, unless they are there; returns how they were searched.
 
     `hidden` has the number of hidden rows of both sides, which are the last ones; it is empty if none are hidden. With
     hidden rows, pairs are extracted without and with them.
     """
-    if job["pairs"].result is not None:
+    finished = job["pairs"].result
+    if finished is not None:
         job.reused += ["neighbours", "pairs"]
-        return
+        return finished
     if job["neighbours"].result is not None:
         job.reused.append("neighbours")
 
     with job.timed("neighbours"):
-        neighbours = job.search("neighbours", vectors["source"], vectors["target"], together=True)
+        neighbours = job.search("neighbours", vectors["source"], vectors["target"])
         k = job.options.k
         sizes = {
             "source": neighbours.forward_indices.shape[1],
@@ -314,6 +316,7 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) ->
         extract_pairs(neighbours, without=without, file=_pairs_file(job, "pairs"), **extraction)
         job["pairs"].clear(keep=("pairs", "hidden"))
         job["pairs"].finish(**figures)
+    return figures
 
 
 def _hidden_rows(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ from hf_xlsr.mining.texts import Sentences, TextStore, counted, pair_rows
 from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.tasks import LocalPool, Runner, import_ahead
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class ScoringRun:
     texts: tuple[TextStore, TextStore]
     rows: tuple[np.ndarray, np.ndarray]
     report: dict[str, Any]
-    is_main: bool = True
     curve: PrecisionCurve | None = None
 
     def sentences(self) -> Iterator[dict[str, Any]]:
@@ -54,6 +54,7 @@ def score_bitext(
     source_pool: Sentences | None = None,
     target_pool: Sentences | None = None,
     folder: str | os.PathLike[str] | None = None,
+    runner: Runner | None = None,
     **changes: Any,
 ) -> PairScores:
     """Margin and cosine of each pair of sentences.
@@ -70,6 +71,7 @@ def score_bitext(
         source_pool: Sentences of the sources' language, a file or a list; the pairs' sources if None.
         target_pool: Sentences of the targets' language; the pairs' targets if None.
         folder: Work folder of the stages, from which a stopped call resumes; a temporary one if None.
+        runner: What encodes and searches, see `mine_bitext`.
         **changes: Fields of `MiningOptions` that replace those of `options`.
 
     Returns:
@@ -87,7 +89,7 @@ def score_bitext(
     options = replace(options or MiningOptions(), **changes)
     pools = {"source_pool": source_pool, "target_pool": target_pool}
     with job_folder(folder) as work:
-        return run_scoring(sources, targets, pools, work, options, encoder=encoder).scores
+        return run_scoring(sources, targets, pools, work, options, encoder=encoder, runner=runner).scores
 
 
 def run_scoring(
@@ -98,13 +100,16 @@ def run_scoring(
     options: MiningOptions,
     *,
     encoder: Encoder | str,
+    runner: Runner | None = None,
 ) -> ScoringRun:
     """`score_bitext` with a report, and with access to the texts as long as the folder exists."""
     texts = {"source": sources, "target": targets}
     for name, pool in pools.items():
         if pool is not None:
             texts[name] = pool
-    job = Job(folder, options, texts, encoder)
+    job = Job(folder, options, texts, encoder, runner=runner)
+    if isinstance(runner, LocalPool):
+        import_ahead(__name__)
     with job.claimed("score", lambda: _plan(job)):
         stores, report = job.read()
         for side in SIDES:
@@ -115,7 +120,8 @@ def run_scoring(
         source_rows = stores["source"].rows_of_lines(job.memory)
         target_rows = stores["target"].rows_of_lines(job.memory)
 
-        if job.processes.is_main and job["scores"].result is None:
+        figures = job["scores"].result
+        if figures is None:
             with job.timed("neighbours"):
                 source_means, target_means, figures = _neighbour_means(job, vectors)
             with job.timed("scores"):
@@ -126,13 +132,12 @@ def run_scoring(
                 save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
                 job["scores"].finish(**figures)
 
-        report |= job["scores"].wait()
+        report |= figures
         scores = PairScores(**load_arrays(job.folder("scores") / "scores.npz"))
-        job.processes.barrier()
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
     sides = (stores["source"], stores["target"])
-    return ScoringRun(scores, sides, (source_rows, target_rows), report, job.processes.is_main)
+    return ScoringRun(scores, sides, (source_rows, target_rows), report)
 
 
 def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:

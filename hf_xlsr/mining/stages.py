@@ -1,4 +1,4 @@
-"""Stages of mining and scoring in a work folder: texts, embeddings by any number of processes, neighbours."""
+"""Stages of mining and scoring in a work folder: texts, embeddings, neighbours, each as tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import json
 import logging
 import math
 import os
+import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
@@ -29,12 +30,13 @@ from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.encoders.stock import longest_text
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
+from hf_xlsr.mining.search.spans import array_of
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_hash, read_texts
-from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder, npy_header
-from hf_xlsr.utils.devices import parse_size
+from hf_xlsr.mining.work_folder import Stage, WorkFolder, save_rows, write_arrays
+from hf_xlsr.utils.devices import hardware_name, parse_size
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import disk_errors
+from hf_xlsr.utils.tasks import InProcess, Runner, Task
 
 logger = logging.getLogger(__name__)
 
@@ -47,47 +49,14 @@ SHARDS = "shards"
 SHORT = "One sentence."
 # The second is longer than any encoder takes: its vector depends on where it is truncated.
 PROBES = (SHORT, "One sentence of many words, " * 200)
-ITEMSIZE = 2  # bytes of a float16
 SETTINGS_FILE = "config_sentence_transformers.json"
 
 
-class Processes:
-    """This process of a launcher, the number of all, and its device."""
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.count = 1
-        self.device: str | None = None
-        self._state: Any = None
-
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from accelerate import PartialState
-            from accelerate.utils import parse_flag_from_env
-
-            # On a machine without GPUs, accelerate takes each process for the only one unless `cpu` is set.
-            cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
-            self._state = PartialState(cpu=cpu)
-            self.index = self._state.process_index
-            self.count = self._state.num_processes
-            self.device = str(self._state.device)
-
-    @property
-    def is_main(self) -> bool:
-        return self.index == 0
-
-    @property
-    def share(self) -> tuple[int, int]:
-        """Number of this process and of all."""
-        return self.index, self.count
-
-    def barrier(self) -> None:
-        """Waits for all processes. Launchers give up on long waits: only where all arrive within minutes."""
-        if self._state is not None:
-            self._state.wait_for_everyone()
-
-
 class LazyEncoder:
-    """An encoder, or the name of one, which is loaded at its first use and released afterwards."""
+    """An encoder, or the name of one, which is loaded at its first use and released afterwards.
+
+    Another process that gets the object loads a model given by name itself, once.
+    """
 
     def __init__(
         self,
@@ -108,6 +77,15 @@ class LazyEncoder:
         self._vectors = vectors
         self._truncate_dim = truncate_dim
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.model is not None:  # another process may run in another folder
+            model = os.path.abspath(self.model) if os.path.isdir(self.model) else self.model
+            vectors = os.path.abspath(self._vectors) if self._vectors else None
+            return {**vars(self), "_encoder": None, "model": model, "_vectors": vectors}
+        if isinstance(self._encoder, torch.nn.Module):
+            raise XlsrError("Several processes load an encoder each: give its folder or Hub id, not the loaded model.")
+        return vars(self)
+
     def get(self) -> Any:
         """The encoder; one given by name keeps its vectors in the folder of vectors, if there is one."""
         if self._encoder is None and self.model is not None:
@@ -116,6 +94,11 @@ class LazyEncoder:
                 store = VectorStore(self._vectors, encoder_facts(self._encoder, self.model))
                 self._encoder = CachedEncoder(self._encoder, store)
         return self._encoder
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What a model given by name is loaded by."""
+        return self.model, self._device, self._dtype, self._truncate_dim, self._vectors
 
     def release(self) -> None:
         """Frees a model that was loaded by name."""
@@ -176,94 +159,77 @@ def truncates_texts(encoder: Any) -> bool:
     return True
 
 
-class VectorFile:
-    """A float16 matrix on disk that several processes fill by ranges of rows (`shards`), in any order.
+class Side(NamedTuple):
+    """The texts of a side, and how they are encoded; `role` is that of `embed`.
 
-    A range is written first and then marked in `shards/`, so a marked range is complete whenever a process is killed.
-    The ranges depend only on the texts in the store.
+    `identity` is that of the encoder (`LazyEncoder.identity`) for this side's language.
     """
 
-    def __init__(self, folder: Path, store: TextStore) -> None:
-        self.path = folder / VECTORS
-        self.marks = folder / SHARDS
-        self.marks.mkdir(parents=True, exist_ok=True)
-        self.rows = len(store)
-        shard_rows = max(SMALLEST_SHARD, math.ceil(self.rows / SHARDS_WANTED))
-        self.shards = store.shards(min(shard_rows, LARGEST_SHARD), SHARD_BYTES)
-
-    def missing(self) -> set[int]:
-        """Numbers of the ranges that are not written yet."""
-        return set(range(len(self.shards))) - set(map(int, os.listdir(self.marks)))
-
-    def write(self, number: int, vectors: np.ndarray) -> None:
-        """Writes one range and marks it."""
-        start, _ = self.shards[number]
-        width = vectors.shape[1]
-        header = npy_header((self.rows, width), np.float16)
-
-        with disk_errors(self.path):
-            self.path.touch()
-            with self.path.open("r+b") as file:
-                file.write(header)  # the same as other processes write
-                file.seek(len(header) + ITEMSIZE * start * width)
-                file.write(vectors.astype(np.float16).tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-
-        (self.marks / str(number)).touch()
-
-    def open(self) -> np.ndarray:
-        """The matrix, `(rows, width)`, memory-mapped; only when no range is missing."""
-        vectors: np.ndarray = np.load(self.path, mmap_mode="r")
-        return vectors
-
-
-class Side(NamedTuple):
-    """The texts of a side and the file of their vectors; `role` is that of `embed`."""
-
     store: TextStore
-    file: VectorFile
+    identity: str
     language: str | None = None
     role: str | None = None
 
 
-def encode_shards(
-    sides: Sequence[Side],
-    encoder: LazyEncoder,
-    encoding: EncodingOptions,
-    *,
-    process: tuple[int, int] = (0, 1),
-    show_progress_bar: bool = False,
-) -> None:
-    """Encodes the missing shards of sides.
+def text_shards(store: TextStore) -> list[tuple[int, int]]:
+    """The ranges of rows that are encoded together; they depend only on the texts."""
+    rows = max(SMALLEST_SHARD, math.ceil(len(store) / SHARDS_WANTED))
+    return store.shards(min(rows, LARGEST_SHARD), SHARD_BYTES)
 
-    `process` is the number of this process and of all, which take shards in turn. Sentences of a shard are sorted by
-    length. A vector depends on its shard, not on the number of processes.
+
+class ShardEncoder:
+    """Work of tasks: encodes ranges of rows of sides. A task's content is the name of a side, a start and a stop.
+
+    Sentences of a shard are sorted by length. A vector depends on its shard, not on the number of processes.
     """
-    # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
-    index, processes = process
-    number = 0
-    todo = []
-    for side in sides:
-        missing = side.file.missing()
-        for shard in range(len(side.file.shards)):
-            if number % processes == index and shard in missing:
-                todo.append((side, shard))
-            number += 1
 
-    for side, shard in tqdm(todo, "encoding", unit=" shards", disable=not (show_progress_bar and todo)):
-        texts = side.store.texts(np.arange(*side.file.shards[shard]))
+    def __init__(self, sides: Mapping[str, Side], encoder: LazyEncoder, encoding: EncodingOptions) -> None:
+        self.sides = sides
+        self.encoder = encoder
+        self.encoding = encoding
+        self.is_copy = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "is_copy": True}
+
+    def __call__(self, output: Path, content: tuple[str, int, int]) -> None:
+        """Writes the vectors of a shard, float16, and the processor that computed them."""
+        name, start, stop = content
+        side = self.sides[name]
+        encoder = worker_encoder(self.encoder, side.identity) if self.is_copy else self.encoder.get()
+
+        texts = side.store.texts(np.arange(start, stop))
         order = np.argsort([-len(text) for text in texts], kind="stable")
         by_length = [texts[row] for row in order]
-        vectors = embed(
-            encoder.get(),
-            by_length,
-            language=side.language,
-            role=side.role,
-            **encoding,
-        )
+        vectors = embed(encoder, by_length, language=side.language, role=side.role, **self.encoding)
         check_directions(vectors, by_length)
-        side.file.write(shard, vectors[np.argsort(order)])
+        in_order = vectors[np.argsort(order)].astype(np.float16)
+        write_arrays(output, vectors=in_order, processor=np.array(hardware_name(device_of(encoder))))
+
+
+_worker_encoders: dict[tuple[Any, ...], Any] = {}
+
+
+def worker_encoder(encoder: LazyEncoder, identity: str) -> Any:
+    """The encoder in a process that runs tasks; a model given by name is loaded once, and must be that of the caller."""
+    if encoder.model is None:
+        return encoder.get()
+    key = (*encoder.settings, identity)
+    if key not in _worker_encoders:
+        if encoder.identity() != identity:
+            raise XlsrError(
+                f"The machine {platform.node()} has another '{encoder.model}' (weights, tokenizer or settings) than the "
+                "one that began. Copy the model there, or give a folder that all machines share."
+            )
+        _worker_encoders.clear()
+        _worker_encoders[key] = encoder.get()
+    return _worker_encoders[key]
+
+
+def device_of(encoder: Any) -> torch.device:
+    """Where an encoder computes; the CPU if it does not say."""
+    device = getattr(encoder, "device", None)
+    return device if isinstance(device, torch.device) else torch.device("cpu")
 
 
 class Job:
@@ -280,20 +246,22 @@ class Job:
         encoder: Encoder | str | None,
         duplicates: str = "merge",
         hidden: Mapping[str, Sequence[str]] | None = None,
+        runner: Runner | None = None,
     ) -> None:
         self.work = WorkFolder(folder)
-        self.processes = Processes()
+        self.runner = runner or InProcess()
         self.options = options
         self.texts = texts
         self.duplicates = duplicates
         self.hidden = hidden or {}
         self.memory = parse_size(options.memory)
-        self.show_progress_bar = options.show_progress_bar and self.processes.is_main
+        self.show_progress_bar = options.show_progress_bar
 
         self.encoder: LazyEncoder | None = None
         if encoder is not None:
-            device = options.device or self.processes.device
+            device = options.device or self.runner.device
             self.encoder = LazyEncoder(encoder, device, options.dtype, options.vectors, options.truncate_dim)
+        self.encodings: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
 
@@ -328,7 +296,8 @@ class Job:
             plan[f"{side}.text"] = text
 
         if self.encoder is not None:
-            for side, settings in self._encodings(self.encoder).items():
+            self.encodings = self._encodings(self.encoder)
+            for side, settings in self.encodings.items():
                 plan[f"{side}.vectors"] = {"text": plan[f"{side}.text"], **settings}
         return inputs, plan
 
@@ -351,9 +320,8 @@ class Job:
 
     @contextmanager
     def claimed(self, kind: str, plan: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[None]:
-        """Locks the folder. Finished stages are then of the present settings, so other processes can wait for them."""
-        with self.work.claim(kind, *plan()) if self.processes.is_main else nullcontext():
-            self.processes.barrier()
+        """Locks the folder. Finished stages are then of the present settings."""
+        with self.work.claim(kind, *plan()):
             yield
 
     def read(self) -> tuple[dict[str, TextStore], dict[str, Any]]:
@@ -365,7 +333,8 @@ class Job:
             folder = self.folder(f"{side}.text")
             stage = self[f"{side}.text"]
 
-            if stage.result is None and self.processes.is_main:
+            counts = stage.result
+            if counts is None:
                 with self.timed("read"):
                     counts = read_texts(
                         sentences,
@@ -378,69 +347,83 @@ class Job:
                     )
                     stage.finish(**counts)
             else:
-                counts = stage.wait()
                 self.reused.append(f"{side}.text")
 
-            if counts["skipped"] and self.processes.is_main:
+            if counts["skipped"]:
                 logger.warning("%s: skipped lines: %s.", name, counted(counts["skipped"]))
             stores[side] = TextStore(folder, name)
             report[side] = {"name": name, **counts}
         return stores, report
 
     def encode(self, stores: Mapping[str, TextStore]) -> dict[str, np.ndarray]:
-        """Encodes what is not encoded yet, together with the other processes; returns the vectors by side."""
+        """Encodes what is not encoded yet; returns the vectors by side."""
         if self.encoder is None:
             return {}
         sides = {}
+        tasks = []
         for name, store in stores.items():
-            file = VectorFile(self.folder(f"{name}.vectors"), store)
-            sides[name] = Side(store, file, self.language(name), self.role(name))
-            if not file.missing():
+            folder = self.folder(f"{name}.vectors")
+            if self[f"{name}.vectors"].result is not None:
                 self.reused.append(f"{name}.vectors")
+                continue
+            sides[name] = Side(store, self.encodings[name]["encoder"], self.language(name), self.role(name))
+            if (folder / VECTORS).exists():  # joined, then killed
+                continue
+            (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+            for start, stop in text_shards(store):
+                tasks.append(Task(folder / SHARDS / f"{start}.npz", (name, start, stop)))
 
         with self.timed("encode"):
-            encode_shards(
-                list(sides.values()),
-                self.encoder,
-                self.options.encoding,
-                process=self.processes.share,
-                show_progress_bar=self.show_progress_bar,
-            )
+            work = ShardEncoder(sides, self.encoder, self.options.encoding)
+            description = "encoding" if self.show_progress_bar and tasks else ""
+            for _ in self.runner.run(work, tasks, description=description):
+                pass
             self.encoder.release()
-            while any(side.file.missing() for side in sides.values()):
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+            for name, side in sides.items():
+                self._join_shards(name, side.store)
 
         vectors = {}
-        for name, side in sides.items():
-            vectors[name] = side.file.open()
+        for name in stores:
+            vectors[name] = np.load(self.folder(f"{name}.vectors") / VECTORS, mmap_mode="r")
             check_widths(vectors["source"], vectors[name])
-            if self.processes.is_main:
-                self[f"{name}.vectors"].finish()
         return vectors
 
-    def search(
-        self,
-        name: str,
-        source: np.ndarray,
-        target: np.ndarray,
-        together: bool = False,
-    ) -> BothWays:
-        """The neighbours of both sides, saved in the folder of the stage; on a GPU if the encoder may use one.
+    def _join_shards(self, name: str, store: TextStore) -> None:
+        """Writes the vectors of all shards of a side to one file, and finishes the stage."""
+        stage = self[f"{name}.vectors"]
+        folder = self.folder(f"{name}.vectors")
+        if not (folder / VECTORS).exists():
+            files = [folder / SHARDS / f"{start}.npz" for start, _ in text_shards(store)]
+            processors = sorted({str(array_of(file, "processor")) for file in files})
+            stage.update(processors=processors)
+            width = array_of(files[0], "vectors").shape[1]
+            blocks = (array_of(file, "vectors") for file in files)
+            save_rows(folder / VECTORS, blocks, (len(store), width), np.float16)
 
-        `together`, all processes search.
-        """
-        device = "cpu"
-        if self.encoder is not None and torch.cuda.is_available():
-            device = self.processes.device or "cuda"
+        shutil.rmtree(folder / SHARDS, ignore_errors=True)
+        processors = stage.state["processors"]
+        if len(processors) > 1:
+            logger.warning(
+                "%s was encoded on processors of several kinds, whose embeddings differ in the last digits: %s.",
+                store.name,
+                ", ".join(processors),
+            )
+        stage.finish(processors=processors)
+
+    def search(self, name: str, source: np.ndarray, target: np.ndarray) -> BothWays:
+        """The neighbours of both sides, saved in the folder of the stage; on a GPU if the encoder may use one."""
+        device = self.options.device or self.runner.device
+        if device is None:
+            device = "cuda" if self.encoder is not None and torch.cuda.is_available() else "cpu"
 
         return neighbours_both_ways(
             source,
             target,
             memory=self.memory,
-            device=self.options.device or device,
-            process=self.processes.share if together else (0, 1),
+            device=device,
             folder=self.folder(name),
             show_progress_bar=self.show_progress_bar,
+            runner=self.runner,
             **self.options.search,
         )
 
@@ -454,9 +437,9 @@ class Job:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def report(self) -> dict[str, Any]:
-        """Time by stage, the stages of an earlier call, and the number of processes."""
+        """Time by stage, and the stages of an earlier call."""
         seconds = {stage: round(seconds, 3) for stage, seconds in self.seconds.items()}
-        return {"seconds": seconds, "reused": self.reused, "processes": self.processes.count}
+        return {"seconds": seconds, "reused": self.reused}
 
 
 @contextmanager
@@ -464,8 +447,6 @@ def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
     """The work folder of a call from Python: a temporary one if None."""
     if folder is not None:
         yield Path(folder)
-    elif Processes().count > 1:
-        raise XlsrError("`folder` is required by several processes: they share their results in it.")
     else:
         with tempfile.TemporaryDirectory(prefix="hf-xlsr-mine-") as temporary:
             yield Path(temporary) / "work"

@@ -203,6 +203,9 @@ class TextStore:
         if file.stat().st_size < self._rows[-1, 1]:  # other texts would be paired
             raise XlsrError(f"'{file}' is shorter than written; remove the folder '{folder.parent}'.")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TextStore, (self.folder, self.name)
+
     def __len__(self) -> int:
         return len(self._rows)
 

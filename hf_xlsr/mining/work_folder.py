@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +25,6 @@ logger = logging.getLogger(__name__)
 JOB = "job.json"
 STAGE = "stage.json"
 LOCK = "lock"
-SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Stage:
@@ -68,14 +66,6 @@ class Stage:
         name = torn_file(self.path, self.state.get("files", {}))
         return None if name is None else self.path / name
 
-    def wait(self, name: str = "result") -> Any:
-        """Waits until another process has finished the stage, or has stored another entry; returns what it stored."""
-        value = self.state.get(name)
-        while value is None:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-            value = self.state.get(name)
-        return value
-
     def restart(self, settings: Any) -> None:
         """Removes all files of the stage; it is then unfinished, for these settings."""
         assert self.path is not None
@@ -84,6 +74,10 @@ class Stage:
             (self.path / STAGE).unlink(missing_ok=True)
             shutil.rmtree(self.path)
         self.update(settings=settings)
+
+    def inner(self, name: str) -> Stage:
+        """A stage inside the folder, or in memory."""
+        return Stage(None if self.path is None else self.path / name)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
         """An array of zeros, or the one that an earlier process left in the folder under that name."""
@@ -116,7 +110,7 @@ class WorkFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))  # the folder of other processes may be another
 
     def stage(self, name: str) -> Stage:
         return Stage(self.path / name)
@@ -208,7 +202,13 @@ def _create_array(path: Path, shape: tuple[int, ...], dtype: type) -> None:
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Writes an `.npz` file, and moves it into place when it is complete."""
-    with atomic_write(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial:
+        write_arrays(partial, **arrays)
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Writes an `.npz` file, whatever the name of its path."""
+    with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 

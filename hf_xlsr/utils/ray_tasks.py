@@ -13,11 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import require_package
-from hf_xlsr.utils.tasks import TASKS_PER_PROCESS, Task, Work, complete
+from hf_xlsr.utils.tasks import TASKS_PER_PROCESS, Task, Work, complete, task_bar
 
 RETRIES = 5
 """How often a task runs again after its worker or node was lost."""
@@ -37,7 +35,7 @@ class RayRunner:
             ends with this process.
         num_cpus: Cores of a task.
         num_gpus: GPUs of a task, also a share of one.
-        tasks_at_once: Tasks in the hands of the cluster; by default four for each core of it.
+        tasks_at_once: Tasks in the hands of the cluster; by default four for each that runs.
     """
 
     def __init__(
@@ -53,6 +51,7 @@ class RayRunner:
         self.num_cpus = num_cpus
         self.num_gpus = num_gpus
         self.tasks_at_once = tasks_at_once
+        self.device = "cuda" if num_gpus else "cpu"
 
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
         """As `Runner.run`; `work` must be picklable."""
@@ -67,12 +66,12 @@ class RayRunner:
         )
 
         shared_work = ray.put(work)
-        capacity = self.tasks_at_once or TASKS_PER_PROCESS * num_cores()
+        capacity = self.tasks_at_once or TASKS_PER_PROCESS * num_workers(self.num_cpus, self.num_gpus)
         remaining = iter(tasks)
 
         started: deque[tuple[Task, Any]] = deque()
         try:
-            with tqdm(desc=description, unit="task", disable=None) as bar:
+            with task_bar(tasks, description) as bar:
                 while True:
                     for task in islice(remaining, capacity - len(started)):
                         started.append((task, remote.remote(shared_work, task, version("hf-xlsr"))))
@@ -112,12 +111,17 @@ def connect(address: str | None) -> None:
         raise XlsrError(f"There is no Ray cluster at '{address}': {error}") from error
 
 
-def num_cores() -> int:
-    """The cores of the cluster."""
+def num_workers(num_cpus: float, num_gpus: float) -> int:
+    """The tasks that the cluster runs at a time."""
     import ray
 
-    resources: Any = ray.cluster_resources  # untyped
-    return max(1, int(resources().get("CPU", 1)))
+    cluster: Any = ray.cluster_resources  # untyped
+    resources = cluster()
+    counts = []
+    for name, share in (("CPU", num_cpus), ("GPU", num_gpus)):
+        if share:
+            counts.append(int(resources.get(name, 0) / share))
+    return max(1, min(counts, default=1))
 
 
 def _result(job: Any) -> None:

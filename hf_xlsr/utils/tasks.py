@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_positive
 from hf_xlsr.utils.files import atomic_write
 
 # Tasks in the hands of a pool, for each of its processes, so that none waits for the slowest.
@@ -43,31 +44,44 @@ Work = Callable[[Path, Any], None]
 
 
 class Runner(Protocol):
-    """Runs the tasks of a stage. A cluster engine is one more class with this method."""
+    """Runs the tasks of a stage.
+
+    Attributes:
+        device: Where a task computes if nobody says another place; None for the best device of the machine.
+    """
+
+    device: str | None
 
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
-        """Yields each task once its file exists, in the order of the tasks."""
+        """Yields each task once its file exists, in the order of the tasks; a bar with the description counts them."""
         ...
 
 
 class InProcess:
     """Runs tasks one after the other in this process."""
 
+    device: str | None = None
+
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
         """As `Runner.run`."""
-        for task in tqdm(tasks, desc=description, unit="task", disable=None):
-            complete(work, task)
-            yield task
+        with task_bar(tasks, description) as bar:
+            for task in tasks:
+                complete(work, task)
+                bar.update()
+                yield task
 
 
 class LocalPool:
     """Runs tasks in processes of this machine, which end with this process, also if it is killed.
 
     Tasks are taken from their iterable as they are needed. Where a worker is killed, often for lack of memory, its task
-    and those that waited run again in a new pool.
+    and those that waited run again in a new pool. The processes share the cores of this machine.
     """
 
+    device: str | None = "cpu"
+
     def __init__(self, num_proc: int) -> None:
+        require_positive("num_proc", num_proc)
         self.num_proc = num_proc
 
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
@@ -76,7 +90,7 @@ class LocalPool:
         started: list[Task] = []
 
         failures = 0
-        with tqdm(desc=description, unit="task", disable=None) as bar:
+        with task_bar(tasks, description) as bar:
             while True:
                 try:
                     for task in self._run_pool(work, started, remaining):
@@ -94,7 +108,8 @@ class LocalPool:
         """Runs tasks in one pool; `started` holds those in its hands, so that another pool can take them over."""
         # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
         method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
-        pool = ProcessPoolExecutor(self.num_proc, get_context(method), _start, (work,))
+        threads = max(1, (os.cpu_count() or 1) // self.num_proc)
+        pool = ProcessPoolExecutor(self.num_proc, get_context(method), _start, (work, threads))
 
         jobs: list[Future[None]] = []
         try:
@@ -110,6 +125,15 @@ class LocalPool:
                 yield started.pop(0)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def task_bar(tasks: Iterable[Task], description: str) -> Any:
+    """A bar of the finished tasks, with their rate and, if their number is known, the time left.
+
+    There is none without a terminal or a description.
+    """
+    total = len(tasks) if isinstance(tasks, Sized) else None
+    return tqdm(desc=description, total=total, unit="task", disable=None if description else True)
 
 
 def complete(work: Work, task: Task) -> None:
@@ -129,9 +153,13 @@ def import_ahead(*modules: str) -> None:
 _work: Work
 
 
-def _start(work: Work) -> None:
+def _start(work: Work, threads: int) -> None:
     global _work
     _work = work
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:  # imported before the fork
+        torch.set_num_threads(threads)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches all processes of a terminal: the first ends the others

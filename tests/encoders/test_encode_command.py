@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
+from hf_xlsr.cli import encode as encode_module
 from hf_xlsr.cli import main
+from hf_xlsr.cli import options as options_module
 from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.evaluation.rows import both_sides
+from hf_xlsr.utils.tasks import InProcess, LocalPool
 
 ENGLISH, FRENCH = both_sides(make_pairs(60, seed=8))
 
@@ -59,3 +63,36 @@ def test_files_and_store(tiny_export: str, files: list[str], tmp_path: Path, mon
     assert set(counts) == {0}
     assert main([*mine, "--output", str(plain)]) == 0
     assert mined.read_text("utf-8") == plain.read_text("utf-8")
+
+
+class OtherProcess(InProcess):
+    """Runs tasks as another process would."""
+
+    device = "cpu"
+
+    def run(self, work: Any, tasks: Any, *, description: str = "") -> Any:
+        return super().run(pickle.loads(pickle.dumps(work)), tasks)
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_tasks_give_the_vectors_of_one_process(
+    store: bool, tiny_export: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode_module, "ROWS_AT_ONCE", 25)
+    words = ["encode", tiny_export, "--texts", f"en={files[0]}", "--device", "cpu"]
+    if store:
+        words += ["--vectors", str(tmp_path / "store")]
+    assert main([*words, "--output", str(tmp_path / "tasks"), "--num-proc", "1"]) == 0
+    alone = np.load(tmp_path / "tasks" / "en.npy")
+
+    monkeypatch.setattr(encode_module, "InProcess", LocalPool)
+    monkeypatch.setattr(options_module, "runner_of", lambda *arguments: OtherProcess())
+    assert main([*words, "--output", str(tmp_path / "tasks")]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "tasks" / "en.npy"), alone)
+    assert {path.name for path in (tmp_path / "tasks").iterdir()} == {"en.npy", "en.txt"}
+
+
+def test_gpus_need_a_cluster(tiny_export: str, files: list[str], tmp_path: Path, capsys: Any) -> None:
+    words = ["encode", tiny_export, "--texts", f"en={files[0]}", "--output", str(tmp_path / "out"), "--num-gpus", "1"]
+    assert main(words) != 0
+    assert "--engine ray" in capsys.readouterr().err

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import BothWays, MinedBitext
-from hf_xlsr.mining.search import block_search, tiles
+from hf_xlsr.mining.search import block_search, cells, tiles, vectors
+from hf_xlsr.utils.tasks import Task, Work, complete
 
 WIDTH = 24
 
@@ -139,8 +141,32 @@ def clustered(seed: int, count: int) -> np.ndarray:
     return normalized(centres[numbers] + 0.8 * unit(seed, count, 24))
 
 
+class Copies:
+    """Runs tasks as other processes would, on copies of the work, and in another order."""
+
+    device: str | None = "cpu"
+
+    def __init__(self) -> None:
+        self.finished: list[str] = []
+
+    def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+        tasks = list(tasks)
+        for task in reversed(tasks):
+            if not task.output.exists():
+                complete(pickle.loads(pickle.dumps(work)), task)
+                self.finished.append(task.output.stem)
+        yield from tasks
+
+
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks and tiles in few vectors."""
     monkeypatch.setattr(block_search, "SIZES", dict.fromkeys(block_search.SIZES, ((96, 64),)))
     monkeypatch.setattr(block_search, "ROWS_SETTLED", 40)
+    for name, rows in (("SPAN_STEP", 32), ("SMALLEST_SPAN", 192), ("ROWS_MERGED", 128), ("ROWS_PROBED", 192)):
+        monkeypatch.setattr(block_search, name, rows)
+    monkeypatch.setattr(block_search, "ROWS_LISTED", 150)
+    monkeypatch.setattr(cells, "ROWS_ASSIGNED", 130)
+    monkeypatch.setattr(cells, "ROWS_ORDERED", 70)
+    monkeypatch.setattr(vectors, "ROWS_OF_CLASS", 110)
+    monkeypatch.setattr(cells, "NUMBERS_COPIED", 24 * 90)
     monkeypatch.setattr(tiles, "GROUPS_AT_ONCE", 50)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from mining_fakes import (
     ARRAYS,
-    arrays_of,
+    Copies,
     assert_same,
     clustered,
     in_child,
@@ -27,8 +26,9 @@ from mining_fakes import (
 
 from hf_xlsr.mining import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search import block_search, tiles
-from hf_xlsr.mining.work_folder import Stage
+from hf_xlsr.mining.search import cells as search_cells
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.tasks import LocalPool
 
 RESULT_FILES = {"stage.json", *(f"{name}.npy" for name in ARRAYS)}
 
@@ -42,7 +42,7 @@ def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     searches = []
     exact = block_search.BlockSearch.exact
-    monkeypatch.setattr(block_search.BlockSearch, "exact", lambda self, results: searches.append(exact(self, results)))
+    monkeypatch.setattr(block_search.BlockSearch, "exact", lambda *arguments: searches.append(exact(*arguments)))
 
     moved = mapped(tmp_path / "moved.npy", source)
     of_moved = neighbours_both_ways(moved, target, 3, folder=tmp_path)
@@ -56,119 +56,82 @@ def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(searches) == 3
 
 
-@pytest.mark.parametrize(
-    # The third block of sources; of cells, after the layouts of both sides and three blocks.
-    ("method", "count", "when", "resumed_at"),
-    [("exact", 3, "before", 192), ("ivf", 6, "after", 288)],
-)
-def test_killed_and_resumed(
-    method: str, count: int, when: str, resumed_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize(("method", "work"), [("exact", "_compared"), ("ivf", "_probed")])
+def test_killed_and_resumed(method: str, work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     use_small_blocks(monkeypatch)
     source = mapped(tmp_path / "source.npy", clustered(37, 500).astype(np.float16))
     target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
-    update = Stage.update
-    finish = block_search.BlockSearch._finish
+    run_span = getattr(block_search.BlockSearch, work)
 
     def search(folder: Path | None) -> BothWays:
         return neighbours_both_ways(source, target, 4, method=method, cells=8, probes=3, folder=folder)
 
     def killed() -> None:
-        left = [count]
-
-        def counted(self: Stage, **entries: object) -> None:
-            left[0] -= 1
-            if left[0] == 0 and when == "before":
+        def killing(self: block_search.BlockSearch, *arguments: Any) -> Any:
+            if arguments[-2] == 384:  # the third span of the sources
                 os.kill(os.getpid(), signal.SIGKILL)
-            update(self, **entries)
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            return run_span(self, *arguments)
 
-        Stage.update = counted  # type: ignore[method-assign]
-        search(tmp_path)
+        setattr(block_search.BlockSearch, work, killing)
+        search(tmp_path / "work")
 
     assert in_child(killed) == (-signal.SIGKILL, "")
     expected = search(None)
-    finished: list[int] = []
+    spans: list[int] = []
 
-    def noted(self: block_search.BlockSearch, *arguments, **options) -> None:  # type: ignore[no-untyped-def]
-        finished.append(arguments[3])
-        finish(self, *arguments, **options)
+    def noted(self: block_search.BlockSearch, *arguments: Any) -> Any:
+        spans.append(arguments[-2])
+        return run_span(self, *arguments)
 
-    monkeypatch.setattr(block_search.BlockSearch, "_finish", noted)
-    assert_same(search(tmp_path), expected)
-    assert finished[0] == resumed_at
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("method", ["exact", "ivf"])
-@pytest.mark.parametrize("victim", [None, 0, 1])
-def test_two_processes_find_what_one_does(
-    method: str, victim: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    use_small_blocks(monkeypatch)
-    source = mapped(tmp_path / "source.npy", clustered(37, 500).astype(np.float16))
-    target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
-    options: dict[str, Any] = {"method": method, "cells": 8, "probes": 3}
-    context = multiprocessing.get_context("fork")
-    save = block_search.BlockSearch._save
-
-    def work(index: int, kill: bool) -> None:
-        def saving(self: block_search.BlockSearch, name: str, **parts: Any) -> None:
-            if kill and (self.index == 0 or name != "0-96"):  # the second process saves one block first
-                os.kill(os.getpid(), signal.SIGKILL)
-            save(self, name, **parts)
-
-        monkeypatch.setattr(block_search.BlockSearch, "_save", saving)
-        if index:  # less memory: the blocks are those of the first process
-            monkeypatch.setattr(block_search, "SIZES", dict.fromkeys(block_search.SIZES, ((64, 64),)))
-        neighbours = neighbours_both_ways(source, target, 4, **options, folder=tmp_path / "work", process=(index, 2))
-        np.savez(tmp_path / f"{index}.npz", *arrays_of(neighbours))
-
-    def started(victim: int | None = None) -> list[Any]:
-        processes = [context.Process(target=work, args=(index, index == victim)) for index in range(2)]
-        for process in processes:
-            process.start()
-        return processes
-
-    if victim is not None:
-        processes = started(victim)
-        killed = processes.pop(victim)
-        killed.join(60)
-        assert killed.exitcode == -signal.SIGKILL
-
-        (survivor,) = processes
-        time.sleep(0.5)  # it waits; a launcher would end it
-        assert survivor.is_alive()
-        survivor.kill()
-        survivor.join(60)
-
-    for process in started():
-        process.join(60)
-        assert process.exitcode == 0
-    expected = neighbours_both_ways(source, target, 4, **options)
-    for index in range(2):
-        with np.load(tmp_path / f"{index}.npz") as arrays:
-            assert_same(expected, list(arrays.values()))
+    monkeypatch.setattr(block_search.BlockSearch, work, noted)
+    assert_same(search(tmp_path / "work"), expected)
+    assert spans[0] == 384
     (folder,) = (tmp_path / "work").iterdir()
     assert {path.name for path in folder.iterdir()} == RESULT_FILES
 
 
-def test_processes_of_two_precisions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    vectors = mapped(tmp_path / "vectors.npy", unit(1, 100, 16))
-    options: dict[str, Any] = {"folder": tmp_path / "work"}
-    first = multiprocessing.get_context("fork").Process(
-        target=lambda: neighbours_both_ways(vectors, vectors, **options, process=(0, 2))
-    )
-    first.start()
+@pytest.mark.parametrize("method", ["exact", "ivf"])
+def test_copies_of_the_work_find_what_one_process_does(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_small_blocks(monkeypatch)
+    monkeypatch.setattr(search_cells, "TWO_LEVELS", 16)
+    source = clustered(37, 500).astype(np.float16)
+    source[20:29] = source[10]  # more copies than neighbours
+    target = mapped(tmp_path / "target.npy", clustered(38, 400).astype(np.float16))
+    options: dict[str, Any] = {"method": method, "cells": 16, "probes": 3, "recall": 0.8}
+
+    runner = Copies()
+    shared = neighbours_both_ways(source, target, 4, **options, folder=tmp_path / "work", runner=runner)
+
+    alone = neighbours_both_ways(source, target, 4, **options)
+    assert_same(shared, alone)
+    assert shared.recall == alone.recall
+    assert len(runner.finished) > 5
+    (folder,) = (tmp_path / "work").iterdir()
+    assert {path.name for path in folder.iterdir()} == RESULT_FILES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["exact", "ivf"])
+def test_processes_find_what_one_does(method: str, tmp_path: Path):
+    source = mapped(tmp_path / "source.npy", clustered(37, 9000))
+    target = mapped(tmp_path / "target.npy", clustered(38, 7000))
+    options: dict[str, Any] = {"method": method, "folder": tmp_path / "work"}
+    shared = neighbours_both_ways(source, target, 4, **options, runner=LocalPool(2))
+    options["folder"] = None
+    assert_same(shared, neighbours_both_ways(source, target, 4, **options))
+
+
+def test_machine_of_another_precision_is_refused(monkeypatch: pytest.MonkeyPatch):
+    work = pickle.dumps(tiles.Filter())
     is_fast = tiles.cpu_has_fast_bfloat16()
     monkeypatch.setattr(tiles, "cpu_has_fast_bfloat16", lambda: not is_fast)
-    try:
-        with pytest.raises(XlsrError, match="one kind"):
-            neighbours_both_ways(vectors, vectors, **options, process=(1, 2))
-    finally:
-        first.kill()
-        first.join(60)
+    with pytest.raises(XlsrError, match="one kind"):
+        pickle.loads(work)
+
+
+def test_several_processes_need_a_folder():
+    with pytest.raises(XlsrError, match="`folder`"):
+        neighbours_both_ways(np.eye(3), np.eye(3), runner=LocalPool(2))
 
 
 MEASURED = """

@@ -4,20 +4,19 @@ import importlib
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from mining_fakes import SOURCE, TARGET, NumberEncoder, assert_same_pairs, half, in_child, write_lines
+from mining_fakes import SOURCE, TARGET, Copies, NumberEncoder, assert_same_pairs, half, in_child, write_lines
 
-from hf_xlsr.mining import MinedBitext, MiningOptions, mine_bitext, mine_vectors, stages
+from hf_xlsr.mining import MiningOptions, mine_bitext, mine_vectors, stages
 from hf_xlsr.mining.pipeline import run_mining
 from hf_xlsr.mining.stages import PROBES
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.tasks import LocalPool
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +143,7 @@ def kills(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
     [
         ("stages", "read_texts", 2, {"source.text"}),
         ("", "encode", 5, {"source.text", "target.text"}),
-        ("stages", "npy_header", 7, {"source.text", "target.text", "source.vectors"}),
+        ("stages", "save_rows", 2, {"source.text", "target.text", "source.vectors"}),
         ("stages", "neighbours_both_ways", 1, ENCODED),
         ("pipeline", "extract_pairs", 1, ENCODED | {"neighbours"}),
         ("work_folder", "write_json", 3, set()),
@@ -179,7 +178,7 @@ def test_killed_and_resumed_equals_undisturbed(
 def test_full_disk_and_resumed(files: tuple[Path, Path], tmp_path: Path):
     folder = tmp_path / "work"
     # Texts and states fit below the limit, the vectors of a side do not.
-    limit = 128 + 2 * 24 * 40
+    limit = 2000
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -189,49 +188,23 @@ def test_full_disk_and_resumed(files: tuple[Path, Path], tmp_path: Path):
     assert code == 1
     assert message.startswith("FullDiskError: ")
     assert str(folder) in message
-    assert len(list((folder / "source.vectors" / "shards").iterdir())) == 2
+    assert len(list((folder / "source.vectors" / "shards").iterdir())) == 4
 
     encoder = NumberEncoder()
     resumed = mine_bitext(*files, encoder=encoder, folder=folder)
     assert_same_pairs(resumed, mine_bitext(*files, encoder=NumberEncoder()))
-    assert encoded_sentences(encoder) == 110 - 32
+    assert encoded_sentences(encoder) == 0
 
 
-WORKER = """
-import sys
-from pathlib import Path
-import numpy as np
-sys.path.insert(0, sys.argv[1])
-from mining_fakes import NumberEncoder
-from hf_xlsr.mining import MiningOptions, stages
-from hf_xlsr.mining.pipeline import run_mining
-stages.SMALLEST_SHARD = 16
-encoder = NumberEncoder()
-folder = Path(sys.argv[2])
-run = run_mining(folder / "en.txt", folder / "fr.txt", folder / "two", MiningOptions(), encoder=encoder)
-np.savez(folder / f"{int(not run.is_main)}.npz", source=run.pairs.source, target=run.pairs.target, score=run.pairs.score,
-         processes=run.report["processes"], sentences=sum(map(len, encoder.calls)))
-"""
+def test_copies_of_the_work_mine_what_one_process_does(files: tuple[Path, Path], tmp_path: Path):
+    shared = mine_bitext(*files, encoder=NumberEncoder(), folder=tmp_path / "shared", runner=Copies())
+    assert_same_pairs(shared, mine_bitext(*files, encoder=NumberEncoder()))
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(files: tuple[Path, Path], tmp_path: Path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command += [str(Path(__file__).parent), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-
-    expected = mine_bitext(*files, encoder=NumberEncoder(), folder=tmp_path / "one")
-    # Shards of 16: four of the source, four of the target, in turn; the main process also encodes the probes.
-    encoded = [len(PROBES) + 32 + 32, 28 + 18]
-    for rank in range(2):
-        result = np.load(tmp_path / f"{rank}.npz")
-        assert_same_pairs(MinedBitext(result["source"], result["target"], result["score"]), expected)
-        assert result["processes"] == 2
-        assert result["sentences"] == encoded[rank]
+def test_processes_mine_what_one_does(files: tuple[Path, Path], tmp_path: Path, tiny_export: str):
+    shared = mine_bitext(*files, encoder=tiny_export, folder=tmp_path / "shared", runner=LocalPool(2))
+    assert_same_pairs(shared, mine_bitext(*files, encoder=tiny_export))
 
 
 def test_given_vectors_of_skipped_lines_are_ignored(tmp_path: Path) -> None:

@@ -69,11 +69,14 @@ def expected(tmp_path: Path) -> dict[str, str]:
 
 
 def kill_worker(generator: random.Random) -> bool:
-    """Kills one of the processes that run tasks."""
+    """Kills one of the processes that run tasks on nodes of this test."""
     workers = []
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if any("ray::_complete" in word for word in process.info["cmdline"] or ()):
-            workers.append(process)
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any("ray::_complete" in word for word in process.cmdline()):
+                workers.append(process)
+        except psutil.Error:
+            continue
     if not workers:
         return False
     os.kill(generator.choice(workers).pid, signal.SIGKILL)

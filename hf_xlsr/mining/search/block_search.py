@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
+from hf_xlsr.mining.search.cells import ROWS_ORDERED, Cells, lay_out, probe_cells
+from hf_xlsr.mining.search.spans import Arrays, Part, SpanTasks, opened
 from hf_xlsr.mining.search.tiles import ROUNDING, Filter, Tile, TopK, search_down_to, settle
-from hf_xlsr.mining.search.vectors import Vectors, as_tensor, middle, sample_rows, scan
-from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, load_arrays, save_arrays
+from hf_xlsr.mining.search.vectors import ROWS_OF_CLASS, Vectors, as_tensor, middle, sample_rows, scan
 from hf_xlsr.utils.devices import product_precision
 from hf_xlsr.utils.errors import XlsrError
 
@@ -28,8 +26,12 @@ SIZES = {
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
 }
 ROWS_SETTLED = 512
-LISTS = ("values", "candidates")  # arrays of the targets' lists
-FOUND = "found"  # folder of what several processes found
+SPANS = 16  # of sources in an exact search, at most
+SPAN_STEP = 2048  # rows that spans are multiples of, so that tiles are full
+SMALLEST_SPAN = 8192  # rows
+ROWS_MERGED = 1 << 14  # targets of a task
+ROWS_PROBED = 1 << 17  # queries of a task
+ROWS_LISTED = 1 << 20  # candidates of a task that compares a sample
 
 
 class Neighbours(NamedTuple):
@@ -53,60 +55,71 @@ class Neighbours(NamedTuple):
         self.indices[rows] = neighbours.indices
 
 
-def choose_sizes(
-    matrices: Sequence[np.ndarray],
-    k: int,
-    listed: int,
-    method: str,
-    cells: int,
-    probes: int,
-    memory: int | None,
-    in_files: bool,
-) -> tuple[int, int]:
-    """Largest `SIZES` whose arrays fit a memory budget; half of the machine's available memory if None.
+class SearchSize(NamedTuple):
+    """What the memory of a search depends on.
 
-    `k` neighbours of each row are returned, and `listed` candidates are held. With `in_files`, arrays that grow with the
-    sides take no memory.
+    Attributes:
+        rows: Rows of each side.
+        width: Numbers of a vector.
+        itemsize: Bytes of a number in the files of vectors.
+        k: Neighbours of each row that are returned.
+        listed: Candidates that are held.
+        method: `exact` or `ivf`.
+        cells: Cells of each side.
+        probes: Cells that a row is compared with.
     """
-    if memory is None:
-        memory = psutil.virtual_memory().available // 2
-    counts = [len(matrix) for matrix in matrices]
-    width = matrices[0].shape[1]
-    rows = sum(counts)
-    largest = max(counts)
 
-    fingerprint_bytes = 24 * largest
-    result_bytes = 12 * k * rows
-    if method == "exact":
-        itemsize = 4
-        kept_bytes = 0
-        bytes_before_blocks = fingerprint_bytes
-        target_list_bytes = 8 * listed * counts[1]
-        growing_bytes = result_bytes + target_list_bytes
-    else:
-        itemsize = 2 if all(matrix.dtype == np.float16 for matrix in matrices) else 4
-        kept_bytes = 4 * rows  # the cell of each row
-        training_bytes = 48 * width * cells
-        sorting_bytes = 16 * largest
-        bytes_before_blocks = max(fingerprint_bytes, training_bytes, sorting_bytes)  # one after the other
-        sorted_vector_bytes = width * itemsize * rows
-        growing_bytes = result_bytes + sorted_vector_bytes
+    rows: tuple[int, int]
+    width: int
+    itemsize: int
+    k: int
+    listed: int
+    method: str
+    cells: int
+    probes: int
 
-    needed = 0
-    for block, tile in SIZES[method]:
-        queries = min(block, largest)
-        vector_bytes = width * (itemsize * queries + 16 * tile)
-        query_list_bytes = 16 * queries * listed
-        tile_bytes = 5 * tile * tile + 512 * tile * listed
+    def growing_bytes(self) -> int:
+        """Memory of results and sorted vectors where they have no files."""
+        total = sum(self.rows)
+        result_bytes = 2 * 12 * self.k * total
+        if self.method == "exact":
+            return result_bytes
+        cell_bytes = 8 * total  # the cell and the position of each row
+        return result_bytes + cell_bytes + self.width * self.itemsize * total
+
+    def bytes_before_blocks(self) -> int:
+        """Memory of the process that prepares the search, in its largest step."""
+        largest = max(self.rows)
+        fingerprint_bytes = 8 * largest + 24 * min(largest, ROWS_OF_CLASS)
+        if self.method == "exact":
+            return fingerprint_bytes
+        training_bytes = 48 * self.width * self.cells
+        sorting_bytes = 24 * self.cells + 48 * min(largest, ROWS_ORDERED)
+        return max(fingerprint_bytes, training_bytes, sorting_bytes)  # one after the other
+
+    def block_bytes(self, block: int, tile: int) -> int:
+        """Memory of a process that searches `block` queries at a time, in tiles."""
+        queries = min(block, max(self.rows))
+        itemsize = 4 if self.method == "exact" else self.itemsize
+        vector_bytes = self.width * (itemsize * queries + 16 * tile)
+        query_list_bytes = 16 * queries * self.listed
+        tile_bytes = 5 * tile * tile + 512 * tile * self.listed
         block_bytes = vector_bytes + query_list_bytes + tile_bytes
-        if method == "ivf":
-            centre_bytes = (8 * width + 2048) * cells
-            probe_bytes = 16 * queries * probes
-            block_bytes += centre_bytes + probe_bytes
+        if self.method == "exact":
+            target_list_bytes = 8 * self.listed * self.rows[1]
+            return block_bytes + target_list_bytes
+        centre_bytes = (8 * self.width + 2048) * self.cells
+        probe_bytes = 16 * queries * self.probes
+        return block_bytes + centre_bytes + probe_bytes
 
-        needed = kept_bytes + max(bytes_before_blocks, block_bytes)
+
+def choose_sizes(size: SearchSize, memory: int, in_files: bool) -> tuple[int, int]:
+    """Largest `SIZES` whose arrays fit a memory budget; with `in_files`, arrays that grow with the sides take none."""
+    needed = 0
+    for block, tile in SIZES[size.method]:
+        needed = max(size.bytes_before_blocks(), size.block_bytes(block, tile))
         if not in_files:
-            needed += growing_bytes
+            needed += size.growing_bytes()
         if needed <= memory:
             return block, tile
 
@@ -117,8 +130,7 @@ class BlockSearch:
     """Searches the `k` nearest neighbours of two sides (source and target) in each other.
 
     A direction is 0 (sources ask, targets are candidates) or 1 (the reverse). `sizes` are those of `choose_sizes`.
-    `process` is the number of this process and of all that share the folder of the stage. They take blocks of queries in
-    turn and save what they find; the first process collects it.
+    Another process that gets the object opens the files of its matrices.
     """
 
     def __init__(
@@ -127,10 +139,8 @@ class BlockSearch:
         k: int,
         sizes: tuple[int, int],
         filter_: Filter,
-        stage: Stage,
         cells: int = 1,
         show_progress_bar: bool = False,
-        process: tuple[int, int] = (0, 1),
     ) -> None:
         self.k = k
         self.filter = filter_
@@ -138,12 +148,6 @@ class BlockSearch:
         self.cells = cells
         self.rows, self.height = sizes  # queries at a time, and rows and columns of a tile
         self.quiet = not show_progress_bar
-
-        self.index, self.processes = process
-        self.stage = stage
-        self.own_stage = stage  # progress and unfinished lists of this process
-        if stage.path is not None and self.processes > 1:
-            self.own_stage = Stage(stage.path / f"process-{self.index}")
 
         self.stats = []
         self.sides = []
@@ -161,134 +165,153 @@ class BlockSearch:
         results: Sequence[Neighbours],
         probes: int,
         recall: float | None,
+        tasks: SpanTasks,
     ) -> None:
-        """Fills `results`, one a direction, and finishes the stage.
-
-        Of several processes the first one does both, and the others only pass it what they found.
-        """
-        if method == "exact":
-            self.exact(results)
-        else:
-            self.by_cells(results, probes, recall)
-        if self.index:
-            return
-
+        """Fills `results`, one a direction, and finishes the stage of the tasks."""
         measured = 1.0
         margin = 0.0
-        if method == "ivf":
-            measured, margin = self.recall(results)
+        if method == "exact":
+            self.exact(results, tasks)
+        else:
+            self.by_cells(results, probes, recall, tasks)
+            measured, margin = self.recall(results, tasks)
+
         for stats, neighbours in zip(self.stats, results, strict=True):
             neighbours.store(stats.surplus, neighbours.of(stats.originals))
-        self.stage.finish(recall=measured, margin=margin)
-        self.stage.clear(keep=RESULTS)
+        tasks.stage.update(result={"recall": measured, "margin": margin})
+        tasks.stage.clear(keep=RESULTS)
 
-    def exact(self, results: Sequence[Neighbours]) -> None:
+    def exact(self, results: Sequence[Neighbours], tasks: SpanTasks) -> None:
         """Compares every source with every target, once for both directions, and fills `results`."""
         source, target = self.sides
-        done = self.own_stage.state.get("progress", 0)
-        target_lists = self._target_lists(done)
-        with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
-            for start, following in self._share(len(source), done):
-                queries = as_tensor(source.block(start, start + self.rows), self.device)
-                lists = self._lists(0, len(queries))
-                for first, candidates in self._blocks(target):
-                    columns = slice(first, first + len(candidates))
-                    for rows, products in self._products(queries, candidates):
-                        lists.update(rows, products, first, by_row=True)
-                        target_lists.update(columns, products, start + rows.start, by_row=False)
-                    compared = len(queries) * columns.stop // len(target)
-                    bar.update(start + compared - bar.n)
+        whole_tiles = -(-len(source) // (SPANS * SPAN_STEP)) * SPAN_STEP
+        rows = max(SMALLEST_SPAN, whole_tiles)
 
-                self._finish(results, 0, source, start, lists, target)
-                self._save_progress(target_lists, following)
+        compared = []
+        for start, part in tasks.run("compared", self._compared, len(source), rows):
+            self._store(results, 0, source, start, part)
+            compared.append(part)
+
+        merged = partial(self._merged, compared)
+        for start, part in tasks.run("merged", merged, len(target), ROWS_MERGED, resumable=False):
+            self._store(results, 1, target, start, part)
+
+    def _compared(self, start: int, stop: int) -> Arrays:
+        """The neighbours of a span of sources, and the lists that all targets have of these sources."""
+        source, target = self.sides
+        target_lists = self._lists(1, len(target))
+        neighbours = Neighbours.empty(stop - start, self._limits(0)[1])
+        with product_precision(self.filter.precision), self._bar(stop - start) as bar:
+            for first in range(start, stop, self.rows):
+                queries = as_tensor(source.block(first, min(first + self.rows, stop)), self.device)
+                lists = self._lists(0, len(queries))
+                for column, candidates in self._blocks(target):
+                    columns = slice(column, column + len(candidates))
+                    for rows, products in self._products(queries, candidates):
+                        lists.update(rows, products, column, by_row=True)
+                        target_lists.update(columns, products, first + rows.start, by_row=False)
+                    seen = len(queries) * columns.stop // len(target)
+                    bar.update(first - start + seen - bar.n)
+
+                settled = self._settled(0, source, first, lists, target, certain=True)
+                neighbours.store(slice(first - start, first - start + len(queries)), settled)
                 del queries, lists  # before the next ones are allocated
 
-            if self.processes > 1:
-                lists_of_targets = dict(zip(LISTS, target_lists.arrays(), strict=True))
-                self._save(f"columns-{self.index}", **lists_of_targets)
-                if self.index:
-                    return
-                self._collect(results, 0)
-                for index in range(1, self.processes):
-                    arrays = self._load(f"columns-{index}")
-                    target_lists.merge(*(as_tensor(arrays[name]) for name in LISTS))
-            self._finish(results, 1, target, 0, target_lists, source, shared=False)
+        # In slices, so that targets are merged without the lists of all the others.
+        arrays = dict(neighbours._asdict())
+        values, candidates = target_lists.arrays()
+        for column in range(0, len(target), ROWS_MERGED):
+            columns = slice(column, column + ROWS_MERGED)
+            arrays[f"values-{column}"] = values[columns]
+            arrays[f"candidates-{column}"] = candidates[columns]
+        return arrays
 
-    def by_cells(self, results: Sequence[Neighbours], probes: int, recall: float | None) -> None:
+    def _merged(self, compared: Sequence[Part], start: int, stop: int) -> Arrays:
+        """The neighbours of a span of targets, from the lists of all spans of sources."""
+        source, target = self.sides
+        blocks = []
+        for first in range(start, stop, ROWS_MERGED):
+            lists = self._lists(1, min(ROWS_MERGED, stop - first))
+            for part in compared:
+                with opened(part) as arrays:
+                    lists.merge(as_tensor(arrays[f"values-{first}"]), as_tensor(arrays[f"candidates-{first}"]))
+            blocks.append(self._settled(1, target, first, lists, source, certain=True))
+        return _joined(blocks)
+
+    def by_cells(
+        self,
+        results: Sequence[Neighbours],
+        probes: int,
+        recall: float | None,
+        tasks: SpanTasks,
+    ) -> None:
         """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
-        done = self.own_stage.state.get("progress", 0)
-        if self.index:
-            self.stage.wait("probes")  # both sides are laid out before they are known
-        with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
-            layouts = []
+        layouts = []
+        with product_precision(self.filter.precision):
             for side, name in zip(self.sides, SIDES, strict=True):
-                layouts.append(lay_out(side, name, self.cells, self.stage, self.tile))
+                layouts.append(lay_out(side, name, self.cells, tasks, self.tile))
 
-            if not self.index and "probes" not in self.stage.state:
-                if recall is not None:
-                    probes = self._enough_probes(layouts, probes, recall)
-                self.stage.update(probes=probes)
-            probes = self.stage.state["probes"]
+        stage = tasks.stage
+        if "probes" not in stage.state:
+            if recall is not None:
+                probes = self._enough_probes(layouts, probes, recall, tasks)
+            stage.update(probes=probes)
+        probes = stage.state["probes"]
 
-            queries_before = 0  # those of the direction before
-            for direction in (0, 1):
-                queries = layouts[direction].vectors
-                candidates = layouts[1 - direction]
-                for start, following in self._share(len(queries), max(0, done - queries_before)):
-                    block = queries.block(start, start + self.rows, queries.kind)
-                    lists = self._probe(direction, block, candidates, probes)
-                    self._finish(results, direction, queries, start, lists, candidates.vectors, certain=False)
-                    self.own_stage.update(progress=queries_before + following)
-                    bar.update(len(block))
-                    del block, lists  # before the next ones are allocated
-                queries_before += len(queries)
+        for direction, name in enumerate(SIDES):
+            queries = layouts[direction].vectors
+            candidates = layouts[1 - direction]
+            work = partial(self._probed, direction, queries, candidates, probes)
+            for start, part in tasks.run(f"neighbours-of-{name}", work, len(queries), ROWS_PROBED):
+                self._store(results, direction, queries, start, part)
 
-        if self.processes > 1 and not self.index:
-            self._collect(results, 0)
-            self._collect(results, 1)
+    def _probed(
+        self,
+        direction: int,
+        queries: Vectors,
+        candidates: Cells,
+        probes: int,
+        start: int,
+        stop: int,
+    ) -> Arrays:
+        """The neighbours of a span of queries in their nearest cells."""
+        blocks = []
+        with self._bar(stop - start) as bar:
+            for first in range(start, stop, self.rows):
+                block = queries.block(first, min(first + self.rows, stop), queries.kind)
+                lists = self._probe(direction, block, candidates, probes)
+                blocks.append(self._settled(direction, queries, first, lists, candidates.vectors, certain=False))
+                bar.update(len(block))
+                del block, lists  # before the next ones are allocated
+        return _joined(blocks)
 
-    def _share(self, count: int, done: int) -> Iterator[tuple[int, int]]:
-        """The starts of this process's blocks of `count` queries that are not done, each with the start that follows."""
-        stride = self.rows * self.processes
-        for start in range(max(done, self.index * self.rows), count, stride):
-            yield start, min(start + stride, count)
-
-    def _shared_file(self, name: str) -> Path:
-        assert self.stage.path is not None, "several processes share a folder"
-        return self.stage.path / FOUND / f"{name}.npz"
-
-    def _save(self, name: str, **arrays: np.ndarray) -> None:
-        """Saves what the first process will load."""
-        path = self._shared_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_arrays(path, **arrays)
-
-    def _load(self, name: str) -> dict[str, np.ndarray]:
-        """What a process has saved, or will have."""
-        path = self._shared_file(name)
-        while not path.exists():
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-        return load_arrays(path)
-
-    def _collect(self, results: Sequence[Neighbours], direction: int) -> None:
-        """Fills `results` with the blocks of all processes."""
-        for start in range(0, len(self.sides[direction]), self.rows):
-            arrays = self._load(f"{direction}-{start}")
-            rows = arrays.pop("rows")
-            results[direction].store(rows, Neighbours(**arrays))
+    def _store(
+        self,
+        results: Sequence[Neighbours],
+        direction: int,
+        queries: Vectors,
+        start: int,
+        part: Part,
+    ) -> None:
+        """Writes the neighbours of a span of queries."""
+        with opened(part) as arrays:
+            neighbours = Neighbours(arrays["similarities"], arrays["indices"])
+        positions = np.arange(start, start + len(neighbours.indices))
+        results[direction].store(queries.labels(positions), neighbours)
 
     def _probe(self, direction: int, block: np.ndarray, candidates: Cells, probes: int) -> TopK:
         """The best candidates of some queries in their nearest cells."""
         lists = self._lists(direction, len(block))
-        probe_cells(as_tensor(block, self.device), candidates, probes, lists, self.tile)
+        with product_precision(self.filter.precision):
+            probe_cells(as_tensor(block, self.device), candidates, probes, lists, self.tile)
         return lists
 
-    def _enough_probes(self, layouts: Sequence[Cells], probes: int, recall: float) -> int:
+    def _enough_probes(self, layouts: Sequence[Cells], probes: int, recall: float, tasks: SpanTasks) -> int:
         """The number of cells in which a sample of both sides finds that share of its true neighbours."""
         samples = []
         for direction, side in enumerate(self.sides):
             block = side[self._sample(direction, seed=1)]
-            samples.append((block, self.nearest(direction, block).indices))
+            samples.append((block, self.nearest(direction, block, tasks, "chosen").indices))
 
         while probes < self.cells:
             hits = []
@@ -306,38 +329,54 @@ class BlockSearch:
     def _sample(self, direction: int, seed: int) -> np.ndarray:
         return sample_rows(np.random.default_rng(seed), len(self.sides[direction]), RECALL_SAMPLE)
 
-    def recall(self, results: Sequence[Neighbours]) -> tuple[float, float]:
+    def recall(self, results: Sequence[Neighbours], tasks: SpanTasks) -> tuple[float, float]:
         """Share of true neighbours of another random sample in the results, and half the width of its 95 % interval."""
         hits = []
         for direction, side in enumerate(self.sides):
             rows = self._sample(direction, seed=0)
-            true_neighbours = self.nearest(direction, side[rows])
+            true_neighbours = self.nearest(direction, side[rows], tasks, "measured")
             indices = results[direction].indices[side.labels(rows)]
             hits.append(_hits(indices, true_neighbours.indices))
         shares = np.concatenate(hits)
         margin = 1.96 * shares.std() / np.sqrt(len(shares))
         return float(shares.mean()), float(margin)
 
-    def nearest(self, direction: int, block: np.ndarray) -> Neighbours:
-        """Exact neighbours of some float32 vectors."""
+    def nearest(
+        self,
+        direction: int,
+        block: np.ndarray,
+        tasks: SpanTasks | None = None,
+        name: str = "",
+    ) -> Neighbours:
+        """Exact neighbours of some float32 vectors; `tasks` divide the candidates under a name."""
         candidates = self.sides[1 - direction]
-        queries = as_tensor(block, self.device)
         lists = self._lists(direction, len(block))
-        with product_precision(self.filter.precision):
-            for first, columns in self._blocks(candidates):
-                for rows, products in self._products(queries, columns):
-                    lists.update(rows, products, first, by_row=True)
+        if tasks is None or not tasks.is_shared:
+            self._list(direction, block, lists, 0, len(candidates))
+        else:
+            work = partial(self._listed, direction, block)
+            for _, part in tasks.run(f"{name}-{SIDES[direction]}-sample", work, len(candidates), ROWS_LISTED):
+                with opened(part) as arrays:
+                    lists.merge(as_tensor(arrays["values"]), as_tensor(arrays["candidates"]))
         return self._settle(direction, block, lists, candidates, certain=True)
 
-    def _bar(self, total: int, done: int) -> tqdm:
-        return tqdm(
-            desc="neighbours",
-            total=total,
-            initial=done,
-            unit=" rows",
-            unit_scale=True,
-            disable=self.quiet,
-        )
+    def _listed(self, direction: int, block: np.ndarray, start: int, stop: int) -> Arrays:
+        """The lists of some vectors of the candidates in a span."""
+        lists = self._lists(direction, len(block))
+        self._list(direction, block, lists, start, stop)
+        values, candidates = lists.arrays()
+        return {"values": values, "candidates": candidates}
+
+    def _list(self, direction: int, block: np.ndarray, lists: TopK, start: int, stop: int) -> None:
+        """Updates lists with the candidates in a span."""
+        queries = as_tensor(block, self.device)
+        with product_precision(self.filter.precision):
+            for first, columns in self._blocks(self.sides[1 - direction], start, stop):
+                for rows, products in self._products(queries, columns):
+                    lists.update(rows, products, first, by_row=True)
+
+    def _bar(self, total: int) -> tqdm:
+        return tqdm(desc="neighbours", total=total, unit=" rows", unit_scale=True, disable=self.quiet)
 
     def _lists(self, direction: int, queries: int) -> TopK:
         """Empty lists of that many queries."""
@@ -352,10 +391,11 @@ class BlockSearch:
         slack = self.filter.slack(self.stats[direction], self.stats[1 - direction])
         return min(self.k + self.filter.spare, count), min(self.k, count), slack
 
-    def _blocks(self, side: Vectors) -> Iterator[tuple[int, torch.Tensor]]:
-        """Position of the first vector of each block of candidates, and the block."""
-        for first in range(0, len(side), self.height):
-            yield first, as_tensor(side.block(first, first + self.height), self.device)
+    def _blocks(self, side: Vectors, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, torch.Tensor]]:
+        """Position of the first vector of each block of candidates of a span, and the block."""
+        stop = len(side) if stop is None else stop
+        for first in range(start, stop, self.height):
+            yield first, as_tensor(side.block(first, min(first + self.height, stop)), self.device)
 
     def _products(self, queries: torch.Tensor, candidates: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """Tiles of similarities, with the queries of each."""
@@ -363,35 +403,24 @@ class BlockSearch:
             rows = slice(top, min(top + self.height, len(queries)))
             yield rows, self.tile.product(queries[rows], candidates)
 
-    def _finish(
+    def _settled(
         self,
-        results: Sequence[Neighbours],
         direction: int,
         queries: Vectors,
         start: int,
         lists: TopK,
         candidates: Vectors,
         *,
-        certain: bool = True,
-        shared: bool = True,
-    ) -> None:
-        """Computes and stores the neighbours of the queries from `start` on; `lists` are their candidates.
-
-        They are stored in `results` or, if the queries are `shared` by several processes, in a file for the first one.
-        For `certain` see `_settle`.
-        """
-        in_file = shared and self.processes > 1
-        block = Neighbours.empty(len(lists), lists.k) if in_file else results[direction]
+        certain: bool,
+    ) -> Neighbours:
+        """The neighbours of the queries from `start` on; `lists` are their candidates. For `certain` see `_settle`."""
+        neighbours = Neighbours.empty(len(lists), lists.k)
         for first in range(0, len(lists), ROWS_SETTLED):
             chunk = lists[first : first + ROWS_SETTLED]
             positions = np.arange(start + first, start + first + len(chunk))
-            neighbours = self._settle(direction, queries[positions], chunk, candidates, certain=certain)
-            rows = positions - start if in_file else queries.labels(positions)
-            block.store(rows, neighbours)
-
-        if in_file:
-            labels = queries.labels(np.arange(start, start + len(lists)))
-            self._save(f"{direction}-{start}", rows=labels, **block._asdict())
+            settled = self._settle(direction, queries[positions], chunk, candidates, certain=certain)
+            neighbours.store(slice(first, first + len(chunk)), settled)
+        return neighbours
 
     def _settle(
         self,
@@ -424,30 +453,11 @@ class BlockSearch:
                 neighbours.store(rows, Neighbours(*search_down_to(queries, floor, candidates, lists.k, self.tile)))
         return neighbours
 
-    def _target_lists(self, done: int) -> TopK:
-        """The targets' lists after that many sources."""
-        listed, k, slack = self._limits(1)
-        shape = (len(self.sides[1]), listed)
-        values = self.own_stage.array("values", shape, np.float32)
-        candidates = self.own_stage.array("candidates", shape, np.int32)
-        if done:
-            values[:] = self.own_stage.array(f"values-{done}", shape, np.float32)
-            candidates[:] = self.own_stage.array(f"candidates-{done}", shape, np.int32)
-        else:
-            values[:] = -np.inf
-        return TopK(as_tensor(values, self.device), as_tensor(candidates, self.device), k, slack)
 
-    def _save_progress(self, target_lists: TopK, done: int) -> None:
-        """Saves the targets' lists after that many sources, and removes those before."""
-        if self.own_stage.path is None:
-            return
-        keep = [*LISTS, *RESULTS]
-        for name, array in zip(LISTS, target_lists.arrays(), strict=True):
-            saved = f"{name}-{done}"
-            self.own_stage.array(saved, array.shape, array.dtype.type)[:] = array
-            keep.append(saved)
-        self.own_stage.update(progress=done)
-        self.own_stage.clear(keep)
+def _joined(blocks: Sequence[Neighbours]) -> Arrays:
+    """The neighbours of all blocks, one after the other."""
+    similarities, indices = zip(*blocks, strict=True)
+    return {"similarities": np.concatenate(similarities), "indices": np.concatenate(indices)}
 
 
 def _hits(indices: np.ndarray, true_indices: np.ndarray) -> np.ndarray:

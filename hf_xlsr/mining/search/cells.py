@@ -6,17 +6,29 @@ compared with it in one matrix product. Vectors are not quantised, and files are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
+from typing import Any
 
 import numpy as np
 import torch
 
 from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.mining.search.spans import SpanTasks, array_of
 from hf_xlsr.mining.search.tiles import ROUNDING, Tile, TopK
-from hf_xlsr.mining.search.vectors import Vectors, as_tensor, convert, sample_rows
-from hf_xlsr.mining.work_folder import Stage
+from hf_xlsr.mining.search.vectors import (
+    MatrixFile,
+    Vectors,
+    as_tensor,
+    convert,
+    in_file,
+    opened_array,
+    portable,
+    sample_rows,
+)
+from hf_xlsr.mining.work_folder import Stage, save_rows
+from hf_xlsr.utils.devices import product_precision
 
 SEED = 1
 POINTS_PER_CELL = 64  # of the sample that centroids are trained on
@@ -24,15 +36,26 @@ ROUNDS = 10
 TWO_LEVELS = 1 << 16  # so many centroids are searched in cells of their own
 GROUPS_PROBED = 16
 QUERIES_GROUPED = 1 << 14
+ROWS_ASSIGNED = 1 << 16  # of a task, about
+ROWS_ORDERED = 1 << 20
+NUMBERS_COPIED = 1 << 23  # of a task that sorts
 
 
 class Centroids:
     """Finds the nearest centroids of vectors: of all, or of many only in the nearest groups of centroids.
 
-    `used` marks the centroids that may be found, bool; all if None.
+    `used` marks the centroids that may be found, bool; all if None. `stage` keeps the groups, so that other processes
+    do not compute them again.
     """
 
-    def __init__(self, vectors: np.ndarray, tile: Tile, used: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        vectors: np.ndarray,
+        tile: Tile,
+        used: np.ndarray | None = None,
+        stage: Stage | None = None,
+    ) -> None:
+        self.arguments = (vectors, tile, used, stage)
         self.tile = tile
         self.numbers = np.arange(len(vectors)) if used is None else np.flatnonzero(used)
         vectors = vectors[self.numbers]
@@ -42,8 +65,12 @@ class Centroids:
         self.groups: Cells | None = None
         self.step = tile.height(count)  # queries at a time
         if count >= TWO_LEVELS:
-            self.groups = lay_out(Vectors(vectors), "groups", isqrt(count), Stage(None), tile)
+            self.groups = lay_out(Vectors(vectors), "groups", isqrt(count), SpanTasks(stage or Stage(None)), tile)
             self.step = QUERIES_GROUPED
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        vectors, *others = self.arguments
+        return _open_centroids, (portable(vectors), *others)
 
     def nearest(self, queries: torch.Tensor, count: int) -> np.ndarray:
         """`(len(queries), count)` numbers of centroids; above all numbers where the groups have fewer."""
@@ -64,25 +91,38 @@ class Centroids:
         return numbers
 
 
+def _open_centroids(
+    vectors: MatrixFile | np.ndarray,
+    tile: Tile,
+    used: np.ndarray | None,
+    stage: Stage | None,
+) -> Centroids:
+    return Centroids(opened_array(vectors), tile, used, stage)
+
+
 def train_centroids(
     side: Vectors,
     name: str,
     cells: int,
-    stage: Stage,
+    tasks: SpanTasks,
     tile: Tile,
 ) -> np.ndarray:
     """`(cells, width)` centroids of length 1, float32, by spherical k-means on a random sample of the side."""
+    stage = tasks.stage
     rng = np.random.default_rng(SEED)
     rows = sample_rows(rng, len(side), POINTS_PER_CELL * cells)
     sample = Vectors(stage.array(f"{name}-sample", (len(rows), side.width), side.kind))
     copy_rows(side, rows, sample.matrix)
 
     centroids = sample[sample_rows(rng, len(rows), cells)]
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        nearest = _nearest_cells(sample, centroids, f"{name}-round-{number}", tasks, tile, resumable=False)
         sums = np.zeros((cells, side.width))
-        for _, block, nearest in _nearest_cells(sample, centroids, tile):
-            order = np.argsort(nearest, kind="stable")
-            numbers, first = np.unique(nearest[order], return_index=True)
+        for start in range(0, len(sample), sample.step):
+            block = sample.block(start, start + sample.step)
+            block_cells = nearest[start : start + len(block)]
+            order = np.argsort(block_cells, kind="stable")
+            numbers, first = np.unique(block_cells[order], return_index=True)
             sums[numbers] += np.add.reduceat(block[order], first, axis=0, dtype=np.float64)
 
         # A cell that nothing is near starts again from a random vector.
@@ -92,13 +132,52 @@ def train_centroids(
     return centroids
 
 
-def _nearest_cells(side: Vectors, centroids: np.ndarray, tile: Tile) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Start of each block of vectors, the block, and the nearest centroid of each of its vectors."""
-    search = Centroids(centroids, tile)
+def _nearest_cells(
+    side: Vectors,
+    centroids: np.ndarray,
+    name: str,
+    tasks: SpanTasks,
+    tile: Tile,
+    *,
+    resumable: bool = True,
+) -> np.ndarray:
+    """The nearest centroid of each vector, `(len(side),)`, int32."""
+    if tasks.is_shared:
+        centroids = in_file(centroids, tasks.folder / f"{name}.npy")
+    search = Centroids(centroids, tile, stage=tasks.stage.inner(f"{name}-groups"))
     step = search.step if search.groups else min(search.step, side.step)
-    for start in range(0, len(side), step):
-        block = side.block(start, start + step)
-        yield start, block, search.nearest(as_tensor(block, tile.device), 1)[:, 0]
+    rows = step * max(1, ROWS_ASSIGNED // step)
+
+    nearest = np.empty(len(side), np.int32)  # of a sample; those of a whole side are in a file
+    if resumable:
+        nearest = tasks.stage.array(f"{name}-numbers", (len(side),), np.int32)
+    for start, part in tasks.run(name, partial(_assigned, side, search, step), len(side), rows, resumable=resumable):
+        cells = array_of(part, "cells")
+        nearest[start : start + len(cells)] = cells
+    return nearest
+
+
+def _assigned(side: Vectors, search: Centroids, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
+    """The nearest centroids of the vectors of a span."""
+    cells = np.empty(stop - start, np.int32)
+    with product_precision(search.tile.filter.precision):
+        for first in range(start, stop, step):
+            block = side.block(first, min(first + step, stop))
+            nearest = search.nearest(as_tensor(block, search.tile.device), 1)[:, 0]
+            cells[first - start : first - start + len(block)] = nearest
+    return {"cells": cells}
+
+
+def _fill_order(order: np.ndarray, cell: np.ndarray, starts: np.ndarray) -> None:
+    """Writes the rows by cell, those of a cell ascending; `starts` are the positions at which cells begin."""
+    following = starts[:-1].copy()
+    for start in range(0, len(cell), ROWS_ORDERED):
+        block = cell[start : start + ROWS_ORDERED]
+        by_cell = np.argsort(block, kind="stable")
+        numbers, first, counts = np.unique(block[by_cell], return_index=True, return_counts=True)
+        rank = np.arange(len(block)) - np.repeat(first, counts)
+        order[np.repeat(following[numbers], counts) + rank] = start + by_cell
+        following[numbers] += counts
 
 
 def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
@@ -106,6 +185,14 @@ def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
     for start in range(0, len(rows), side.step):
         block = slice(start, start + side.step)
         convert(side[rows[block]], matrix[block])
+
+
+def _copied(side: Vectors, order: MatrixFile | np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
+    """The vectors of a span of the sorted side."""
+    rows = opened_array(order)[start:stop]
+    vectors: np.ndarray = np.empty((stop - start, side.width), side.kind)
+    copy_rows(side, rows, vectors)
+    return {"vectors": vectors}
 
 
 @dataclass(frozen=True)
@@ -120,29 +207,43 @@ class Cells:
         return len(self.starts) - 1
 
 
-def lay_out(side: Vectors, name: str, cells: int, stage: Stage, tile: Tile) -> Cells:
+def lay_out(side: Vectors, name: str, cells: int, tasks: SpanTasks, tile: Tile) -> Cells:
     """Sorts a side into at most `cells` cells, or opens the result of an earlier process in the stage."""
+    stage = tasks.stage
     cells = min(cells, len(side))
     centroids = stage.array(f"{name}-centroids", (cells, side.width), np.float32)
     order = stage.array(f"{name}-order", (len(side),), np.int32)
     starts = stage.array(f"{name}-starts", (cells + 1,), np.int64)
-    matrix = stage.array(f"{name}-vectors", (len(side), side.width), side.kind)
 
+    shape = (len(side), side.width)
+    sorted_name = f"{name}-vectors"
+    if not tasks.is_shared:
+        matrix = stage.array(sorted_name, shape, side.kind)
     finished = f"{name}-cells"
     if not stage.state.get(finished):
-        centroids[:] = train_centroids(side, name, cells, stage, tile)
-        cell = np.empty(len(side), np.int32)
-        for start, block, nearest in _nearest_cells(side, centroids, tile):
-            cell[start : start + len(block)] = nearest
+        # Neither depends on what is laid out already: a later call after a stop begins here.
+        trained = f"{name}-trained"
+        if not stage.state.get(trained):
+            centroids[:] = train_centroids(side, name, cells, tasks, tile)
+            stage.update(**{trained: cells})
+        cell = _nearest_cells(side, centroids, f"{name}-assigned", tasks, tile)
 
         starts[1:] = np.cumsum(np.bincount(cell, minlength=cells))
-        order[:] = np.argsort(cell, kind="stable")
-        copy_rows(side, order, matrix)
+        _fill_order(order, cell, starts)
+        if tasks.is_shared:
+            rows = max(1, NUMBERS_COPIED // side.width)
+            work = partial(_copied, side, portable(order))
+            blocks = (array_of(part, "vectors") for _, part in tasks.run(f"{name}-sorted", work, len(side), rows))
+            save_rows(tasks.folder.parent / f"{sorted_name}.npy", blocks, shape, side.kind)
+        else:
+            copy_rows(side, order, matrix)
         stage.update(**{finished: cells})
 
-    vectors = Vectors(matrix, labels=side.labels(np.array(order)))
+    if tasks.is_shared:
+        matrix = stage.array(sorted_name, shape, side.kind)
+    vectors = Vectors(matrix, labels=side.labels(order))
     is_filled = np.diff(starts) > 0
-    return Cells(vectors, np.array(starts), Centroids(centroids, tile, is_filled))
+    return Cells(vectors, np.array(starts), Centroids(centroids, tile, is_filled, stage.inner(f"{name}-groups")))
 
 
 def probe_cells(

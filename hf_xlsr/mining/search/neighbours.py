@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, choose_sizes
+from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, SearchSize, choose_sizes
+from hf_xlsr.mining.search.spans import SpanTasks
 from hf_xlsr.mining.search.tiles import Filter
-from hf_xlsr.mining.search.vectors import check_widths
+from hf_xlsr.mining.search.vectors import check_widths, in_file
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.hashing import array_hash
+from hf_xlsr.utils.tasks import InProcess, LocalPool, Runner
 from hf_xlsr.utils.vectors import as_vectors
 
 METHODS = ("auto", "exact", "ivf")
 LARGEST_EXACT = 2e13  # multiply-adds
-VERSION = 3  # of the files in a folder
+VERSION = 4  # of the files in a folder
 DEFAULT_PROBES = 32
 QUERIES_AT_ONCE = 1024
 
@@ -50,7 +54,7 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     k = min(k, len(candidates))
     neighbours = Neighbours.empty(len(queries), k)
     if len(queries):
-        search = BlockSearch(matrices, k, (QUERIES_AT_ONCE, QUERIES_AT_ONCE), Filter(), Stage(None))
+        search = BlockSearch(matrices, k, (QUERIES_AT_ONCE, QUERIES_AT_ONCE), Filter())
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             rows = slice(start, start + QUERIES_AT_ONCE)
             neighbours.store(rows, search.nearest(0, matrices[0][rows]))
@@ -104,7 +108,7 @@ def neighbours_both_ways(
     probes: int | None = None,
     recall: float | None = None,
     show_progress_bar: bool = False,
-    process: tuple[int, int] = (0, 1),
+    runner: Runner | None = None,
 ) -> BothWays:
     """The `k` nearest rows on the other side for every row, by inner product (cosine, for vectors of length 1).
 
@@ -123,16 +127,17 @@ def neighbours_both_ways(
         target: `(m, width)`, likewise.
         k: Neighbours of each row; at most the number of rows on the other side.
         method: `auto`, `exact` or `ivf`.
-        memory: Bytes that the search may allocate; half of the machine's available memory if None. Memory-mapped inputs
-            do not count, nor what grows with the sides if there is a `folder` for it.
+        memory: Bytes that each process of the search may allocate; together half of the machine's available memory if
+            None. Memory-mapped inputs do not count, nor what grows with the sides if there is a `folder` for it.
         device: Where similarities are computed, e.g. `cuda`.
-        folder: Saves finished blocks, so that a later call with the same vectors resumes, and the result,
+        folder: Saves finished tasks, so that a later call with the same vectors resumes, and the result,
             memory-mapped. Several searches may share a folder.
         cells: Cells of each side, for `ivf`; about one for 1,000 vectors by default.
         probes: Cells that a row is compared with, for `ivf`; 32 by default.
         recall: For `ivf`: doubles `probes` until 1,000 random rows of each side find this share of their neighbours. The
             recall of the result is measured on a second sample.
-        process: Number of this process and of all that search together, on machines of one kind that share the folder.
+        runner: What runs the tasks of the search, this process by default: a `LocalPool` or a `RayRunner`, on machines of
+            one kind that share the folder. The result is the same.
 
     Returns:
         The neighbours in both directions, without columns if the other side is empty.
@@ -155,59 +160,61 @@ def neighbours_both_ways(
         )
 
     k = min(k, max(source_count, target_count))  # more would only take memory
-    if method == "auto":
-        method = "ivf" if source_count * target_count * width > LARGEST_EXACT else "exact"
-    cells = cells or 2 ** round(math.log2(max(1.0, smaller_count / 1000)))
+    method = chosen_method(method, source_count, target_count, width)
+    cells = cells or default_cells(smaller_count)
     probes = probes or DEFAULT_PROBES
     filter_ = Filter(device)
-    sizes = choose_sizes(matrices, k, k + filter_.spare, method, cells, probes, memory, folder is not None)
+    itemsize = 2 if all(matrix.dtype == np.float16 for matrix in matrices) else 4
+    size = SearchSize(
+        (source_count, target_count),
+        width,
+        itemsize,
+        k,
+        k + filter_.spare,
+        method,
+        cells,
+        probes,
+    )
+    if memory is None:
+        memory = psutil.virtual_memory().available // 2
+        if isinstance(runner, LocalPool):
+            memory //= runner.num_proc
+    sizes = choose_sizes(size, memory, folder is not None)
 
-    index, processes = process
     if folder is not None:
-        # Processes of different precisions meet in one folder, where `_agreed_sizes` refuses them.
-        machine = filter_.precision if processes == 1 else processes
-        settings = repr((VERSION, k, method, cells, probes, recall, machine, *map(array_hash, matrices)))
+        settings = repr((VERSION, k, method, cells, probes, recall, filter_.precision, *map(array_hash, matrices)))
         digest = hashlib.sha256(settings.encode()).hexdigest()
-        folder = Path(folder) / f"neighbours-{digest[:16]}"
+        folder = Path(os.path.abspath(folder)) / f"neighbours-{digest[:16]}"
     stage = Stage(folder)
+    tasks = SpanTasks(stage, runner, show_progress_bar)
+    if folder is None and not isinstance(tasks.runner, InProcess):
+        raise XlsrError("`folder` is required by several processes: they share their results in it.")
 
-    search = None
-    if not stage.result:
-        if processes > 1:
-            sizes = _agreed_sizes(stage, sizes, filter_.precision, is_first=not index)
-        search = BlockSearch(matrices, k, sizes, filter_, stage, cells, show_progress_bar, process)
-    if index:
-        if search is not None:
-            search.run(method, (), probes, recall)
-        stage.wait()
-
-    # The first process alone creates the arrays of the result.
+    # Before the search, as its blocks are smaller than the arrays.
     forward = _stored_neighbours(stage, RESULTS[:2], (source_count, min(k, target_count)))
     backward = _stored_neighbours(stage, RESULTS[2:], (target_count, min(k, source_count)))
-    if search is not None and not index:
-        search.run(method, (forward, backward), probes, recall)
-    figures = stage.wait()
-    return BothWays(*forward, *backward, method, figures["recall"], figures["margin"])
+    if not stage.result:
+        if tasks.is_shared:
+            matrices = (
+                in_file(matrices[0], tasks.folder / "source.npy"),
+                in_file(matrices[1], tasks.folder / "target.npy"),
+            )
+        search = BlockSearch(matrices, k, sizes, filter_, cells, show_progress_bar and folder is None)
+        search.run(method, (forward, backward), probes, recall, tasks)
+    assert stage.result is not None
+    return BothWays(*forward, *backward, method, stage.result["recall"], stage.result["margin"])
 
 
-def _agreed_sizes(
-    stage: Stage,
-    sizes: tuple[int, int],
-    precision: str,
-    *,
-    is_first: bool,
-) -> tuple[int, int]:
-    """The sizes of the first of several processes: all must have lists of one length, of blocks of one size."""
-    if is_first and "sizes" not in stage.state:
-        stage.update(sizes=sizes, precision=precision)
-    agreed: tuple[int, int] = stage.wait("sizes")
+def chosen_method(method: str, source_count: int, target_count: int, width: int) -> str:
+    """`exact` or `ivf`, by the number of multiply-adds if the method is `auto`."""
+    if method != "auto":
+        return method
+    return "ivf" if source_count * target_count * width > LARGEST_EXACT else "exact"
 
-    first_precision = stage.state["precision"]
-    if first_precision != precision:
-        raise XlsrError(
-            f"the first process searches in {first_precision}, this one in {precision}; use machines of one kind."
-        )
-    return agreed
+
+def default_cells(smaller_count: int) -> int:
+    """Cells of each side, about one for 1,000 vectors of the smaller one."""
+    return int(2 ** round(math.log2(max(1.0, smaller_count / 1000))))
 
 
 def _stored_neighbours(stage: Stage, names: Sequence[str], shape: tuple[int, int]) -> Neighbours:

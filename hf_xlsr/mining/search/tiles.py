@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from hf_xlsr.mining.search.vectors import Vectors, VectorStats, as_tensor, pair_products
 from hf_xlsr.utils.devices import cpu_has_fast_bfloat16, resolve_device
+from hf_xlsr.utils.errors import XlsrError
 
 GROUP = 32  # similarities that are represented by their maximum
 LARGEST_STEP = 512
@@ -34,6 +37,9 @@ class Filter:
             self.spare = 12
             self.step = LARGEST_STEP
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same_filter, (self.device, self.precision)
+
     def rounded(self, vectors: np.ndarray) -> np.ndarray:
         """Float32 vectors, rounded as the multiplication rounds them."""
         if self.precision == "ieee":
@@ -53,16 +59,31 @@ class Filter:
         return candidates.shift + 2 * (query_error + candidate_error) + 4 * sum_error
 
 
+def _same_filter(device: str, precision: str) -> Filter:
+    """The filter of another process, which must have the precision of this machine."""
+    own = Filter(device)
+    if own.precision != precision:
+        raise XlsrError(
+            f"The search began in {precision}, {platform.node()} searches in {own.precision}. Use machines of one kind."
+        )
+    return own
+
+
 class Tile:
     """A reusable block of `size` times `size` similarities, padded to whole steps; has room for `cells` columns."""
 
     def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
         self.size = size
+        self.filter = filter_
+        self.cells = cells
         self.device = filter_.device
         self.step = filter_.step
 
         count = max(self._whole_steps(size) ** 2, self.step * self._whole_steps(cells))
         self._buffer = torch.empty(count, device=self.device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tile, (self.size, self.filter, self.cells)
 
     def height(self, width: int) -> int:
         """Number of rows of that many columns that fit."""
@@ -199,7 +220,7 @@ class TopK:
         return floor, query, group
 
     def merge(self, values: torch.Tensor, candidates: torch.Tensor) -> None:
-        """Merges the lists that another process has of the same queries."""
+        """Merges lists of the same queries, with other candidates."""
         listed = self.values.shape[1]
         device = self.values.device
         all_values = torch.cat([self.values, values.to(device)], 1)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from mmap import mmap
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.vectors import check_finite
 
 NUMBERS_AT_ONCE = 2**18
 PRODUCTS_AT_ONCE = 2**17  # float64 numbers gathered for scoring at a time: a few MiB, which stay in the cache
 ROWS_OF_MIDDLE = 512
+ROWS_OF_CLASS = 1 << 23  # rows whose equality is judged at a time, about
 
 
 def check_widths(source: np.ndarray, target: np.ndarray) -> None:
@@ -36,6 +40,48 @@ def sample_rows(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
     return np.sort(rng.choice(count, min(size, count), replace=False))
 
 
+class MatrixFile(NamedTuple):
+    """Where a memory-mapped matrix is, so that other processes open it instead of getting its numbers."""
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    order: str
+
+    @classmethod
+    def of(cls, matrix: np.ndarray) -> MatrixFile | None:
+        """The file of a matrix; None for one in memory, or for a part of a file."""
+        if not isinstance(matrix, np.memmap) or not isinstance(matrix.base, mmap):
+            return None
+        order = "C" if matrix.flags.c_contiguous else "F"
+        return cls(str(matrix.filename), matrix.dtype, matrix.shape, matrix.offset, order)
+
+    def open(self) -> np.ndarray:
+        """The matrix, memory-mapped."""
+        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self.order)  # type: ignore[call-overload, no-any-return]
+
+
+def portable(array: np.ndarray) -> MatrixFile | np.ndarray:
+    """What another process gets of an array: its file if it has one."""
+    return MatrixFile.of(array) or array
+
+
+def opened_array(array: MatrixFile | np.ndarray) -> np.ndarray:
+    """The array that `portable` stands for."""
+    return array.open() if isinstance(array, MatrixFile) else array
+
+
+def in_file(matrix: np.ndarray, path: Path) -> np.ndarray:
+    """The matrix, memory-mapped: itself if it is, else from a file that is written now."""
+    if MatrixFile.of(matrix) is None:
+        if not path.exists():
+            with atomic_write(path) as partial, partial.open("wb") as file:
+                np.save(file, matrix)
+        matrix = np.load(path, mmap_mode="r")
+    return matrix
+
+
 class Vectors:
     """The selected rows of a matrix, in memory or memory-mapped, read as float32.
 
@@ -54,6 +100,10 @@ class Vectors:
         self._labels = select if labels is None else labels
         self.kind = np.float16 if matrix.dtype == np.float16 else np.float32
         self.step = max(1, NUMBERS_AT_ONCE // self.width)  # rows read at a time
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arrays = [None if array is None else portable(array) for array in (self.matrix, self.select, self._labels)]
+        return _open_vectors, tuple(arrays)
 
     def __len__(self) -> int:
         return len(self.matrix if self.select is None else self.select)
@@ -85,6 +135,16 @@ class Vectors:
         vectors: np.ndarray = np.empty(rows.shape, kind)
         convert(rows, vectors)
         return vectors
+
+
+def _open_vectors(
+    matrix: MatrixFile | np.ndarray,
+    select: MatrixFile | np.ndarray | None,
+    labels: MatrixFile | np.ndarray | None,
+) -> Vectors:
+    opened_select = None if select is None else opened_array(select)
+    opened_labels = None if labels is None else opened_array(labels)
+    return Vectors(opened_array(matrix), opened_select, opened_labels)
 
 
 def convert(vectors: np.ndarray, out: np.ndarray) -> None:
@@ -194,12 +254,39 @@ def _greatest_length(vectors: np.ndarray) -> float:
 
 def _surplus(vectors: Vectors, fingerprints: np.ndarray, copies: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows with at least `copies` equal rows above them, and the first copy of each."""
+    surplus = [np.empty(0, np.int64)]
+    originals = [np.empty(0, np.int64)]
+    classes = -(-len(fingerprints) // ROWS_OF_CLASS)
+    for residue in range(classes):
+        members = _members(fingerprints, classes, residue)
+        class_surplus, class_originals = _surplus_of(vectors, members, fingerprints[members], copies)
+        surplus.append(class_surplus)
+        originals.append(class_originals)
+    return np.concatenate(surplus), np.concatenate(originals)
+
+
+def _members(fingerprints: np.ndarray, classes: int, residue: int) -> np.ndarray:
+    """The rows of a class of fingerprints: rows of different classes differ."""
+    members = []
+    for start in range(0, len(fingerprints), ROWS_OF_CLASS):
+        block = fingerprints[start : start + ROWS_OF_CLASS]
+        members.append(start + np.flatnonzero(block % np.uint64(classes) == residue))
+    return np.concatenate(members)
+
+
+def _surplus_of(
+    vectors: Vectors,
+    members: np.ndarray,
+    fingerprints: np.ndarray,
+    copies: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_surplus` among some rows, which ascend."""
     ascending = np.sort(fingerprints)
     if not (ascending[copies:] == ascending[:-copies]).any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     # Equal rows become neighbours in `order`, from the lowest to the highest.
-    order = np.argsort(fingerprints, kind="stable")
+    order = members[np.argsort(fingerprints, kind="stable")]
     same_fingerprint = 1 + np.flatnonzero(ascending[1:] == ascending[:-1])
     first_copy = np.arange(len(order))
     for start in range(0, len(same_fingerprint), vectors.step):
