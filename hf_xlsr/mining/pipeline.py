@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, unit_length
+from hf_xlsr.mining.hidden_pairs import HiddenPairs, hidden_curve, mine_hidden
+from hf_xlsr.mining.labels import RowLabels
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
@@ -19,7 +21,7 @@ from hf_xlsr.mining.search.neighbours import as_matrix
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
-from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve
+from hf_xlsr.mining.thresholds import PrecisionCurve, gold_curve
 from hf_xlsr.mining.work_folder import load_arrays, save_arrays, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 1 << 12
 UNIT_TOLERANCE = 2e-3
+LONGEST_EXAMPLE = 80  # characters of a text in a warning
 
 
 @dataclass
@@ -59,13 +62,28 @@ class MiningRun:
         report = {"pairs": len(rows), "threshold": threshold, "scores": scores, "estimate": estimate}
         return replace(self, rows=rows, report=self.report | report)
 
+    def labelled(self, run: MiningRun, labels: RowLabels) -> MiningRun:
+        """These pairs, without rejected ones, and with the accepted ones of `run`, from which they were chosen."""
+        is_chosen = np.arange(len(run.rows)) < len(self.rows)
+        is_kept = labels.keeps(is_chosen)
+        rows = MinedBitext(run.rows.source[is_kept], run.rows.target[is_kept], run.rows.score[is_kept])
+        report = {"pairs": len(rows), "labels": labels.counts(is_chosen)}
+        return replace(self, rows=rows, report=self.report | report)
+
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
-        """Precision and recall by threshold against all translations that are in the texts."""
+        """Precision and recall by threshold against all translations that are in the texts.
+
+        Gold pairs of which a side is not in its text are counted and named in a warning, and in `report`.
+        """
         assert self.texts is not None, "matrices have no sentences"
-        gold_pairs = set(gold)
-        source_held = self.texts[0].holds(source for source, _ in gold_pairs)
-        target_held = self.texts[1].holds(target for _, target in gold_pairs)
-        total = int((source_held & target_held).sum())
+        ordered_gold = list(dict.fromkeys(gold))
+        gold_pairs = set(ordered_gold)
+        source_held = self.texts[0].holds(source for source, _ in ordered_gold)
+        target_held = self.texts[1].holds(target for _, target in ordered_gold)
+        is_held = source_held & target_held
+        total = int(is_held.sum())
+        missing = [" | ".join(ordered_gold[number]) for number in np.flatnonzero(~is_held)]
+        self.report["gold"] = _counted_texts("gold pairs that are not in the texts", missing, len(ordered_gold))
 
         right = np.zeros(len(self.rows), bool)
         first = np.zeros(len(self.rows), bool)
@@ -170,7 +188,7 @@ def run_mining(
             hidden_numbers = [_hidden_numbers(store, report[side]["lines"]) for side, store in stores.items()]
 
         if job.processes.is_main:
-            _mine(job, unit_vectors, [numbers >= 0 for numbers in hidden_numbers])
+            _mine(job, unit_vectors, hidden_numbers)
         elif job["neighbours"].result is None:
             job.search("neighbours", unit_vectors["source"], unit_vectors["target"], together=True)
         report |= job["pairs"].wait()
@@ -181,11 +199,30 @@ def run_mining(
             if hidden.complete and run.is_main:
                 mined = _by_line(_load_pairs(job, "hidden"), run.texts)
                 present = [set(numbers[numbers >= 0].tolist()) for numbers in hidden_numbers]
+                run.report["known"] = _known_in_texts(hidden, present)
                 lines = [report[side]["lines"] for side in SIDES]
                 sentences = [report[side]["sentences"] for side in SIDES]
                 run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
         job.processes.barrier()
     return run
+
+
+def _known_in_texts(hidden: HiddenPairs, present: Sequence[set[int]]) -> dict[str, Any]:
+    """Counts the known sentences that cannot be hidden, as the texts have them, too; `present` are the hidden ones."""
+    in_texts = []
+    for sentences, numbers in zip((hidden.source, hidden.target), present, strict=True):
+        in_texts += [text for number, text in enumerate(sentences) if number not in numbers]
+    total = len(hidden.source) + len(hidden.target)
+    return _counted_texts("known sentences that the texts have, too, which tell nothing", in_texts, total)
+
+
+def _counted_texts(what: str, texts: Sequence[str], total: int) -> dict[str, Any]:
+    """The number of some texts, and the first three, for a report; with a warning if there are any."""
+    examples = [text[:LONGEST_EXAMPLE] for text in texts[:3]]
+    if texts:
+        names = "; ".join(f"'{example}'" for example in examples)
+        logger.warning("%d of %d are %s, first: %s.", len(texts), total, what, names)
+    return {"given": total, what: len(texts), "first": examples}
 
 
 def _hidden_numbers(store: TextStore, lines: int) -> np.ndarray:
@@ -274,11 +311,11 @@ def _save_unit_vectors(
         save_rows(path, blocks(), shape, matrix.dtype)
 
 
-def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.ndarray]) -> None:
+def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[np.ndarray]) -> None:
     """Saves neighbours and pairs in the work folder, unless they are there.
 
-    `is_hidden` marks the hidden rows of both sides, bool; empty if none are hidden. With hidden rows, pairs are
-    extracted without and with them.
+    `hidden` has the numbers of the hidden rows of both sides, see `_hidden_numbers`; it is empty if none are hidden.
+    With hidden rows, pairs are extracted without and with them.
     """
     if job["pairs"].result is not None:
         job.reused += ["neighbours", "pairs"]
@@ -301,8 +338,8 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], is_hidden: Sequence[np.nd
 
     with job.timed("pairs"):
         extraction = job.options.extraction
-        hidden_sides: Any = tuple(is_hidden) or None
-        _save_pairs(job, "pairs", extract_pairs(neighbours, without=hidden_sides, **extraction))
-        if is_hidden:
-            _save_pairs(job, "hidden", extract_pairs(neighbours, **extraction))
+        hidden_rows: Any = tuple(numbers >= 0 for numbers in hidden) or None
+        _save_pairs(job, "pairs", extract_pairs(neighbours, without=hidden_rows, **extraction))
+        if hidden:
+            _save_pairs(job, "hidden", mine_hidden(neighbours, hidden, **extraction))
         job["pairs"].finish(**figures)
