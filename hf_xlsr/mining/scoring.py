@@ -40,6 +40,20 @@ class ScoringRun:
     is_main: bool = True
     curve: PrecisionCurve | None = None
 
+    means: tuple[np.ndarray, np.ndarray] | None = None
+
+    def margins(self) -> dict[str, np.ndarray]:
+        """Scores of each pair by name, `(pairs,)`: margin, cosine, and how far it is above the means of both sides."""
+        assert self.means is not None, "scores are not there yet"
+        cosine = self.scores.cosine.astype(np.float64)
+        source_means, target_means = self.means
+        return {
+            "margin": self.scores.score,
+            "cosine": cosine,
+            "above_source": cosine - source_means,
+            "above_target": cosine - target_means,
+        }
+
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their scores, for `write_pairs`."""
         return pair_rows(self.texts, self.rows, **vars(self.scores))
@@ -123,16 +137,20 @@ def run_scoring(
                 means = (source_means[source_rows], target_means[target_rows])
                 score = margin_scores(cosine, *means, options.margin)
                 warn_of_small_means(*means, options.margin)
+                save_arrays(job.folder("scores") / "means.npz", source=means[0], target=means[1])
                 save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
                 job["scores"].finish(**figures)
 
         report |= job["scores"].wait()
         scores = PairScores(**load_arrays(job.folder("scores") / "scores.npz"))
+        means = load_arrays(job.folder("scores") / "means.npz")
         job.processes.barrier()
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
     sides = (stores["source"], stores["target"])
-    return ScoringRun(scores, sides, (source_rows, target_rows), report, job.processes.is_main)
+    run = ScoringRun(scores, sides, (source_rows, target_rows), report, job.processes.is_main)
+    run.means = (means["source"], means["target"])
+    return run
 
 
 def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
