@@ -57,7 +57,16 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
         typer.Option(help="Memory for mining, besides the model, e.g. 4GB.", **SEARCH),
     ] = None
     threshold: Annotated[float | None, typer.Option(help="Lowest score to keep; by default all.", **THRESHOLD)] = None
-    labels: Annotated[str | None, typer.Option(help="Labels saved from the report.", **THRESHOLD)] = None
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels saved from the report: rejected pairs are left out, accepted ones stay.", **THRESHOLD
+        ),
+    ] = None
+    labels_only_estimate: Annotated[
+        bool,
+        typer.Option("--labels-only-estimate", help="Labels choose the threshold, and change no pair.", **THRESHOLD),
+    ] = False
     precision: Annotated[
         float | None, typer.Option(help="Precision to reach; by default the F1 is the best.", **THRESHOLD)
     ] = None
@@ -80,6 +89,8 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
         count = sum(map(bool, (*references, self.labels)))
         if count > 1 or (self.precision is not None and not count):
             raise XlsrError("Give at most one of --known, --gold and --labels; --precision needs one of them.")
+        if self.labels_only_estimate and not self.labels:
+            raise XlsrError("--labels-only-estimate needs --labels.")
 
 
 @dataclass(kw_only=True)
@@ -238,16 +249,20 @@ def _finish_mining(
 ) -> None:
     """Chooses the threshold, cleans the pairs, and writes them."""
     from hf_xlsr.data.cleaning import Cleaner, build_steps
+    from hf_xlsr.mining.labels import find_labelled, label_curve
     from hf_xlsr.mining.outputs import PAIR_COLUMNS, read_labels
-    from hf_xlsr.mining.thresholds import label_curve
 
     languages = mining.languages
     if options.gold:
         gold = _translations(options.gold, languages, sides, options.steps)
         run = replace(run, curve=run.gold_curve(gold))
-    elif options.labels:
-        run = replace(run, curve=label_curve(read_labels(options.labels), run.sentences()))
+    verdicts = None
+    if options.labels:
+        verdicts = find_labelled(read_labels(options.labels), run.sentences())
+        run = replace(run, curve=label_curve(verdicts))
     best = run.chosen(mining, options.precision)
+    if verdicts and not options.labels_only_estimate:
+        best = best.labelled(run, verdicts)
 
     report = dict(best.report)
     columns = list(PAIR_COLUMNS)
@@ -344,10 +359,14 @@ class ScoreOptions(SearchOptions):
 
 def score(options: ScoreOptions) -> None:
     """Score given pairs by margin and cosine."""
+    from itertools import compress
+
+    import numpy as np
+
     from hf_xlsr.data.file_languages import text_language
+    from hf_xlsr.mining.labels import find_labelled, label_curve
     from hf_xlsr.mining.outputs import SCORE_COLUMNS, read_labels
     from hf_xlsr.mining.scoring import run_scoring
-    from hf_xlsr.mining.thresholds import label_curve
     from hf_xlsr.runs.inputs import check_named
 
     options.check_threshold()
@@ -373,13 +392,24 @@ def score(options: ScoreOptions) -> None:
         )
         threshold = mining.threshold
         estimate: dict[str, Any] = {}
+        verdicts = None
         if options.labels:
-            run.curve = label_curve(read_labels(options.labels), run.sentences())
+            verdicts = find_labelled(read_labels(options.labels), run.sentences())
+            run.curve = label_curve(verdicts)
             threshold, estimate = run.curve.chosen(threshold, options.precision)
 
-        rows = (row for row in run.sentences() if threshold is None or row["score"] >= threshold)
+        is_chosen = np.ones(len(run.scores.score), dtype=bool)
+        if threshold is not None:
+            is_chosen = run.scores.score >= threshold
+        label_counts = {}
+        if verdicts and not options.labels_only_estimate:
+            label_counts = verdicts.counts(is_chosen)
+            is_chosen = verdicts.keeps(is_chosen)
+
+        rows = compress(run.sentences(), is_chosen)
         report = run.report | options.write(rows, SCORE_COLUMNS, mining.languages)
-        report |= {"threshold": threshold, "estimate": estimate, "bad_lines": sources.bad_lines}
+        report |= {"threshold": threshold, "estimate": estimate, "labels": label_counts}
+        report |= {"bad_lines": sources.bad_lines}
         options.finish(
             run,
             run.scores.score,

@@ -7,6 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "filtering.pair_filter": ["FilterOptions", "FilteredPairs", "filter_bitext"],
         "options": ["MiningOptions"],
         "outputs": ["write_pairs"],
         "pipeline": ["mine_bitext"],

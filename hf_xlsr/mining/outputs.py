@@ -10,14 +10,14 @@ from hashlib import sha256
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from hf_xlsr.mining.thresholds import PrecisionCurve
+from hf_xlsr.mining.labels import band_floors, bands_of
+from hf_xlsr.mining.thresholds import PrecisionCurve, pairs_at_least, score_grid
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import atomic_write, write_text
 
@@ -27,8 +27,7 @@ TEXT_COLUMNS = ("source", "target")
 LINE_COLUMNS = ("source_line", "target_line")
 LABEL_COLUMNS = ["label", "score", *TEXT_COLUMNS]
 ROWS_AT_ONCE = 1 << 12
-BANDS = 20  # of the scores, shown from best to worst
-SHOWN = 30  # pairs of each band
+SHOWN = 30  # pairs of each band of scores
 BARS = 60
 
 # Not allowed in XML 1.0, even escaped.
@@ -178,12 +177,29 @@ def write_report(
     title: str,
     languages: Sequence[str] | None = None,
 ) -> None:
-    """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style."""
+    """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style.
+
+    It shows a sample of each band of scores, and leads through the bands in shuffled order: labels of its first pairs,
+    however many, are spread over all scores.
+    """
     counts, edges = np.histogram(scores, BARS)
+    floors = band_floors(scores)
+    bands = bands_of(scores, floors)
+    grid = score_grid(scores) if len(scores) else scores
+    sample, order = sampled_pairs(rows, bands, np.random.default_rng(0))
+    pairs = [{name: row[name] for name in ("score", *TEXT_COLUMNS)} for row in sample]
+    sampled_scores = [pair["score"] for pair in pairs]
     content = {
         "title": title,
         "languages": languages or ("", ""),
-        "pairs": _sample(rows, scores),
+        "pairs": pairs,
+        "order": order,
+        "bands": {"floors": floors.tolist(), "pairs": np.bincount(bands, minlength=len(floors)).tolist()},
+        "grid": {
+            "threshold": grid.tolist(),
+            "pairs": pairs_at_least(scores, grid).astype(int).tolist(),
+            "ranks": np.searchsorted(np.sort(scores), sampled_scores).tolist(),
+        },
         "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
         "total": len(scores),
         "threshold": threshold,
@@ -200,20 +216,25 @@ def write_report(
     write_text(path, page.replace("REPORT-DATA", data))
 
 
-def _sample(rows: Iterable[Row], scores: np.ndarray) -> list[Row]:
-    """Some pairs of each band of scores, from best to worst."""
-    rng = np.random.default_rng(0)
-    indices = set[int]()
-    for band in np.array_split(np.argsort(-scores, kind="stable"), BANDS):
-        if len(band) > SHOWN:
-            band = rng.choice(band, SHOWN, replace=False)
-        indices.update(band.tolist())
+def sampled_pairs(rows: Iterable[Row], bands: np.ndarray, rng: np.random.Generator) -> tuple[list[Row], list[int]]:
+    """Some pairs of each band of scores, from best to worst, and the order in which the page shows them.
 
-    pairs: list[Row] = []
+    Each round of the order has one pair of each band that has one left, in random order.
+    """
+    round_of: dict[int, int] = {}
+    for band in range(int(bands.max(initial=-1)) + 1):
+        members = rng.permutation(np.flatnonzero(bands == band))[:SHOWN]
+        round_of.update(zip(members.tolist(), range(SHOWN), strict=False))
+
+    sampled = []
     for index, row in enumerate(rows):
-        if index in indices:
-            pairs.append({"score": row["score"], "source": row["source"], "target": row["target"]})
-    return sorted(pairs, key=itemgetter("score"), reverse=True)
+        if index in round_of:
+            sampled.append((row, round_of[index]))
+    sampled.sort(key=lambda entry: entry[0]["score"], reverse=True)
+
+    order = rng.permutation(len(sampled)).tolist()
+    order.sort(key=lambda place: sampled[place][1])
+    return [pair for pair, _ in sampled], order
 
 
 def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:

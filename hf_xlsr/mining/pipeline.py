@@ -12,16 +12,20 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, unit_length
+from hf_xlsr.mining.hidden_pairs import HiddenPairs, hidden_curve, mine_hidden
+from hf_xlsr.mining.labels import RowLabels
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import as_matrix
+from hf_xlsr.mining.search.sorted_pairs import pairs_of
 from hf_xlsr.mining.search.vectors import check_widths
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
-from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve
+from hf_xlsr.mining.thresholds import PrecisionCurve, gold_curve
 from hf_xlsr.mining.work_folder import save_rows
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.hashing import array_hash
 from hf_xlsr.utils.tasks import LocalPool, Runner, import_ahead
 
@@ -30,6 +34,7 @@ logger = logging.getLogger(__name__)
 ROWS_AT_ONCE = 1 << 12
 PAIRS_VERSION = 2  # of the files of pairs in a work folder
 UNIT_TOLERANCE = 2e-3
+LONGEST_EXAMPLE = 80  # characters of a text in a warning
 
 
 @dataclass
@@ -62,13 +67,28 @@ class MiningRun:
         report = {"pairs": len(rows), "threshold": threshold, "scores": scores, "estimate": estimate}
         return replace(self, rows=rows, report=self.report | report)
 
+    def labelled(self, run: MiningRun, labels: RowLabels) -> MiningRun:
+        """These pairs, without rejected ones, and with the accepted ones of `run`, from which they were chosen."""
+        is_chosen = np.arange(len(run.rows)) < len(self.rows)
+        is_kept = labels.keeps(is_chosen)
+        rows = MinedBitext(run.rows.source[is_kept], run.rows.target[is_kept], run.rows.score[is_kept])
+        report = {"pairs": len(rows), "labels": labels.counts(is_chosen)}
+        return replace(self, rows=rows, report=self.report | report)
+
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
-        """Precision and recall by threshold against all translations that are in the texts."""
+        """Precision and recall by threshold against all translations that are in the texts.
+
+        Gold pairs of which a side is not in its text are counted and named in a warning, and in `report`.
+        """
         assert self.texts is not None, "matrices have no sentences"
-        gold_pairs = set(gold)
-        source_held = self.texts[0].holds(source for source, _ in gold_pairs)
-        target_held = self.texts[1].holds(target for _, target in gold_pairs)
-        total = int((source_held & target_held).sum())
+        ordered_gold = list(dict.fromkeys(gold))
+        gold_pairs = set(ordered_gold)
+        source_held = self.texts[0].holds(source for source, _ in ordered_gold)
+        target_held = self.texts[1].holds(target for _, target in ordered_gold)
+        is_held = source_held & target_held
+        total = int(is_held.sum())
+        missing = [" | ".join(ordered_gold[number]) for number in np.flatnonzero(~is_held)]
+        self.report["gold"] = _counted_texts("gold pairs that are not in the texts", missing, len(ordered_gold))
 
         right = np.zeros(len(self.rows), bool)
         first = np.zeros(len(self.rows), bool)
@@ -182,17 +202,36 @@ def run_mining(
         if hidden.complete:
             hidden_numbers = [_hidden_numbers(store, report[side]) for side, store in stores.items()]
 
-        figures = _mine(job, unit_vectors, list(map(len, hidden_numbers)))
+        figures = _mine(job, unit_vectors, hidden_numbers)
         run = MiningRun(_load_pairs(job, "pairs"), None, report | figures | job.report())
         if stores:
             run.texts = (stores["source"], stores["target"])
             if hidden.complete:
                 mined = _by_line(_load_pairs(job, "hidden"), run.texts)
                 present = [set(numbers.tolist()) for numbers in hidden_numbers]
+                run.report["known"] = _known_in_texts(hidden, present)
                 lines = [report[side]["lines"] for side in SIDES]
                 sentences = [report[side]["sentences"] for side in SIDES]
                 run.curve = hidden_curve(hidden, mined, lines, sentences, present, run.rows.score)
     return run
+
+
+def _known_in_texts(hidden: HiddenPairs, present: Sequence[set[int]]) -> dict[str, Any]:
+    """Counts the known sentences that cannot be hidden, as the texts have them, too; `present` are the hidden ones."""
+    in_texts = []
+    for sentences, numbers in zip((hidden.source, hidden.target), present, strict=True):
+        in_texts += [text for number, text in enumerate(sentences) if number not in numbers]
+    total = len(hidden.source) + len(hidden.target)
+    return _counted_texts("known sentences that the texts have, too, which tell nothing", in_texts, total)
+
+
+def _counted_texts(what: str, texts: Sequence[str], total: int) -> dict[str, Any]:
+    """The number of some texts, and the first three, for a report; with a warning if there are any."""
+    examples = [text[:LONGEST_EXAMPLE] for text in texts[:3]]
+    if texts:
+        names = "; ".join(f"'{example}'" for example in examples)
+        logger.warning("%d of %d are %s, first: %s.", len(texts), total, what, names)
+    return {"given": total, what: len(texts), "first": examples}
 
 
 def _hidden_numbers(store: TextStore, counts: Mapping[str, Any]) -> np.ndarray:
@@ -203,6 +242,11 @@ def _hidden_numbers(store: TextStore, counts: Mapping[str, Any]) -> np.ndarray:
 
 def _pairs_file(job: Job, name: str) -> Path:
     return job.folder("pairs") / f"{name}.npy"
+
+
+def _save_hidden(job: Job, mined: MinedBitext) -> None:
+    with atomic_write(_pairs_file(job, "hidden")) as partial, partial.open("wb") as file:
+        np.save(file, pairs_of(mined.source, mined.target, mined.score))
 
 
 def _load_pairs(job: Job, name: str) -> MinedBitext:
@@ -281,11 +325,11 @@ def _save_unit_vectors(
         save_rows(path, blocks(), shape, matrix.dtype)
 
 
-def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> dict[str, Any]:
+def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[np.ndarray]) -> dict[str, Any]:
     """Saves neighbours and pairs in the work folder, unless they are there; returns how they were searched.
 
-    `hidden` has the number of hidden rows of both sides, which are the last ones; it is empty if none are hidden. With
-    hidden rows, pairs are extracted without and with them.
+    `hidden` has the numbers of the hidden sentences of both sides, whose rows are the last ones; it is empty if none are
+    hidden. With hidden rows, pairs are extracted without and with them.
     """
     finished = job["pairs"].result
     if finished is not None:
@@ -311,21 +355,12 @@ def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) ->
         extraction = {"memory": job.memory, **job.options.extraction}
         without = None
         if hidden:
-            extract_pairs(neighbours, file=_pairs_file(job, "hidden"), **extraction)
-            without = _hidden_rows(job, vectors, hidden)
+            numbers = [np.full(len(vectors[side]), -1) for side in SIDES]
+            for rows, own in zip(numbers, hidden, strict=True):
+                rows[len(rows) - len(own) :] = own
+            _save_hidden(job, mine_hidden(neighbours, numbers, **extraction))
+            without = (numbers[0] >= 0, numbers[1] >= 0)
         extract_pairs(neighbours, without=without, file=_pairs_file(job, "pairs"), **extraction)
         job["pairs"].clear(keep=("pairs", "hidden"))
         job["pairs"].finish(**figures)
     return figures
-
-
-def _hidden_rows(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows of both sides are hidden, bool, in files of the work folder."""
-    is_hidden = []
-    for side, count in zip(SIDES, hidden, strict=True):
-        rows = len(vectors[side])
-        marks = job["pairs"].array(f"hidden-{side}", (rows,), np.bool_)
-        marks[rows - count :] = True
-        is_hidden.append(marks)
-    source, target = is_hidden
-    return source, target

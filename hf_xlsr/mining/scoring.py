@@ -21,6 +21,8 @@ from hf_xlsr.mining.work_folder import load_arrays, save_arrays
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.tasks import LocalPool, Runner, import_ahead
 
+SCORES_VERSION = 2  # of the files of scores in a work folder
+
 
 @dataclass(frozen=True)
 class PairScores:
@@ -39,6 +41,19 @@ class ScoringRun:
     rows: tuple[np.ndarray, np.ndarray]
     report: dict[str, Any]
     curve: PrecisionCurve | None = None
+    means: tuple[np.ndarray, np.ndarray] | None = None
+
+    def margins(self) -> dict[str, np.ndarray]:
+        """Scores of each pair by name, `(pairs,)`: margin, cosine, and how far it is above the means of both sides."""
+        assert self.means is not None, "scores are not there yet"
+        cosine = self.scores.cosine.astype(np.float64)
+        source_means, target_means = self.means
+        return {
+            "margin": self.scores.score,
+            "cosine": cosine,
+            "above_source": cosine - source_means,
+            "above_target": cosine - target_means,
+        }
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their scores, for `write_pairs`."""
@@ -129,15 +144,19 @@ def run_scoring(
                 means = (source_means[source_rows], target_means[target_rows])
                 score = margin_scores(cosine, *means, options.margin)
                 warn_of_small_means(count_small_means(*means), options.margin)
+                save_arrays(job.folder("scores") / "means.npz", source=means[0], target=means[1])
                 save_arrays(job.folder("scores") / "scores.npz", score=score, cosine=cosine)
                 job["scores"].finish(**figures)
 
         report |= figures
         scores = PairScores(**load_arrays(job.folder("scores") / "scores.npz"))
+        means = load_arrays(job.folder("scores") / "means.npz")
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
     sides = (stores["source"], stores["target"])
-    return ScoringRun(scores, sides, (source_rows, target_rows), report)
+    run = ScoringRun(scores, sides, (source_rows, target_rows), report)
+    run.means = (means["source"], means["target"])
+    return run
 
 
 def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -145,7 +164,7 @@ def _plan(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     inputs, plan = job.plan()
     neighbours = {"vectors": {side: plan[f"{side}.vectors"] for side in job.texts}, **job.options.search}
     plan |= {f"{side}.neighbours": neighbours for side in SIDES}
-    plan["scores"] = {"neighbours": neighbours, "margin": job.options.margin}
+    plan["scores"] = {"neighbours": neighbours, "margin": job.options.margin, "file": SCORES_VERSION}
     return inputs, plan
 
 

@@ -1,4 +1,4 @@
-"""Thresholds from hidden pairs, gold pairs and labels, where the truth is known."""
+"""Thresholds from hidden pairs and gold pairs, where the truth is known."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from statistics import harmonic_mean
 import numpy as np
 import pytest
 from mining_fakes import NumberEncoder
-from scipy.special import expit
-from scipy.stats import beta
 
+from hf_xlsr.mining.hidden_pairs import HiddenPairs, hidden_curve
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import MiningRun, run_mining
 from hf_xlsr.mining.search.extraction import MinedBitext
-from hf_xlsr.mining.thresholds import HiddenPairs, gold_curve, hidden_curve, label_curve
+from hf_xlsr.mining.thresholds import gold_curve
 from hf_xlsr.utils.errors import XlsrError
 
 TRUE = 600
@@ -132,49 +131,6 @@ def test_intervals_are_those_of_wilson() -> None:
     assert curve.high[0] == pytest.approx(0.73652, abs=1e-4)
     assert curve.recall_low[0] == pytest.approx(0.62691, abs=1e-4)
     assert curve.recall_high[0] == pytest.approx(0.90496, abs=1e-4)
-
-
-def test_labels_tell_the_precision() -> None:
-    rng = np.random.default_rng(0)
-    scores = rng.normal(1.1, 0.1, 5000)
-    chance = expit((scores - 1.1) / 0.03)
-    right = rng.random(5000) < chance
-    rows = []
-    for number, score in enumerate(scores):
-        rows.append({"score": score, "source": f"{number}\tone", "target": "two"})
-    labels = {}
-    for number in rng.choice(5000, 300, replace=False):
-        labels[f"{number} one", "two"] = bool(right[number])  # as the page saves them
-
-    curve = label_curve(labels, rows)
-
-    truth = gold_curve(right, right, int(right.sum()), scores)
-    assert curve.recall is None
-    assert np.abs(curve.precision - truth.precision).max() < 0.06
-    assert contains(curve.low, truth.precision, curve.high).mean() > 0.8
-
-    with pytest.raises(XlsrError, match="precision"):
-        curve.choose()
-    too_few = dict(list(labels.items())[:19])
-    with pytest.raises(XlsrError, match="19"):
-        label_curve(too_few, rows)
-
-
-def test_interval_of_labels_of_one_kind_is_that_of_the_posterior() -> None:
-    """All 40 labels are accepted: the precision has the posterior of Jeffreys' prior, Beta(40.5, 0.5)."""
-    rows = []
-    labels = {}
-    for number in range(40):
-        source = f"a {number}"
-        target = f"b {number}"
-        rows.append({"score": 1 + number / 100, "source": source, "target": target})
-        labels[source, target] = True
-
-    curve = label_curve(labels, rows)
-
-    posterior = beta(40.5, 0.5)
-    np.testing.assert_allclose(curve.low, posterior.ppf(0.025), atol=0.015)
-    np.testing.assert_allclose(curve.high, posterior.ppf(0.975), atol=0.001)
 
 
 @pytest.mark.slow

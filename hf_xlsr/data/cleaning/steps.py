@@ -136,9 +136,20 @@ class NumberMatch(Step):
     min_share: Share = 0.5
 
     def keeps(self, row: Row) -> bool:
-        source = _digits_of(row["source"])
-        target = _digits_of(row["target"])
-        return 2 * (source & target).total() >= self.min_share * (source.total() + target.total())
+        return digit_share(row["source"], row["target"]) >= self.min_share
+
+
+def digit_share(source: str, target: str) -> float:
+    """The share of the digits of two texts that both have, 2 x common / all; 1 for texts without digits.
+
+    Examples:
+        >>> digit_share("1,5 million", "1.500.000"), digit_share("24 of 30", "24")
+        (1.0, 0.8)
+    """
+    source_digits = _digits_of(source)
+    target_digits = _digits_of(target)
+    total = source_digits.total() + target_digits.total()
+    return 2 * (source_digits & target_digits).total() / total if total else 1.0
 
 
 def _digits_of(text: str) -> Counter[int]:
