@@ -7,7 +7,8 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "options": ["MiningOptions"],
+        "negatives": ["NegativesRun", "hard_negatives", "run_negatives"],
+        "options": ["MiningOptions", "NegativeOptions"],
         "outputs": ["write_pairs"],
         "pipeline": ["mine_bitext"],
         "scoring": ["score_bitext"],
