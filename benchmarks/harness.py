@@ -41,7 +41,9 @@ from hf_xlsr.utils.files import write_json
 
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
-CASES = "cmlm exports gradient_cache hictl methods mining queue_info_nce queue_loss recall thresholds".split()
+CASES = (
+    "cmlm exports gradient_cache hictl methods mining negatives queue_info_nce queue_loss recall thresholds".split()
+)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
