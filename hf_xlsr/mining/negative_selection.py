@@ -29,7 +29,7 @@ OWN, DUPLICATE, KNOWN, MARGIN, PARAPHRASE, CROSS_ENCODER = range(1, len(RULES))
 MINED = "mined"
 RANDOM = "random"
 NEAREST = "nearest"
-DRAWS = 64  # random sentences, among which a pair finds those that it lacks
+DRAWS = 64  # of random sentences, until a pair has those that it lacks
 SHOWN = 50  # of a block, from which examples are taken
 SCHEMA = pa.schema(
     {
@@ -262,16 +262,18 @@ class BlockSelection:
         return [negative for _, _, negative in ranked[: self.options.most_edited]]
 
     def _random(self, number: int, group: int, count: int, used: set[str]) -> list[Negative]:
-        """Targets of other groups, drawn at random; fewer where the other side has not enough."""
+        """Targets of other groups, drawn at random."""
         groups = self.pools.groups
         rng = np.random.default_rng([self.options.seed, number])
-        drawn_rows = rng.integers(len(groups.target), size=DRAWS)
-        is_other = groups.groups[groups.target[drawn_rows]] != group
-        texts = dict.fromkeys(self.pools.stores["target"].texts(drawn_rows[is_other]))
-        new_texts = [text for text in texts if text not in used]
-        if len(new_texts) < count:
-            raise XlsrError(f"`per_pair` is {self.options.per_pair}, but the targets have too few other sentences.")
-        return [Negative(text, RANDOM) for text in new_texts[:count]]
+        drawn: dict[str, None] = {}
+        for _ in range(DRAWS):
+            rows = rng.integers(len(groups.target), size=2 * count)
+            is_other = groups.groups[groups.target[rows]] != group
+            drawn |= dict.fromkeys(self.pools.stores["target"].texts(rows[is_other]))
+            new_texts = [text for text in drawn if text not in used]
+            if len(new_texts) >= count:
+                return [Negative(text, RANDOM) for text in new_texts[:count]]
+        raise XlsrError(f"`per_pair` is {self.options.per_pair}, but the targets have too few other sentences.")
 
     def _count_chosen(self, source: str, negatives: Sequence[Negative], counts: Counts) -> None:
         """Counts negatives by kind, and the labels of the mined ones."""

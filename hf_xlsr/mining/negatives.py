@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from datasets import Dataset
 
-from hf_xlsr.data.edits import names_in
+from hf_xlsr.data.edits import Editor, names_in
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.negative_counts import Counts
 from hf_xlsr.mining.negative_selection import BlockSelection, Pools, SecondOpinion
@@ -172,8 +172,10 @@ def run_negatives(
     the same call resumes after a stop. Memory is bounded by `memory` of the mining options, and some 100 bytes a pair.
     """
     knowledge = knowledge or Knowledge()
-    if options.synthetic and mining.languages is None:
-        raise XlsrError("`synthetic` negatives need `languages`, e.g. languages=['de', 'en'] (--languages de,en).")
+    if options.synthetic:
+        if mining.languages is None:
+            raise XlsrError("`synthetic` negatives need `languages`, e.g. languages=['de', 'en'] (--languages de,en).")
+        Editor(mining.languages[1], "train", options.synthetic)  # raises before hours of encoding
 
     texts = {"source": sources, "target": targets}
     wide = replace(mining, k=max(mining.k, options.nearest + 1))  # one of the nearest is the translation
@@ -213,6 +215,7 @@ def run_negatives(
         with job.timed("neighbours"):
             neighbours = job.search("neighbours", vectors["source"], vectors["target"], together=True)
 
+        opinion.read()
         run = NegativesRun([], Counts(), report, job.processes.is_main, options.per_pair)
         if run.is_main:
             job["neighbours"].finish(**neighbours.figures)
@@ -220,7 +223,6 @@ def run_negatives(
                 groups = TranslationGroups.of(job.folder("groups"), stores, rows, known)
                 truth_groups = TranslationGroups.of(None, stores, rows, truth) if truth else None
             pools = Pools(stores, rows, vectors, groups)
-            opinion.read()
             with job.timed(NEGATIVES):
                 selection = BlockSelection(
                     pools,
@@ -238,6 +240,7 @@ def run_negatives(
             job[NEGATIVES].finish()
             for file in run.files:
                 run.counts.add(Counts.load(file))
+        job[NEGATIVES].wait()
         job.processes.barrier()
 
     run.report = report | {"pairs": len(rows["source"]), **neighbours.figures, **job.report()}

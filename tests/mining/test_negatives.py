@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mining_fakes import NumberEncoder, half, in_child
 
@@ -219,8 +223,6 @@ def test_report(tmp_path: Path) -> None:
 
 
 def test_counts_survive_their_file(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     counts = Counts(labelled=2)
     counts.chosen["mined"] = 3
     counts.show("mined", [Example("a", "b", "c", 1.5), Example("a", "b", "d", None)])
@@ -253,3 +255,40 @@ def test_edits_need_languages() -> None:
 def test_too_few_sentences() -> None:
     with pytest.raises(XlsrError, match="`per_pair` is 4"):
         hard_negatives(SOURCES[:3], TARGETS[:3], encoder=NumberEncoder(), per_pair=4)
+
+
+WORKER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from mining_fakes import NumberEncoder
+from hf_xlsr.mining import MiningOptions, NegativeOptions, run_negatives, stages
+stages.SMALLEST_SHARD = 16
+pairs = range(40)
+run = run_negatives(
+    [f"de {number} wort" for number in pairs],
+    [f"en {number} word was near the house" for number in pairs],
+    Path(sys.argv[2]) / "two",
+    MiningOptions(languages=("de", "en")),
+    NegativeOptions(per_pair=3, synthetic=("number", "negation")),
+    encoder=NumberEncoder(),
+    second_encoder=NumberEncoder(noise=0.1),
+)
+assert run.report["processes"] == 2
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command += [str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+
+    options: dict[str, Any] = {"per_pair": 3, "synthetic": ("number", "negation")}
+    one = run(tmp_path, second_encoder=NumberEncoder(noise=0.1), **options)
+    (file,) = (tmp_path / "two").rglob("00*.parquet")
+    assert pq.read_table(file).to_pylist() == list(one.stored())
