@@ -189,7 +189,7 @@ def main() -> None:
     options = parser.parse_args()
 
     path = str(Path(os.environ["HF_XLSR_ENCODERS"]) / "e5-small")
-    loaded = load_encoder(path, None, "bfloat16")
+    loaded = load_encoder(path)
     store = VectorStore(str(options.output / "vectors"), encoder_facts(loaded, path))
     encoder = Vectors(CachedEncoder(loaded, store))
     started = time.monotonic()
