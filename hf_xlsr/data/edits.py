@@ -234,8 +234,9 @@ class Editor:
         >>> editor = Editor("en", "train", ["number", "negation", "order"], seed=2)
         >>> for edit in editor("The dog was near the house in 1984."):
         ...     print(edit.kind, edit.text)
-        number The dog was near the house in 4914.
-        negation The dog was no longer near the house in 1984.
+        number The dog was near the house in 5912.
+        negation The dog was scarcely near the house in 1984.
+        order The house was near the dog in 1984.
     """
 
     def __init__(
