@@ -33,7 +33,8 @@ def train(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> Pat
     for other_table, other in table.starts(row):
         train(other_table, other, seed if seed in other_table.seeds(other) else 1, home, more)
     if row.control:
-        command = ["-m", "benchmarks.papers.controls", *table.filled(row.control, seed, home)]
+        module = "negatives" if row.control[0] == "negatives" else "controls"
+        command = ["-m", f"benchmarks.papers.{module}", *table.filled(row.control, seed, home)]
         command += ["--seed", str(seed), "--output", str(folder)]
     else:
         output = folder.parent if row.run or row.stage else folder

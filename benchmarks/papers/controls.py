@@ -37,6 +37,7 @@ from hf_xlsr.encoders.debias import fit_debias
 from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.inputs import held_out_texts
+from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.utils.devices import attention_for, choose_precision
@@ -44,7 +45,11 @@ from hf_xlsr.utils.devices import attention_for, choose_precision
 
 def training_pairs(run: Path, count: int, seed: int) -> Dataset:
     """Pairs of a run's recipe, read and cleaned as the run does, shuffled, repeated when there are fewer than `count`."""
-    method = read_run(RunFolder(run))
+    return pairs_of(read_run(RunFolder(run)), count, seed)
+
+
+def pairs_of(method: Method, count: int, seed: int) -> Dataset:
+    """`training_pairs` of a resolved recipe."""
     recipe, data = method.recipe, method.recipe.data
     held_out = held_out_texts(method.sources("held_out"), languages=recipe.languages)
     removal = RemoveEvaluation(chain(method.evaluation_texts(method.evaluation_sets()), held_out))

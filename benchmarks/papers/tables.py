@@ -39,7 +39,7 @@ class Claim(Strict):
 
 
 class Row(Strict):
-    """One row: a run of a recipe, a control of sentence-transformers, or a public encoder."""
+    """One row: a run of a recipe, a control (of `controls.py` or `negatives.py`), or a public encoder."""
 
     name: str
     label: str = ""

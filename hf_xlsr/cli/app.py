@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "mine": ("mine", "Find translations in two texts."),
     "score": ("mine", "Score given pairs by margin and cosine."),
     "filter": ("filter", "Give pairs their probability to be good, learned from known pairs."),
+    "negatives": ("negatives", "Add hard negatives to translation pairs."),
     "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
     "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."),
     "push": ("export", "Push a run or a model to the Hub, after a question."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.mine import SearchOptions
+from hf_xlsr.cli.mine import ThresholdOptions
 from hf_xlsr.cli.options import MODEL
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
@@ -22,7 +22,7 @@ FILTER: dict[str, Any] = {"rich_help_panel": "Filter"}
 
 
 @dataclass(kw_only=True)
-class FilterVerbOptions(SearchOptions):
+class FilterVerbOptions(ThresholdOptions):
     """Options of `hf-xlsr filter`."""
 
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")]
@@ -104,9 +104,16 @@ def filter(options: FilterVerbOptions) -> None:
         return
 
     with options.resumable():
-        result = filter_bitext(pairs, known, filtering, mining, encoder=options.model, folder=options.folder)
-        if result.is_main:
-            _finish(options, result, pairs, languages)
+        result = filter_bitext(
+            pairs,
+            known,
+            filtering,
+            mining,
+            encoder=options.model,
+            folder=options.folder,
+            runner=options.runner(),
+        )
+        _finish(options, result, pairs, languages)
 
 
 def _rows(

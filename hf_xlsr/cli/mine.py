@@ -36,7 +36,7 @@ POOL = typer.Option(metavar="FILE", help="Sentences to compare with; by default 
 
 @dataclass(kw_only=True)
 class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
-    """What `mine` and `score` share: encoding, the search for neighbours, the threshold, and the output."""
+    """What `mine`, `score` and `negatives` share: encoding, the search for neighbours, and the output."""
 
     vectors: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Embeddings that other commands share; filled as well.")
@@ -56,6 +56,25 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
         str | None,
         typer.Option(help="Memory for mining, besides the model, e.g. 4GB.", **SEARCH),
     ] = None
+
+    def mining_options(self, **changes: Any) -> "MiningOptions":
+        """The options of the library, checked; what is not given has its default there."""
+        from hf_xlsr.mining.options import MiningOptions
+
+        names = {field.name for field in fields(MiningOptions)}
+        values = {name: value for name, value in vars(self).items() if name in names}
+        values["languages"] = comma_separated(self.languages)
+        values["prompt"] = parse_prompts(self.prompt)
+        values["routes"] = parse_routes(self.routes)
+        values["show_progress_bar"] = not self.json
+        values |= changes
+        return MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
+
+
+@dataclass(kw_only=True)
+class ThresholdOptions(SearchOptions):
+    """What `mine` and `score` share: the search, and the threshold of pairs."""
+
     threshold: Annotated[float | None, typer.Option(help="Lowest score to keep; by default all.", **THRESHOLD)] = None
     labels: Annotated[
         str | None,
@@ -71,19 +90,6 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
         float | None, typer.Option(help="Precision to reach; by default the F1 is the best.", **THRESHOLD)
     ] = None
 
-    def mining_options(self, **changes: Any) -> "MiningOptions":
-        """The options of the library, checked; what is not given has its default there."""
-        from hf_xlsr.mining.options import MiningOptions
-
-        names = {field.name for field in fields(MiningOptions)}
-        values = {name: value for name, value in vars(self).items() if name in names}
-        values["languages"] = comma_separated(self.languages)
-        values["prompt"] = parse_prompts(self.prompt)
-        values["routes"] = parse_routes(self.routes)
-        values["show_progress_bar"] = not self.json
-        values |= changes
-        return MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
-
     def check_threshold(self, *references: Any) -> None:
         """Raises an error unless at most one of the references, and of `--labels`, chooses the threshold."""
         count = sum(map(bool, (*references, self.labels)))
@@ -94,7 +100,7 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
 
 
 @dataclass(kw_only=True)
-class MineOptions(SearchOptions):
+class MineOptions(ThresholdOptions):
     """Options of `hf-xlsr mine`."""
 
     source: Annotated[
@@ -336,18 +342,18 @@ def _translations(
     source, target = sides
     return [
         (as_read(row["source"], source), as_read(row["target"], target))
-        for row in cleaner(_pair_rows(paths, languages))
+        for row in cleaner(pair_rows_of(paths, languages))
     ]
 
 
-def _pair_rows(paths: list[str], languages: Sequence[str] | None, **options: Any) -> Iterator[dict[str, Any]]:
+def pair_rows_of(paths: list[str], languages: Sequence[str] | None, **options: Any) -> Iterator[dict[str, Any]]:
     from hf_xlsr.data.formats.reading import read_rows
 
     return read_rows(paths[0] if len(paths) == 1 else paths, languages=languages, **options)
 
 
 @dataclass(kw_only=True)
-class ScoreOptions(SearchOptions):
+class ScoreOptions(ThresholdOptions):
     """Options of `hf-xlsr score`."""
 
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")]
@@ -379,8 +385,8 @@ def score(options: ScoreOptions) -> None:
         "--target-pool": options.target_pool,
     }
     check_named(options.model, files, outputs=options.written)
-    sources = _Column(options, mining.languages, "source")
-    targets = _Column(options, mining.languages, "target")
+    sources = PairColumn(options.pairs, options.columns, mining.languages, "source")
+    targets = PairColumn(options.pairs, options.columns, mining.languages, "target")
     pools = {"source_pool": options.source_pool, "target_pool": options.target_pool}
     for pool, language in zip(pools.values(), mining.languages or (), strict=False):
         if pool:
@@ -419,17 +425,12 @@ def score(options: ScoreOptions) -> None:
         )
 
 
-class _Column:
+class PairColumn:
     """One column of the file of pairs, read again in each iteration."""
 
-    def __init__(
-        self,
-        options: ScoreOptions,
-        languages: Sequence[str] | None,
-        name: str,
-    ) -> None:
-        self.paths = options.pairs
-        self.columns = options.columns
+    def __init__(self, paths: list[str], columns: str | None, languages: Sequence[str] | None, name: str) -> None:
+        self.paths = paths
+        self.columns = columns
         self.languages = languages
         self.name = name
         self.bad_lines = ""
@@ -439,7 +440,7 @@ class _Column:
 
         quarantine = Quarantine()
         count = 0
-        for row in _pair_rows(self.paths, self.languages, columns=self.columns, quarantine=quarantine):
+        for row in pair_rows_of(self.paths, self.languages, columns=self.columns, quarantine=quarantine):
             count += 1
             yield row[self.name]
         self.bad_lines = quarantine.report()

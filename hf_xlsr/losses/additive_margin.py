@@ -16,6 +16,7 @@ def additive_margin_loss(
     margin: float = 0.3,
     scale: float = 1.0,
     normalize: bool = False,
+    split_softmax: bool = False,
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations with an additive margin in both directions, section 4.2 of CMLM.
 
@@ -37,6 +38,7 @@ def additive_margin_loss(
         margin: `m`, subtracted from the similarity of each pair.
         scale: Multiplies similarities and margin: cosines are between -1 and 1 and need one.
         normalize: Compare by cosine instead of the inner product.
+        split_softmax: Normalise hard negatives apart, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
 
     Examples:
         >>> eye = torch.eye(2)
@@ -49,4 +51,4 @@ def additive_margin_loss(
         is_translation = F.one_hot(translations, similarities.shape[1]).to(similarities.dtype)
         return scale * (similarities - margin * is_translation)
 
-    return contrast_both_ways(source, target, negatives, normalize, logits)
+    return contrast_both_ways(source, target, negatives, normalize, logits, split_softmax)

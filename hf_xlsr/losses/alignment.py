@@ -18,6 +18,7 @@ def alignment_loss(
     temperature: float = 1.0,
     normalize: bool = False,
     identities: torch.Tensor | None = None,
+    split_softmax: bool = False,
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations in both directions, equation 5 of the lightweight dual transformer.
 
@@ -39,6 +40,7 @@ def alignment_loss(
         normalize: Compare by cosine instead of the inner product.
         identities: A number for each source and each target, equal for equal texts, `(2, batch)`, int64. Two pairs with
             an equal source or target are then not negatives of each other.
+        split_softmax: Normalise hard negatives apart, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
 
     Examples:
         >>> eye = 20.0 * torch.eye(3)
@@ -58,4 +60,4 @@ def alignment_loss(
         num_hard_negatives = similarities.shape[1] - is_no_negative.shape[1]
         return similarities.masked_fill(F.pad(is_no_negative, (0, num_hard_negatives)), -math.inf)
 
-    return contrast_both_ways(source, target, negatives, normalize, logits)
+    return contrast_both_ways(source, target, negatives, normalize, logits, split_softmax)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -69,33 +70,73 @@ def sum_over_blocks(loss: Callable[..., torch.Tensor], *rows: torch.Tensor, colu
     return torch.stack(losses).sum()
 
 
+def split_cross_entropy(
+    logits: torch.Tensor, translations: torch.Tensor, *, batch: int, split_softmax: bool
+) -> torch.Tensor:
+    r"""Cross-entropy of each row's translation, added up over rows: in one softmax or, split, in two.
+
+    ```math
+    L_i = -\log \frac{e^{s_i^+}}{e^{s_i^+} + \sum_j e^{s_{ij}}} - \log \frac{e^{s_i^+}}{e^{s_i^+} + \sum_k e^{h_{ik}}}
+    ```
+
+    with the other sentences `j` of the batch in the first softmax and the hard negatives `k` in the second, as the
+    split softmax of Omnilingual SONAR (2026). In one softmax the many sentences of the batch take their share of the
+    gradient from the few hard negatives.
+
+    Args:
+        logits: `(rows, columns)`: the batch, then the hard negatives.
+        translations: The column of each row's translation, `(rows,)`.
+        batch: Number of columns before the hard negatives.
+        split_softmax: Whether these have a softmax of their own.
+
+    Examples:
+        >>> logits = torch.tensor([[0.0, 0.0, 0.0]])  # a translation, another sentence, a hard negative
+        >>> options = {"translations": torch.tensor([0]), "batch": 2}
+        >>> split_cross_entropy(logits, **options, split_softmax=False)  # log 3
+        tensor(1.0986)
+        >>> split_cross_entropy(logits, **options, split_softmax=True)  # log 2, twice
+        tensor(1.3863)
+    """
+    if not split_softmax or logits.shape[1] == batch:
+        return F.cross_entropy(logits, translations, reduction="sum")
+
+    positives = logits.gather(1, translations.unsqueeze(1))
+    hard_logits = torch.cat([positives, logits[:, batch:]], dim=1)
+    first_column = torch.zeros_like(translations)
+    in_batch = F.cross_entropy(logits[:, :batch], translations, reduction="sum")
+    return in_batch + F.cross_entropy(hard_logits, first_column, reduction="sum")
+
+
 def contrast_both_ways(
     source: torch.Tensor,
     target: torch.Tensor,
     negatives: torch.Tensor | None,
     normalize: bool,
     logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    split_softmax: bool = False,
 ) -> torch.Tensor:
     """Cross-entropy of each sentence's translation, averaged over sentences; the sum of both directions.
 
-    `logits` gets `(rows, columns)` inner products and the column of each row's translation.
+    `logits` gets `(rows, columns)` inner products and the column of each row's translation. `split_softmax` is that of
+    `split_cross_entropy`.
     """
     candidates = target if negatives is None else torch.cat([target, negatives])
     source, candidates = precise(source, candidates, normalize=normalize)
     count = len(source)
     translations = torch.arange(count, device=source.device)
+    cross_entropy = partial(split_cross_entropy, batch=count, split_softmax=split_softmax)
 
     def one_way(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         def loss(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-            return F.cross_entropy(logits(rows @ keys.T, columns), columns, reduction="sum")
+            return cross_entropy(logits(rows @ keys.T, columns), columns)
 
         return sum_over_blocks(loss, queries, translations, columns=len(keys))
 
     with torch.autocast(source.device.type, enabled=False):
         if count * len(candidates) <= SIMILARITIES:  # one matrix for both directions
             matrix = logits(source @ candidates.T, translations)
-            forward = F.cross_entropy(matrix, translations)
-            backward = F.cross_entropy(matrix[:, :count].T, translations)
+            forward = cross_entropy(matrix, translations) / count
+            backward = cross_entropy(matrix[:, :count].T, translations) / count
             return forward + backward
 
         forward = one_way(source, candidates)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 
-from hf_xlsr.losses.in_batch import check_shapes, check_temperature, sum_over_blocks, unit_rows
+from hf_xlsr.losses.in_batch import check_shapes, check_temperature, split_cross_entropy, sum_over_blocks, unit_rows
 
 
 def sentence_contrast_loss(
@@ -17,6 +16,7 @@ def sentence_contrast_loss(
     *,
     temperature: float = 1.0,
     hardness: float = 0.0,
+    split_softmax: bool = False,
 ) -> torch.Tensor:
     r"""Contrast of each sentence and its translation with all others in both languages, equations 2 to 4 of HICTL.
 
@@ -45,6 +45,7 @@ def sentence_contrast_loss(
         negatives: Hard negatives in either language, `(negatives, width)`: further candidates of all `x_i` and `y_i`.
         temperature: Divides the cosines.
         hardness: Exponent `h`, from 0 (negatives as they are) to 1.
+        split_softmax: Normalise hard negatives apart, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
 
     Examples:
         >>> eye = torch.eye(2)
@@ -69,7 +70,7 @@ def sentence_contrast_loss(
         logits = logits / temperature
         every_row = torch.arange(len(selves), device=selves.device)
         logits[every_row, selves] = -math.inf
-        return F.cross_entropy(logits, translations, reduction="sum")
+        return split_cross_entropy(logits, translations, batch=count, split_softmax=split_softmax)
 
     with torch.autocast(sentences.device.type, enabled=False):
         total = sum_over_blocks(loss, candidates[:count], sentences, selves, translations, columns=len(candidates))

@@ -8,7 +8,8 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "filtering.pair_filter": ["FilterOptions", "FilteredPairs", "filter_bitext"],
-        "options": ["MiningOptions"],
+        "negatives": ["NegativesRun", "hard_negatives", "run_negatives"],
+        "options": ["MiningOptions", "NegativeOptions"],
         "outputs": ["write_pairs"],
         "pipeline": ["mine_bitext"],
         "scoring": ["score_bitext"],

@@ -1,4 +1,4 @@
-"""Options of mining and scoring, in one place for Python, the command line and work folders."""
+"""Options of mining, scoring and hard negatives, in one place for Python, the command line and work folders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_xlsr.data.edits import check_kinds
 from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.encoding import BATCH_SIZE, EncodingOptions
 from hf_xlsr.encoders.loading import DTYPES
@@ -105,3 +106,53 @@ class MiningOptions:
     def search(self) -> dict[str, Any]:
         """Options of `neighbours_both_ways` that change its result."""
         return {"k": self.k, "method": self.method, "recall": self.recall}
+
+
+@dataclass(frozen=True)
+class NegativeOptions:
+    """Which negatives `hard_negatives` gives to a pair; what encodes and searches is in `MiningOptions`.
+
+    Attributes:
+        per_pair: Negatives of each pair.
+        synthetic: Kinds of edits of the target that are negatives too, see `hf_xlsr.data.edits.Editor`.
+        edited: At most this many of `per_pair` are edits; half of them by default. 0 with kinds is an error.
+        nearest: Sentences of the other language that are looked at for each source.
+        below: A negative's margin must be below this share of the pair's own.
+        paraphrase: With a second encoder: share of the way from the mean cosine of the nearest to that of the pair,
+            above which a sentence counts as a paraphrase.
+        seed: Of edits and of random negatives.
+
+    Examples:
+        >>> NegativeOptions(per_pair=4, synthetic=("number", "negation")).most_edited
+        2
+    """
+
+    per_pair: int = 4
+    synthetic: Sequence[str] = ()
+    edited: int | None = None
+    nearest: int = 32
+    below: float = 0.95
+    paraphrase: float = 0.7
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_kinds(self.synthetic)
+        for name in ("per_pair", "nearest"):
+            require_positive(name, getattr(self, name))
+        for name in ("below", "paraphrase"):
+            share = getattr(self, name)
+            if not 0 < share <= 1:
+                raise XlsrError(f"`{name}` must be above 0 and at most 1, got {share}.")
+        if self.edited is not None and not 0 <= self.edited <= self.per_pair:
+            raise XlsrError(f"`edited` must be from 0 to `per_pair` {self.per_pair}, got {self.edited}.")
+        if bool(self.synthetic) != bool(self.most_edited):
+            raise XlsrError(
+                f"`edited` is {self.edited} and `synthetic` {tuple(self.synthetic)}; set both, or neither."
+            )
+
+    @property
+    def most_edited(self) -> int:
+        """How many of the negatives of a pair are edits, at most."""
+        if self.edited is not None:
+            return self.edited
+        return -(-self.per_pair // 2) if self.synthetic else 0

@@ -24,6 +24,7 @@ from hf_xlsr.utils.files import atomic_write, write_text
 PAIR_COLUMNS = ("score", "source", "target", "source_line", "target_line")
 SCORE_COLUMNS = ("score", "cosine", "source", "target")
 TEXT_COLUMNS = ("source", "target")
+NEGATIVE_COLUMN = "negative_"  # and a number: columns that losses read after the texts
 LINE_COLUMNS = ("source_line", "target_line")
 LABEL_COLUMNS = ["label", "score", *TEXT_COLUMNS]
 ROWS_AT_ONCE = 1 << 12
@@ -101,7 +102,9 @@ def _other_columns(columns: Sequence[str]) -> list[str]:
 
 
 def _tsv(rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str]) -> Iterator[str]:
-    names = [*_other_columns(columns), *TEXT_COLUMNS]
+    negatives = [name for name in columns if name.startswith(NEGATIVE_COLUMN)]
+    scores = [name for name in _other_columns(columns) if name not in negatives]
+    names = [*scores, *TEXT_COLUMNS, *negatives]
     yield "\t".join(names) + "\n"
     for row in rows:
         yield "\t".join(_quoted(_text_of(row[name])) for name in names) + "\n"

@@ -101,6 +101,7 @@ class DualMomentumLoss(nn.Module):
         in_batch_negatives: Also take the other keys of the batch as negatives.
         mask_stale_keys: Do not take older keys of the same pair as negatives.
         mask_duplicates: Do not take equal sentences of other pairs as negatives.
+        split_softmax: Normalise hard negatives apart from queue and batch.
         matryoshka_dims: Numbers of dimensions of truncated embeddings, see `hf_xlsr.losses.matryoshka_mean`.
         gather_across_devices: Whether in-batch and hard negatives come from all processes; keys of the queues always do.
     """
@@ -119,6 +120,7 @@ class DualMomentumLoss(nn.Module):
         in_batch_negatives: bool = False,
         mask_stale_keys: bool = False,
         mask_duplicates: bool = False,
+        split_softmax: bool = False,
         matryoshka_dims: Sequence[int] | None = None,
         gather_across_devices: bool = False,
     ) -> None:
@@ -131,6 +133,7 @@ class DualMomentumLoss(nn.Module):
             "in_batch_negatives": in_batch_negatives,
             "mask_stale_keys": mask_stale_keys,
             "mask_duplicates": mask_duplicates,
+            "split_softmax": split_softmax,
         }
         self.config = DualMomentumConfig(**self.arguments)
         self.matryoshka_dims = matryoshka_dims

@@ -113,6 +113,7 @@ class AdditiveMarginLoss(PairLoss):
         margin: Subtracted from the similarity of each pair.
         scale: Multiplies similarities and margin. 1 as in the paper; cosines need more, such as 20.
         normalize: Compare by cosine instead of the paper's inner product.
+        split_softmax: Normalise hard negatives apart, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
         gather_across_devices: Whether the sentences of all processes are one batch.
 
     Examples:
@@ -134,9 +135,11 @@ class AdditiveMarginLoss(PairLoss):
         scale: float = 1.0,
         *,
         normalize: bool = False,
+        split_softmax: bool = False,
         gather_across_devices: bool = False,
     ) -> None:
-        super().__init__(model, gather_across_devices, margin=margin, scale=scale, normalize=normalize)
+        settings = {"margin": margin, "scale": scale, "normalize": normalize, "split_softmax": split_softmax}
+        super().__init__(model, gather_across_devices, **settings)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
         return additive_margin_loss(*self.embed(sentence_features), **self.settings)
@@ -146,15 +149,20 @@ class SentenceContrastLoss(PairLoss):
     """Sentence-level contrast of HICTL (Wei et al., 2021), equations 2 to 4: see `hf_xlsr.losses.sentence_contrast_loss`.
 
     Columns: (source, target), and any number of hard negatives, which are further candidates of all sentences. The
-    `temperature` divides the cosines; the paper has none, which is 1.
+    `temperature` divides the cosines; the paper has none, which is 1. `split_softmax` normalises hard negatives apart.
     """
 
     citation = citations.HICTL
 
     def __init__(
-        self, model: SentenceTransformer, temperature: float = 1.0, *, gather_across_devices: bool = False
+        self,
+        model: SentenceTransformer,
+        temperature: float = 1.0,
+        *,
+        split_softmax: bool = False,
+        gather_across_devices: bool = False,
     ) -> None:
-        super().__init__(model, gather_across_devices, temperature=temperature)
+        super().__init__(model, gather_across_devices, temperature=temperature, split_softmax=split_softmax)
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
         return sentence_contrast_loss(*self.embed(sentence_features), **self.settings)
@@ -172,6 +180,7 @@ class AlignmentSimilarityLoss(PairLoss):
         alignment_temperature: Divides the similarities of equation 5.
         similarity_temperature: Divides the similarities of equation 6.
         normalize: Compare by cosine instead of the paper's inner product.
+        split_softmax: Normalise hard negatives apart, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
         gather_across_devices: Whether the sentences of all processes are one batch.
     """
 
@@ -186,6 +195,7 @@ class AlignmentSimilarityLoss(PairLoss):
         alignment_temperature: float = 1.0,
         similarity_temperature: float = 1.0,
         normalize: bool = False,
+        split_softmax: bool = False,
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(
@@ -196,6 +206,7 @@ class AlignmentSimilarityLoss(PairLoss):
             alignment_temperature=alignment_temperature,
             similarity_temperature=similarity_temperature,
             normalize=normalize,
+            split_softmax=split_softmax,
         )
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
@@ -205,8 +216,14 @@ class AlignmentSimilarityLoss(PairLoss):
         losses = LossParts()
 
         if self.settings["alignment_weight"]:
-            temperature = self.settings["alignment_temperature"]
-            loss = alignment_loss(source, target, negatives, temperature=temperature, normalize=normalize)
+            loss = alignment_loss(
+                source,
+                target,
+                negatives,
+                temperature=self.settings["alignment_temperature"],
+                normalize=normalize,
+                split_softmax=self.settings["split_softmax"],
+            )
             losses["alignment"] = self.settings["alignment_weight"] * loss
 
         if self.settings["similarity_weight"]:

@@ -38,6 +38,7 @@ class CmlmConfig(SentenceEncoderConfig):
         retrieval_margin: Additive margin (m).
         retrieval_scale: Multiplies similarities and margin; 1, as in the paper's text, has no effect.
         retrieval_normalize: Compare translations by cosine; the paper's text has the inner product.
+        split_softmax: Normalise hard negatives apart from the batch, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
         nli_labels: Classes of natural language inference; 0 for a model without a classifier.
 
     Examples:
@@ -63,6 +64,7 @@ class CmlmConfig(SentenceEncoderConfig):
     retrieval_margin: float | int = at_least_zero(default=0.3)
     retrieval_scale: float | int = above_zero(default=1.0)
     retrieval_normalize: bool = False
+    split_softmax: bool = False
     nli_labels: int = at_least_zero(default=0)
 
     @property

@@ -234,6 +234,7 @@ class CmlmModel(EncoderWithLmHead):
                 margin=config.retrieval_margin,
                 scale=config.retrieval_scale,
                 normalize=config.retrieval_normalize,
+                split_softmax=config.split_softmax,
             )
 
             sides = gather_with_gradient(source), gather_with_gradient(target)

@@ -39,6 +39,9 @@ class DualMomentumConfig(EncoderSettingsConfig):
         mask_stale_keys: Remove a query's own translation, still in the queue from an earlier epoch, from its
             negatives. The paper keeps it.
         mask_duplicates: Likewise for keys of other pairs with exactly the translation's text.
+        split_softmax: Normalise hard negatives apart from queue and batch: the loss of the sources is then the sum of
+            the loss without them and of that of the translation among them alone, as the split softmax of
+            Omnilingual SONAR.
         nli_labels: Classes of the auxiliary task; 0 for no classifier.
         nli_hidden_size: Hidden units of the classifier (appendix B).
         nli_dropout: Dropout on them.
@@ -66,6 +69,7 @@ class DualMomentumConfig(EncoderSettingsConfig):
     in_batch_negatives: bool = False
     mask_stale_keys: bool = False
     mask_duplicates: bool = False
+    split_softmax: bool = False
     nli_labels: int = at_least_zero(default=0)
     nli_hidden_size: int = at_least_one(default=256)
     nli_dropout: float | int = interval(min=0, max=1, exclude_max=True)(default=0.1)

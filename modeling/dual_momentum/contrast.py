@@ -36,7 +36,7 @@ def direction_loss(
     """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
 
     Args:
-        config: Temperature and masks of negatives.
+        config: Temperature, masks of negatives, and whether the hard ones are normalised apart.
         queries: Unit vectors, `(batch, width)`; narrower than the keys, which are then truncated, if a loss around this
             one has truncated them.
         keys: Those of the translations, `(batch, width)`, without gradient.
@@ -58,7 +58,7 @@ def direction_loss(
     if queue is not None:
         shares["queue/filled"] = len(queue_keys) / queue.size
 
-    # Queries and negatives that do not count for them, by the negatives' columns: queue, batch, hard negatives.
+    # Queries and negatives that do not count for them, by the negatives' columns: queue, batch.
     masked: list[Pairs] = []
     if texts is not None and examples is not None:
         options = {"in_batch": in_batch, "gather": gather}
@@ -74,27 +74,51 @@ def direction_loss(
         rows = torch.arange(len(keys), device=keys.device)
         masked.append((rows, len(queue_keys) + rank_offset + rows))
 
-    if negatives is not None:
-        if texts is not None and negative_texts is not None:
-            rows, columns = matching_pairs(texts, negative_texts)
-            masked.append((rows, len(queue_keys) + len(other_keys) + columns))
-        other_keys = torch.cat([other_keys, negatives])
+    hard_keys = keys[:0] if negatives is None else negatives
+    hard_masked: Pairs | None = None
+    if texts is not None and negative_texts is not None:
+        hard_masked = matching_pairs(texts, negative_texts)
+    contrast = partial(_contrast, config, masked=masked, hard_masked=hard_masked)
 
-    contrast = partial(queue_info_nce, temperature=config.temperature, masked=_joined(masked))
-
-    def info_nce(queries: torch.Tensor, keys: torch.Tensor, other_keys: torch.Tensor) -> torch.Tensor:
+    def info_nce(
+        queries: torch.Tensor, keys: torch.Tensor, other_keys: torch.Tensor, hard_keys: torch.Tensor
+    ) -> torch.Tensor:
         width = queries.shape[1]
         if not matryoshka_dims and keys.shape[1] == width:
-            return contrast(queries, keys, queue_keys, other_keys=other_keys)
+            return contrast(queries, keys, queue_keys, other_keys, hard_keys)
         return contrast(
             normalize(queries, dim=-1),
             normalize(keys[:, :width], dim=-1),
             truncate_rows(queue_keys, width),
-            other_keys=normalize(other_keys[:, :width], dim=-1),
+            normalize(other_keys[:, :width], dim=-1),
+            normalize(hard_keys[:, :width], dim=-1),
         )
 
-    loss = matryoshka_mean(info_nce, matryoshka_dims, queries, keys, other_keys)
+    loss = matryoshka_mean(info_nce, matryoshka_dims, queries, keys, other_keys, hard_keys)
     return loss, {name: queries.new_tensor(share) for name, share in shares.items()}
+
+
+def _contrast(
+    config: DualMomentumConfig,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    queue: Any,
+    other_keys: torch.Tensor,
+    hard_keys: torch.Tensor,
+    *,
+    masked: list[Pairs],
+    hard_masked: Pairs | None,
+) -> torch.Tensor:
+    """InfoNCE with queue, batch and hard negatives: in one softmax, or with the hard negatives in a second one."""
+    info_nce = partial(queue_info_nce, queries, keys, temperature=config.temperature)
+    if config.split_softmax and len(hard_keys):
+        in_queue = info_nce(queue, other_keys=other_keys, masked=_joined(masked))
+        return in_queue + info_nce(hard_keys, masked=hard_masked)
+
+    if hard_masked is not None:
+        rows, columns = hard_masked
+        masked = [*masked, (rows, len(queue) + len(other_keys) + columns)]
+    return info_nce(queue, other_keys=torch.cat([other_keys, hard_keys]), masked=_joined(masked))
 
 
 def _equal_texts(

@@ -35,6 +35,7 @@ class HictlConfig(SentenceEncoderConfig):
         negative_interpolation: How far negative sentences move towards a sentence as the contrast gets easier: the ζ of
             the published version, which has 0.9; see `sentence_contrast_loss`. 0 (the earlier text) leaves them. At a
             `sentence_temperature` of 1 they move by about 1 %: the contrast stays hard.
+        split_softmax: Normalise hard negatives apart from the batch, see `hf_xlsr.losses.in_batch.split_cross_entropy`.
         word_temperature: Divides the cosines of equation 5, likewise.
         sampling_temperature: Divides the cosines that are the sampling weights of negative words; the paper samples
             "according to the normalized similarities".
@@ -69,6 +70,7 @@ class HictlConfig(SentenceEncoderConfig):
     text_config: PreTrainedConfig | dict[str, Any] | None = None
     sentence_temperature: float | int = above_zero(default=1.0)
     negative_interpolation: float | int = share(default=0.0)
+    split_softmax: bool = False
     word_temperature: float | int = above_zero(default=1.0)
     sampling_temperature: float | int = above_zero(default=1.0)
     negative_words: int = at_least_one(default=512)

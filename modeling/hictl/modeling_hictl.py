@@ -147,6 +147,7 @@ class HictlForPreTraining(EncoderWithLmHead):
                 sentence_contrast_loss,
                 temperature=config.sentence_temperature,
                 hardness=config.negative_interpolation * positive_probability,
+                split_softmax=config.split_softmax,
             )
             pairs = gather_with_gradient(source), gather_with_gradient(target)
             losses["sentence"] = matryoshka_mean(contrast, matryoshka_dims, *pairs, negatives)

@@ -70,6 +70,8 @@ class LightweightConfig(SentenceEncoderConfig):
         alignment_temperature: Divides the similarities of equation 5.
         alignment_normalize: Cosine in equation 5 instead of the paper's inner product.
         alignment_mask_duplicates: Whether equation 5 leaves out negatives that share a text with the pair.
+        split_softmax: Normalise the hard negatives of equation 5 apart from the batch, see
+            `hf_xlsr.losses.in_batch.split_cross_entropy`.
         similarity_temperature: Divides the similarities of equation 6.
         similarity_normalize: Cosine in equation 6.
         similarity_reduction: `batchmean`, or `sum` (released code).
@@ -101,6 +103,7 @@ class LightweightConfig(SentenceEncoderConfig):
     alignment_temperature: float | int = above_zero(default=1.0)
     alignment_normalize: bool = False
     alignment_mask_duplicates: bool = False
+    split_softmax: bool = False
     similarity_temperature: float | int = above_zero(default=1.0)
     similarity_normalize: bool = False
     similarity_reduction: Literal["batchmean", "sum"] = "batchmean"

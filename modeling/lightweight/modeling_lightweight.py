@@ -265,6 +265,7 @@ class LightweightDualTransformer(SentenceEncoderModel):
             temperature=self.config.alignment_temperature,
             normalize=self.config.alignment_normalize,
             identities=all_identities,
+            split_softmax=self.config.split_softmax,
         )
         return matryoshka_mean(loss, matryoshka_dims, *pairs, negatives)
 

@@ -26,6 +26,7 @@ VERBS = {
     "evaluate": ["evaluate", "MODEL", "--protocol", "tatoeba", *DATA, "--output", "out"],
     "mine": ["mine", "en.txt", "fr.txt", "--model", "MODEL", "--languages", "en,fr", "--output", "out.tsv"],
     "score": ["score", *DATA[1:], "--model", "MODEL", "--output", "out.tsv"],
+    "negatives": ["negatives", *DATA[1:], "--model", "MODEL", "--per-pair", "1", "--output", "out.parquet"],
     "debias": ["debias", "fit", "MODEL", "--texts", "en=en.txt", "fr=fr.txt", "--output", "out"],
     "plot": ["plot", "tsne", "MODEL", *DATA, "--output", "out.png"],
     "export": ["export", "MODEL", "--output", "out"],

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from margin_helpers import mine_by_hand
 
 from hf_xlsr.evaluation import distractors, xsim, xsim_pp
+from hf_xlsr.evaluation.protocols.xsim import held_out_distractors
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("en", "de")
 
@@ -133,3 +135,24 @@ def test_english_may_be_the_source_or_the_target() -> None:
     into_german = xsim_pp(Counts(), ENGLISH, GERMAN, languages=("en", "de"), **options)
     into_english = xsim_pp(Counts(), GERMAN, ENGLISH, languages=("de", "en"), **options)
     assert dict(into_german) == dict(into_english)
+
+
+# Kinds that training never has
+
+
+def test_kinds_of_edits_that_training_never_has() -> None:
+    texts = ["He was here.", "Two men met Anna in Bonn.", "Karl saw Eve in Rome.", "Nothing."]
+    metrics = xsim_pp(Counts(), texts, texts, languages=("en", "de"), name="x", kinds="negation,name")
+    key = "x-xsim-pp-negation-name/de-en/test/"
+    shares = [metrics[f"{key}{kind}_error"] for kind in ("negation", "name")]
+    assert sum(shares) <= metrics[f"{key}error"]
+
+    changed = held_out_distractors(texts, ["negation", "name"])
+    assert metrics[f"{key}distractors"] == len(changed)
+    assert {distractor.kind for distractor in changed} == {"negation", "name"}
+    assert {distractor.text for distractor in changed}.isdisjoint(texts)
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(XlsrError, match=r"kinds.*colour"):
+        xsim_pp(Counts(), ENGLISH, GERMAN, languages=("en", "de"), name="x", kinds="colour")

@@ -42,6 +42,15 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
         partial(sentence_contrast_loss, temperature=0.3),
         {"scale": 1 / 0.3, "cosine": True, "both": True},
     ),
+    "split alignment": (
+        partial(alignment_loss, temperature=0.3, normalize=True, split_softmax=True),
+        {"scale": 1 / 0.3, "cosine": True, "split": True},
+    ),
+    "split additive margin": (partial(additive_margin_loss, split_softmax=True), {"margin": 0.3, "split": True}),
+    "split contrast": (
+        partial(sentence_contrast_loss, hardness=0.7, split_softmax=True),
+        {"cosine": True, "both": True, "hardness": 0.7, "split": True},
+    ),
 }
 
 
@@ -68,8 +77,12 @@ def naive(
     cosine: bool = False,
     both: bool = False,
     hardness: float = 0.0,
+    split: bool = False,
 ) -> torch.Tensor:
-    """The papers' sums, sentence by sentence. `both`: with the own language, and hard negatives in both directions."""
+    """The papers' sums, sentence by sentence.
+
+    `both`: with the own language, and hard negatives in both directions. `split`: hard negatives in a sum of their own.
+    """
 
     def moved(query: torch.Tensor, positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
         near = (positive - query).norm().item()
@@ -90,14 +103,15 @@ def naive(
             candidates = without(translations, index)
             if both:
                 candidates += without(queries, index)
-            if both or queries is source:
-                candidates += hard_negatives
+            hard_candidates = hard_negatives if both or queries is source else []
+            groups = [candidates, hard_candidates] if split else [candidates + hard_candidates]
 
             right = torch.exp(scale * (similarity(query, positive) - margin))
-            wrong = source.new_zeros(())
-            for candidate in candidates:
-                wrong = wrong + torch.exp(scale * similarity(query, moved(query, positive, candidate)))
-            total = total - torch.log(right / (right + wrong))
+            for group in groups:
+                wrong = source.new_zeros(())
+                for candidate in group:
+                    wrong = wrong + torch.exp(scale * similarity(query, moved(query, positive, candidate)))
+                total = total - torch.log(right / (right + wrong))
     return total / len(source)
 
 

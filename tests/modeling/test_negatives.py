@@ -31,6 +31,14 @@ MODELS: dict[str, Case] = {
     "dual without momentum": Case(
         DualMomentumModel, {**DUAL, "use_momentum": False, "queue_storage": "bfloat16"}, dict
     ),
+    "dual split": Case(DualMomentumModel, {**DUAL, "split_softmax": True, "in_batch_negatives": True}, dict),
+    "cmlm split": Case(CmlmModel, {"text_config": BERT, "split_softmax": True}, dict),
+    "hictl split": Case(
+        HictlForPreTraining, {"text_config": BERT, "lm_weight": 0, "word_weight": 0, "split_softmax": True}, dict
+    ),
+    "lightweight split": Case(
+        LightweightDualTransformer, {"text_config": BERT, "generative_weight": 0, "split_softmax": True}, dict
+    ),
     "dual with masks": Case(DualMomentumModel, {**DUAL, "mask_duplicates": True, "in_batch_negatives": True}, dict),
 }
 CONTRASTS: dict[str, tuple[str, Any]] = {
@@ -38,6 +46,9 @@ CONTRASTS: dict[str, tuple[str, Any]] = {
     "cmlm": ("retrieval", partial(additive_margin_loss, scale=10.0, normalize=True)),
     "cmlm by inner product": ("retrieval", additive_margin_loss),
     "lightweight": ("alignment", alignment_loss),
+    "hictl split": ("sentence", partial(sentence_contrast_loss, split_softmax=True)),
+    "cmlm split": ("retrieval", partial(additive_margin_loss, split_softmax=True)),
+    "lightweight split": ("alignment", partial(alignment_loss, split_softmax=True)),
 }
 TEXTS = torch.tensor([50, 51, 10])  # the last negative is the translation of the first source
 
@@ -114,11 +125,16 @@ def info_nce(
             candidates = [short_keys[[row]], short_bank[is_negative]]
             if model.config.in_batch_negatives:
                 candidates += [short_keys[:row], short_keys[row + 1 :]]
+            groups = [candidates]
             if side == "source":
-                candidates.append(short_negatives[text != TEXTS])
+                hard = short_negatives[text != TEXTS]
+                groups = (
+                    [candidates, [short_keys[[row]], hard]] if model.config.split_softmax else [[*candidates, hard]]
+                )
 
-            logits = torch.cat(candidates) @ short_queries[row] / model.config.temperature
-            total = total - F.log_softmax(logits, 0)[0]
+            for group in groups:
+                logits = torch.cat(group) @ short_queries[row] / model.config.temperature
+                total = total - F.log_softmax(logits, 0)[0]
     return total / len(queries) / len(dims)
 
 
@@ -134,13 +150,13 @@ def expected_losses(name: str, model: Any, inputs: dict[str, Any], dims: list[in
 
     key, loss = CONTRASTS[name]
     losses = {key: source.new_zeros(())}
-    if name == "lightweight":
+    if name.startswith("lightweight"):
         losses["similarity"] = source.new_zeros(())
     for dim in dims:
         short_source = source[:, :dim]
         short_target = target[:, :dim]
         losses[key] = losses[key] + loss(short_source, short_target, negatives[:, :dim]) / len(dims)
-        if name == "lightweight":
+        if name.startswith("lightweight"):
             losses["similarity"] = losses["similarity"] + similarity_loss(short_source, short_target) / len(dims)
     return losses
 

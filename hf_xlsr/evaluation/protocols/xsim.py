@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,6 +10,22 @@ from typing import Literal, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.edits import (
+    AUXILIARY_WORDS,
+    CONTRACTED,
+    DIGITS,
+    NUMBER_WORDS,
+    OPPOSITES,
+    WORD,
+    Editor,
+    both_ways,
+    check_kinds,
+    entity_matches,
+    like,
+    names_in,
+    other_number,
+    replaced,
+)
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.containers import parallel_lists
@@ -22,34 +37,7 @@ from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 EACH = 3  # distractors of a kind for a sentence
 KINDS = ("number", "entity", "meaning")
-NUMBERS = """
-one two three four five six seven eight nine ten eleven twelve; twenty thirty forty fifty sixty seventy eighty ninety;
-hundred thousand million billion; first second third fourth fifth sixth seventh eighth ninth tenth
-"""
-NUMBER_WORDS = list(map(str.split, NUMBERS.split(";")))
-OPPOSITES = """
-above below; accept reject; after before; all some; always never; arrive leave; begin end; better worse; big small;
-buy sell; cheap expensive; early late; east west; easy difficult; enemy friend; everyone nobody; fast slow; full empty;
-good bad; happy sad; hard soft; high low; higher lower; hot cold; important unimportant; increase decrease;
-increased decreased; inside outside; last first; long short; major minor; many few; maximum minimum; more less;
-most least; near far; new old; north south; often rarely; open close; possible impossible; public private;
-remember forget; rich poor; rise fall; safe dangerous; similar different; start stop; strong weak; success failure;
-true false; usually rarely; win lose; with without; won lost
-"""
-OPPOSITE_PAIRS = list(map(str.split, OPPOSITES.split(";")))
-OPPOSITE = {second: first for first, second in OPPOSITE_PAIRS} | dict(OPPOSITE_PAIRS)
-AUXILIARIES = """
-am are can could did do does had has have is may might must should was were will would
-"""
-CONTRACTED = {"can't": "can", "won't": "will", "shan't": "shall"}
-NO_ENTITIES = """
-I A An The He She It We They You This That These Those And But Or If In On At Mr Mrs Ms Dr
-"""
-AUXILIARY_WORDS = frozenset(AUXILIARIES.split())
-NO_ENTITY_WORDS = frozenset(NO_ENTITIES.split())
-DIGITS = re.compile(r"\d+")
-WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
-ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
+OPPOSITE = both_ways(OPPOSITES)
 
 
 @dataclass(frozen=True)
@@ -61,6 +49,9 @@ class XsimOptions(DebiasOptions):
 @dataclass(frozen=True)
 class XsimPpOptions(XsimOptions):
     seed: int = option(1, "seed of the changed words")
+    kinds: str | None = option(
+        None, "changes that training never has: some of number,name,negation,entity,order, instead of xsim-pp's own"
+    )
 
 
 def xsim(
@@ -109,6 +100,7 @@ def xsim_pp(
     k: int = 4,
     margin: str = "ratio",
     seed: int = 1,
+    kinds: str | Sequence[str] | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """xSIM++ (Chen et al., 2023): the error of `xsim` into English, with hard distractors among the candidates.
@@ -117,6 +109,10 @@ def xsim_pp(
     The paper generates its distractors with other tools and from other data, so its numbers are not comparable. Gives
     `error`, the shares of sources that find a distractor of each kind (`number_error`, `entity_error`,
     `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
+
+    With `kinds`, a list or `negation,order`, the distractors are the edits of these kinds that tests have and training
+    never has (`hf_xlsr.data.edits.Editor`), at most three of a kind. The protocol's name then has them:
+    `xsim-pp-negation-order`.
     """
     sources, targets = parallel_lists(sources, targets)
     source_is_english, target_is_english = (language_code(tag) == "en" for tag in languages)
@@ -129,7 +125,13 @@ def xsim_pp(
         roles = PAIR_ROLES[::-1]
 
     protocol = variant_name("xsim-pp", k, margin)
-    changed = distractors(targets, seed=seed)
+    shown_kinds: Sequence[str] = KINDS
+    if kinds is None:
+        changed = distractors(targets, seed=seed)
+    else:
+        shown_kinds = check_kinds(kinds)
+        protocol = variant_name("-".join(["xsim-pp", *shown_kinds]), k, margin)
+        changed = held_out_distractors(targets, shown_kinds, seed=seed)
     candidates = list(targets)
     kinds = [""] * len(targets)
     for _, kind, text in changed:
@@ -140,7 +142,7 @@ def xsim_pp(
     nearest_kinds = np.array(kinds)[nearest]
 
     outcomes = {"error": nearest != np.arange(len(targets))}
-    for kind in KINDS:
+    for kind in shown_kinds:
         outcomes[f"{kind}_error"] = nearest_kinds == kind
     counts = {"pairs": len(targets), "distractors": len(changed)}
     return measured(name, protocol, languages, split, counts, outcomes, candidates=len(candidates))
@@ -198,7 +200,7 @@ def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
         1 meaning He was not in Paris in 1984.
     """
     rng = np.random.default_rng(seed)
-    matches = chain.from_iterable(map(_entity_matches, sentences))
+    matches = chain.from_iterable(map(entity_matches, sentences))
     names = list(dict.fromkeys(match[0] for match in matches))
     kinds: dict[str, Callable[[str], Iterator[str]]] = {
         "number": lambda text: _numbers(text, rng),
@@ -218,15 +220,30 @@ def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
     return changed
 
 
+def held_out_distractors(sentences: Sequence[str], kinds: Sequence[str], *, seed: int = 1) -> list[Distractor]:
+    """English sentences with one edit that training never has, up to three of each kind; see `Editor`.
+
+    Edits that give one of the sentences, or one that is there already, are left out.
+
+    Examples:
+        >>> held_out_distractors(["He was in Paris."], ["negation"])
+        [Distractor(row=0, kind='negation', text='He was not in Paris.')]
+    """
+    editor = Editor("en", "test", kinds, names=names_in(sentences), seed=seed)
+    changed: list[Distractor] = []
+    used = set(sentences)
+    for row, sentence in enumerate(sentences):
+        for edit in editor(sentence, each=EACH):
+            if edit.text not in used:
+                changed.append(Distractor(row, edit.kind, edit.text))
+                used.add(edit.text)
+    return changed
+
+
 def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
     """The text with one number changed: other digits of the same length, or another number word."""
     for match in DIGITS.finditer(text):
-        digits = match[0]
-        while digits == match[0]:
-            first_digit = rng.integers(1, 10)
-            more_digits = rng.integers(0, 10, len(digits) - 1)
-            digits = "".join(map(str, [first_digit, *more_digits]))
-        yield _replaced(text, match, digits)
+        yield replaced(text, match, other_number(match[0], rng))
 
     for match in WORD.finditer(text):
         number_word = match[0].lower()
@@ -234,11 +251,7 @@ def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
             if number_word in words:
                 other_words = [word for word in words if word != number_word]
                 other_word = other_words[rng.integers(len(other_words))]
-                yield _replaced(text, match, _like(match[0], other_word))
-
-
-def _entity_matches(text: str) -> list[re.Match[str]]:
-    return [match for match in ENTITY.finditer(text) if match[0] not in NO_ENTITY_WORDS]
+                yield replaced(text, match, like(match[0], other_word))
 
 
 def _other_entities(text: str, names: Sequence[str], rng: np.random.Generator) -> Iterator[str]:
@@ -246,8 +259,8 @@ def _other_entities(text: str, names: Sequence[str], rng: np.random.Generator) -
     other_names = [name for name in names if name not in text]
     if not other_names:
         return
-    for match in _entity_matches(text):
-        yield _replaced(text, match, other_names[rng.integers(len(other_names))])
+    for match in entity_matches(text):
+        yield replaced(text, match, other_names[rng.integers(len(other_names))])
 
 
 def _meanings(text: str) -> Iterator[str]:
@@ -257,22 +270,13 @@ def _meanings(text: str) -> Iterator[str]:
         rest = text[match.end() :]
         if word.endswith("n't"):
             positive = CONTRACTED.get(word, word[:-3])
-            yield _replaced(text, match, _like(match[0], positive))
+            yield replaced(text, match, like(match[0], positive))
         elif word in AUXILIARY_WORDS and not rest.startswith(" not "):
-            yield _replaced(text, match, f"{match[0]} not")
+            yield replaced(text, match, f"{match[0]} not")
         elif word == "not":
             yield text[: match.start()] + rest.removeprefix(" ")
         elif match[0] in OPPOSITE:  # in lower case: no part of a name
-            yield _replaced(text, match, OPPOSITE[word])
-
-
-def _replaced(text: str, match: re.Match[str], word: str) -> str:
-    return text[: match.start()] + word + text[match.end() :]
-
-
-def _like(model: str, word: str) -> str:
-    """The word, capitalised where the model is."""
-    return word.capitalize() if model[0].isupper() else word
+            yield replaced(text, match, OPPOSITE[word])
 
 
 PROTOCOLS = (

@@ -22,6 +22,7 @@ from hf_xlsr.mining.scoring import PairScores, ScoringRun, run_scoring
 from hf_xlsr.mining.stages import job_folder
 from hf_xlsr.mining.thresholds import PrecisionCurve, gold_curve, require_enough
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.tasks import Runner
 
 MOST_KNOWN = 9000
 FEWEST_KNOWN = 120
@@ -106,7 +107,6 @@ class FilteredPairs:
         held_out: What the probabilities are worth.
         features: Names of what the classifier looks at.
         report: Counts of known pairs, and facts of the encoding.
-        is_main: Whether this is the first process; the others have no probabilities.
     """
 
     probability: np.ndarray
@@ -114,7 +114,6 @@ class FilteredPairs:
     held_out: HeldOut
     features: list[str]
     report: dict[str, Any] = field(default_factory=dict)
-    is_main: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,6 +141,7 @@ def filter_bitext(
     *,
     encoder: Encoder | str,
     folder: str | os.PathLike[str] | None = None,
+    runner: Runner | None = None,
 ) -> FilteredPairs:
     """The probability of each pair to be good, by a classifier that is trained on known pairs and damaged copies.
 
@@ -159,6 +159,7 @@ def filter_bitext(
         options: Of encoding and search; the defaults if None.
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
         folder: Work folder of the stages, from which a stopped call resumes; a temporary one if None.
+        runner: What encodes and searches, see `mine_bitext`.
 
     Raises:
         XlsrError: Too few known pairs, or a column that is missing.
@@ -181,11 +182,9 @@ def filter_bitext(
     with job_folder(folder) as work:
         sources = [row["source"] for row in rows]
         targets = [row["target"] for row in rows]
-        run = run_scoring(sources, targets, {}, work, options, encoder=encoder)
+        run = run_scoring(sources, targets, {}, work, options, encoder=encoder, runner=runner)
         scores = PairScores(run.scores.score[: len(pairs)], run.scores.cosine[: len(pairs)])
         report = run.report | {"pairs": len(pairs), "known": report}
-        if not run.is_main:
-            return FilteredPairs(np.empty(0), scores, HeldOut(np.empty(0), []), [], report, is_main=False)
         return _classified(rows, len(pairs), texts, run, scores, filtering, report, options.show_progress_bar)
 
 
