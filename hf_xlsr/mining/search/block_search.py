@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 import torch
 from tqdm.auto import tqdm
 
@@ -27,9 +26,9 @@ SIZES = {
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
 }
 ROWS_SETTLED = 512
-SPANS = 32  # of sources in an exact search, at most
+SPANS = 16  # of sources in an exact search, at most
 SPAN_STEP = 2048  # rows that spans are multiples of, so that tiles are full
-SMALLEST_SPAN = 4096  # rows
+SMALLEST_SPAN = 8192  # rows
 ROWS_MERGED = 1 << 14  # targets of a task
 ROWS_PROBED = 1 << 17  # queries of a task
 ROWS_LISTED = 1 << 20  # candidates of a task that compares a sample
@@ -118,14 +117,8 @@ class SearchSize(NamedTuple):
         return block_bytes + centre_bytes + probe_bytes
 
 
-def choose_sizes(size: SearchSize, memory: int | None, in_files: bool) -> tuple[int, int]:
-    """Largest `SIZES` whose arrays fit a memory budget; half of the machine's available memory if None.
-
-    With `in_files`, arrays that grow with the sides take no memory.
-    """
-    if memory is None:
-        memory = psutil.virtual_memory().available // 2
-
+def choose_sizes(size: SearchSize, memory: int, in_files: bool) -> tuple[int, int]:
+    """Largest `SIZES` whose arrays fit a memory budget; with `in_files`, arrays that grow with the sides take none."""
     needed = 0
     for block, tile in SIZES[size.method]:
         needed = max(size.bytes_before_blocks(), size.block_bytes(block, tile))

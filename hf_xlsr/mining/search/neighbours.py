@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, SearchSize, choose_sizes
 from hf_xlsr.mining.search.spans import SpanTasks
@@ -19,7 +20,7 @@ from hf_xlsr.mining.search.vectors import check_widths, in_file
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.hashing import array_hash
-from hf_xlsr.utils.tasks import InProcess, Runner
+from hf_xlsr.utils.tasks import InProcess, LocalPool, Runner
 from hf_xlsr.utils.vectors import as_vectors
 
 METHODS = ("auto", "exact", "ivf")
@@ -126,8 +127,8 @@ def neighbours_both_ways(
         target: `(m, width)`, likewise.
         k: Neighbours of each row; at most the number of rows on the other side.
         method: `auto`, `exact` or `ivf`.
-        memory: Bytes that the search may allocate; half of the machine's available memory if None. Memory-mapped inputs
-            do not count, nor what grows with the sides if there is a `folder` for it.
+        memory: Bytes that each process of the search may allocate; together half of the machine's available memory if
+            None. Memory-mapped inputs do not count, nor what grows with the sides if there is a `folder` for it.
         device: Where similarities are computed, e.g. `cuda`.
         folder: Saves finished tasks, so that a later call with the same vectors resumes, and the result,
             memory-mapped. Several searches may share a folder.
@@ -174,6 +175,10 @@ def neighbours_both_ways(
         cells,
         probes,
     )
+    if memory is None:
+        memory = psutil.virtual_memory().available // 2
+        if isinstance(runner, LocalPool):
+            memory //= runner.num_proc
     sizes = choose_sizes(size, memory, folder is not None)
 
     if folder is not None:
