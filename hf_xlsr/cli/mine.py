@@ -237,7 +237,9 @@ def _print_plan(options: MineOptions) -> None:
     if rates.encoder is None:
         encoder = f"{rates.texts:,.0f} sentences a second (assumed: give --model to measure)"
     say(f"{rows:,} sentences a side of width {rates.width}, {options.workers} workers of one thread.")
-    say(f"Measured now on one thread of {rates.machine}: {rates.products / 1e9:,.1f} billion multiply-adds a second.")
+    say(f"Measured now on one thread of {rates.machine}, a second:")
+    say(f"{rates.products / 1e9:,.1f} billion multiply-adds of the search, {rates.lines:,.0f} lines read,")
+    say(f"{rates.bytes / 1e6:,.0f} MB copied, {rates.rows:,.0f} rows extracted.")
     say(f"Encoding: {encoder}.\n")
     table = plan_table(stages)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

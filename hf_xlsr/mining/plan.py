@@ -17,11 +17,11 @@ import torch
 
 from hf_xlsr.encoders.encoding import BATCH_SIZE, embed, unit_length
 from hf_xlsr.mining.search import block_search, cells
-from hf_xlsr.mining.search.block_search import SIZES, SearchSize
+from hf_xlsr.mining.search.block_search import SIZES, SearchSize, choose_sizes, rows_of_span
 from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.mining.search.neighbours import DEFAULT_PROBES, chosen_method, default_cells, neighbours_both_ways
 from hf_xlsr.mining.search.tiles import Filter
-from hf_xlsr.mining.stages import LARGEST_SHARD, LazyEncoder
+from hf_xlsr.mining.stages import LazyEncoder, rows_of_shard
 from hf_xlsr.mining.texts import BYTES_PER_HASH, read_texts
 from hf_xlsr.utils.devices import hardware_name
 from hf_xlsr.utils.errors import XlsrError, require_positive
@@ -35,6 +35,9 @@ ENCODED_PER_SECOND = 100.0
 TEXT_BYTES = 150
 """Bytes of a sentence in the work folder, with its place; an assumption."""
 
+EXTRACTION_BYTES = 339.0
+"""Bytes of a sentence a side while pairs are extracted, if nothing limits them."""
+
 PROBE_ROWS = 8192
 PROBE_TEXTS = 256
 SENTENCE = "The committee will meet again on day {number} to discuss the report about item {number} of the list."
@@ -42,7 +45,7 @@ SENTENCE = "The committee will meet again on day {number} to discuss the report 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a worker of one thread does in a second on the machine that measured it.
+    """What a worker of one thread does in a second on the machine that measured it, by `measured_rates`.
 
     Attributes:
         lines: Lines that are read and deduplicated.
@@ -71,11 +74,12 @@ class StagePlan:
 
     Attributes:
         name: What is done.
-        tasks: Number of its tasks; 1 for what the process that was called does alone.
+        tasks: Number of its tasks.
         work_hours: Hours of one worker.
         hours: Hours with all workers.
         disk: Bytes of files while it runs.
         memory: Bytes of a process, besides libraries and the encoder.
+        is_shared: Whether the workers do it; if not, the process that was called does it alone.
     """
 
     name: str
@@ -84,10 +88,15 @@ class StagePlan:
     hours: float
     disk: float
     memory: float
+    is_shared: bool = True
 
 
 def measured_rates(model: str | None = None, device: str | None = None) -> Rates:
-    """Measures the rates on this machine by a short probe, on one thread; a few seconds without a model."""
+    """Measures the rates on this machine by a short probe, on one thread; a few seconds without a model.
+
+    Seconds are those of the processor, so that other work on the machine counts little; a model on another device than
+    the CPU is timed by the clock.
+    """
     random = np.random.default_rng(0)
     texts = [SENTENCE.format(number=number) for number in range(PROBE_TEXTS)]
     width = WIDTH
@@ -97,7 +106,9 @@ def measured_rates(model: str | None = None, device: str | None = None) -> Rates
         if model is not None:
             encoder = LazyEncoder(model, device).get()
             width = embed(encoder, texts[:BATCH_SIZE]).shape[1]  # the first call takes longer
-            encoded = PROBE_TEXTS / _seconds(lambda: embed(encoder, texts))
+            on_cpu = torch.device(encoder.device).type == "cpu"
+            clock = time.process_time if on_cpu else time.perf_counter
+            encoded = PROBE_TEXTS / _seconds(lambda: embed(encoder, texts), clock)
 
         source = unit_length(random.standard_normal((PROBE_ROWS, width), np.float32))
         target = unit_length(source + 0.05 * random.standard_normal((PROBE_ROWS, width), np.float32))
@@ -137,7 +148,7 @@ def plan_mining(
     """The stages of mining `rows` sentences a side on workers of one thread each.
 
     Hours are computed from the rates: those of a small search, which a large one keeps only if disks and network are not
-    slower than the processors. `memory` is the budget of a process, in bytes.
+    slower than the processors. `memory` is the budget of a process, in bytes; it is an error if the search needs more.
 
     Examples:
         >>> rates = Rates(2e5, 100, 1e10, 5e8, 1e5, 384, "a processor")
@@ -168,22 +179,28 @@ def plan_mining(
         return StagePlan(name, tasks, hours, hours / min(workers, tasks), disk, memory)
 
     def alone(name: str, seconds: float, disk: float, memory: float) -> StagePlan:
-        return StagePlan(name, 1, seconds / 3600, seconds / 3600, disk, memory)
+        return StagePlan(name, 1, seconds / 3600, seconds / 3600, disk, memory, is_shared=False)
 
-    shards = 2 * math.ceil(rows / LARGEST_SHARD)
-    shard_bytes = 4.0 * LARGEST_SHARD * rates.width * 2
+    shards = 2 * math.ceil(rows / rows_of_shard(rows))
+    shard_bytes = 8.0 * rows_of_shard(rows) * rates.width
     reading_bytes = rows + min(float(BYTES_PER_HASH) * rows, memory or math.inf)
     stages = [
         alone("read and deduplicate", 2 * rows / rates.lines, 2.0 * rows * TEXT_BYTES, reading_bytes),
         shared("encode", shards, 2 * rows / rates.texts, vector_bytes, shard_bytes),
         alone("join embeddings", vector_bytes / rates.bytes, 2 * vector_bytes, shard_bytes),
-        alone("check vectors", 2 * vector_bytes / rates.bytes, vector_bytes, float(size.bytes_before_blocks())),
+        alone("check vectors", 2 * vector_bytes / rates.bytes, vector_bytes, float(size.fingerprint_bytes())),
     ]
-    block_bytes = float(size.block_bytes(*SIZES[method][0]))
+    block, tile = SIZES[method][0] if memory is None else choose_sizes(size, memory, in_files=True)
+    block_bytes = float(size.block_bytes(block, tile))
     search: Callable[..., Iterator[StagePlan]] = _exact_stages if method == "exact" else _cell_stages
     stages += search(size, rates, vector_bytes, block_bytes, shared, alone)
     stages += [
-        alone("extract pairs", rows / rates.rows, vector_bytes + result_bytes, min(48.0 * rows, memory or math.inf)),
+        alone(
+            "extract pairs",
+            rows / rates.rows,
+            vector_bytes + result_bytes,
+            min(EXTRACTION_BYTES * rows, memory or math.inf),
+        ),
     ]
     return stages
 
@@ -198,7 +215,7 @@ def _exact_stages(
 ) -> Iterator[StagePlan]:
     """Stages of a comparison of all sources with all targets."""
     rows, _ = size.rows
-    spans = math.ceil(rows / max(block_search.SMALLEST_SPAN, rows / block_search.SPANS))
+    spans = math.ceil(rows / rows_of_span(rows))
     list_bytes = 8.0 * size.listed * rows * spans
     products = float(rows) * rows * size.width
     yield shared("compare", spans, products / rates.products, vector_bytes + list_bytes, block_bytes)
@@ -257,7 +274,7 @@ def plan_table(stages: list[StagePlan]) -> list[list[str]]:
         table.append(
             [
                 stage.name,
-                f"{stage.tasks:,}",
+                f"{stage.tasks:,}" if stage.is_shared else "alone",
                 f"{stage.work_hours:,.2f}",
                 f"{stage.hours:,.2f}",
                 _gigabytes(stage.disk),
@@ -267,7 +284,7 @@ def plan_table(stages: list[StagePlan]) -> list[list[str]]:
     table.append(
         [
             "all",
-            f"{sum(stage.tasks for stage in stages):,}",
+            f"{sum(stage.tasks for stage in stages if stage.is_shared):,}",
             f"{sum(stage.work_hours for stage in stages):,.2f}",
             f"{sum(stage.hours for stage in stages):,.2f}",
             _gigabytes(max(stage.disk for stage in stages)),
@@ -297,10 +314,10 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:,.2f} GB"
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def _seconds(work: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 @contextmanager

@@ -173,8 +173,12 @@ class Side(NamedTuple):
 
 def text_shards(store: TextStore) -> list[tuple[int, int]]:
     """The ranges of rows that are encoded together; they depend only on the texts."""
-    rows = max(SMALLEST_SHARD, math.ceil(len(store) / SHARDS_WANTED))
-    return store.shards(min(rows, LARGEST_SHARD), SHARD_BYTES)
+    return store.shards(rows_of_shard(len(store)), SHARD_BYTES)
+
+
+def rows_of_shard(count: int) -> int:
+    """The rows of a shard of a side with that many; long texts have fewer."""
+    return min(max(SMALLEST_SHARD, math.ceil(count / SHARDS_WANTED)), LARGEST_SHARD)
 
 
 class ShardEncoder:

@@ -160,9 +160,8 @@ def _start(work: Work, threads: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:  # imported before the fork
         torch.set_num_threads(threads)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes of a terminal: the first ends the others
+    # Ctrl-C reaches all processes of a terminal: the first ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -51,6 +51,17 @@ def test_exports_have_the_embeddings_of_torch() -> None:
     assert figures["torch float32"]["of_limit"] > 0
 
 
+@pytest.mark.slow
+def test_engines_share_the_work() -> None:
+    pytest.importorskip("ray", reason="needs the extra ray")
+    assert measured("engines").keys() == {"ray", "pool"}
+
+    figures = measured("engines", kind="encode", workers=2, sleep=0.5)
+    for engine in ("ray", "pool"):
+        assert figures[f"{engine} 1"]["efficiency"] == 1
+        assert figures[f"{engine} 2"]["efficiency"] > 0.5
+
+
 def gpu_report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("sys.argv", ["gpu", "--quick", *words])
     return gpu.main()

@@ -89,13 +89,17 @@ class SearchSize(NamedTuple):
 
     def bytes_before_blocks(self) -> int:
         """Memory of the process that prepares the search, in its largest step."""
-        largest = max(self.rows)
-        fingerprint_bytes = 8 * largest + 24 * min(largest, ROWS_OF_CLASS)
         if self.method == "exact":
-            return fingerprint_bytes
+            return self.fingerprint_bytes()
+        largest = max(self.rows)
         training_bytes = 48 * self.width * self.cells
         sorting_bytes = 24 * self.cells + 48 * min(largest, ROWS_ORDERED)
-        return max(fingerprint_bytes, training_bytes, sorting_bytes)  # one after the other
+        return max(self.fingerprint_bytes(), training_bytes, sorting_bytes)  # one after the other
+
+    def fingerprint_bytes(self) -> int:
+        """Memory of looking for equal vectors."""
+        largest = max(self.rows)
+        return 8 * largest + 24 * min(largest, ROWS_OF_CLASS)
 
     def block_bytes(self, block: int, tile: int) -> int:
         """Memory of a process that searches `block` queries at a time, in tiles."""
@@ -124,6 +128,12 @@ def choose_sizes(size: SearchSize, memory: int, in_files: bool) -> tuple[int, in
             return block, tile
 
     raise XlsrError(f"`memory` must be at least {-(-needed // 1_000_000)}MB for this search, got {memory:,} bytes.")
+
+
+def rows_of_span(count: int) -> int:
+    """The sources of a task of exact search, of that many."""
+    whole_tiles = -(-count // (SPANS * SPAN_STEP)) * SPAN_STEP
+    return max(SMALLEST_SPAN, whole_tiles)
 
 
 class BlockSearch:
@@ -184,11 +194,8 @@ class BlockSearch:
     def exact(self, results: Sequence[Neighbours], tasks: SpanTasks) -> None:
         """Compares every source with every target, once for both directions, and fills `results`."""
         source, target = self.sides
-        whole_tiles = -(-len(source) // (SPANS * SPAN_STEP)) * SPAN_STEP
-        rows = max(SMALLEST_SPAN, whole_tiles)
-
         compared = []
-        for start, part in tasks.run("compared", self._compared, len(source), rows):
+        for start, part in tasks.run("compared", self._compared, len(source), rows_of_span(len(source))):
             self._store(results, 0, source, start, part)
             compared.append(part)
 
