@@ -28,7 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "nearest": ("nearest", "List the nearest sentences of a query in each language, with their cosines."),
     "mine": ("mine", "Find translations in two texts."),
     "score": ("mine", "Score given pairs by margin and cosine."),
-    "filter": ("filter", "Give pairs their probability to be good, learned from known pairs."),
+    "filter": ("filter", "Give each pair its probability to be good, and keep the probable ones."),
     "negatives": ("negatives", "Add hard negatives to translation pairs."),
     "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
     "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."),

@@ -113,11 +113,13 @@ def negatives(options: NegativesOptions) -> None:
         "--labels": options.labels,
     }
     check_named(options.model, files, outputs=[*options.written, options.report])
-    sides = [PairColumn(options.pairs, options.columns, mining.languages, name) for name in ("source", "target")]
+    sources = PairColumn(options.pairs, options.columns, mining.languages, "source")
+    targets = PairColumn(options.pairs, options.columns, mining.languages, "target")
 
     with options.resumable():
         run = run_negatives(
-            *sides,
+            sources,
+            targets,
             options.folder,
             mining,
             chosen,
@@ -127,7 +129,7 @@ def negatives(options: NegativesOptions) -> None:
             knowledge=_knowledge(options),
             runner=options.runner(),
         )
-        _finish(run, options, mining, sides[0].bad_lines)
+        _finish(run, options, mining, sources.bad_lines)
 
 
 def _cross_encoder(options: NegativesOptions) -> Any:

@@ -314,7 +314,7 @@ class Editor:
                     positive = CONTRACTED.get(word, word[:-3])
                     yield Edit("negation", replaced(text, match, like(match[0], positive)), word)
             elif word in self.words.auxiliaries and negators and not _negated(text[match.end() :]):
-                negator = negators[rng.integers(len(negators))]
+                negator = negators[int(rng.integers(len(negators)))]
                 yield Edit("negation", replaced(text, match, f"{match[0]} {negator}"), negator)
             elif match[0] in opposites:  # in lower case: no part of a name
                 yield Edit("negation", replaced(text, match, opposites[word]), opposites[word])

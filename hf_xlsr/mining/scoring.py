@@ -150,12 +150,12 @@ def run_scoring(
 
         report |= figures
         scores = PairScores(**load_arrays(job.folder("scores") / "scores.npz"))
-        means = load_arrays(job.folder("scores") / "means.npz")
+        stored_means = load_arrays(job.folder("scores") / "means.npz")
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
     sides = (stores["source"], stores["target"])
     run = ScoringRun(scores, sides, (source_rows, target_rows), report)
-    run.means = (means["source"], means["target"])
+    run.means = (stored_means["source"], stored_means["target"])
     return run
 
 

@@ -83,7 +83,7 @@ class PrecisionCurve:
         values = dict(vars(self))
         for name, array in values.items():
             if isinstance(array, np.ndarray):
-                values[name] = np.where(np.isnan(array), None, array).tolist()
+                values[name] = [None if np.isnan(value) else value for value in array.tolist()]
         return values
 
 

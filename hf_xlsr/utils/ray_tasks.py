@@ -51,7 +51,7 @@ class RayRunner:
         self.num_cpus = num_cpus
         self.num_gpus = num_gpus
         self.tasks_at_once = tasks_at_once
-        self.device = "cuda" if num_gpus else "cpu"
+        self.device: str | None = "cuda" if num_gpus else "cpu"
 
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
         """As `Runner.run`; `work` must be picklable."""

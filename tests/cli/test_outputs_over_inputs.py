@@ -22,6 +22,8 @@ CASES = [
     ("score p.tsv --model model --output OUT", "p.tsv"),
     ("score a.txt b.txt --model model --format tsv --output OUT", "b.txt"),
     ("score p.tsv --model model --source-pool a.txt --format tsv --output OUT", "a.txt"),
+    ("filter p.tsv --model model --known q.{en,de} --languages en,de --output OUT", "p.tsv"),
+    ("filter p.tsv --model model --known l.tsv --languages en,de --save-training OUT --output o.tsv", "l.tsv"),
     ("negatives p.tsv --model model --output OUT", "p.tsv"),
     ("negatives p.tsv --model model --known q.de --format tsv --output OUT", "q.de"),
     ("negatives p.tsv --model model --truth l.tsv --output OUT", "l.tsv"),

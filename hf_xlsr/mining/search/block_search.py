@@ -226,11 +226,11 @@ class BlockSearch:
 
         # In slices, so that targets are merged without the lists of all the others.
         arrays = dict(neighbours._asdict())
-        values, candidates = target_lists.arrays()
+        values, numbers = target_lists.arrays()
         for column in range(0, len(target), ROWS_MERGED):
             columns = slice(column, column + ROWS_MERGED)
             arrays[f"values-{column}"] = values[columns]
-            arrays[f"candidates-{column}"] = candidates[columns]
+            arrays[f"candidates-{column}"] = numbers[columns]
         return arrays
 
     def _merged(self, compared: Sequence[Part], start: int, stop: int) -> Arrays:
