@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from mining_fakes import NumberEncoder, half, in_child
 
@@ -195,7 +194,7 @@ def test_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     code, _ = in_child(first_run)
     assert code == -9
-    assert len(list(tmp_path.rglob("00*.parquet"))) == 3
+    assert len(list(tmp_path.rglob("00*.arrow"))) == 3
 
     spans: list[int] = []
 
@@ -226,8 +225,8 @@ def test_counts_survive_their_file(tmp_path: Path) -> None:
     counts = Counts(labelled=2)
     counts.chosen["mined"] = 3
     counts.show("mined", [Example("a", "b", "c", 1.5), Example("a", "b", "d", None)])
-    counts.write(tmp_path / "x.parquet", pa.table({"source": ["a"]}))
-    assert Counts.load(tmp_path / "x.parquet") == counts
+    counts.write(tmp_path / "x.arrow", pa.table({"source": ["a"]}))
+    assert Counts.load(tmp_path / "x.arrow") == counts
 
 
 @pytest.mark.parametrize(
@@ -290,5 +289,6 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
 
     options: dict[str, Any] = {"per_pair": 3, "synthetic": ("number", "negation")}
     one = run(tmp_path, second_encoder=NumberEncoder(noise=0.1), **options)
-    (file,) = (tmp_path / "two").rglob("00*.parquet")
-    assert pq.read_table(file).to_pylist() == list(one.stored())
+    (file,) = (tmp_path / "two").rglob("00*.arrow")
+    two = NegativesRun([file], Counts(), {})
+    assert list(two.stored()) == list(one.stored())
