@@ -1,7 +1,6 @@
 """The verb `negatives` of the `hf-xlsr` command."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,9 +57,6 @@ class NegativesOptions(SearchOptions):
     paraphrase: Annotated[
         float, typer.Option(help="Its limit: share of the way from the nearest's mean to the translation.", **RULES)
     ] = 0.7
-    cross_encoder: Annotated[
-        str | None, typer.Option(help="Folder or Hub id of a cross-encoder that scores translations.", **RULES)
-    ] = None
     truth: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE", help="Translations that only measure: negatives among them are false.", **CHECKS),
@@ -125,19 +121,10 @@ def negatives(options: NegativesOptions) -> None:
             chosen,
             encoder=options.model,
             second_encoder=options.second_model,
-            cross_encoder=_cross_encoder(options),
             knowledge=_knowledge(options),
             runner=options.runner(),
         )
         _finish(run, options, mining, sources.bad_lines)
-
-
-def _cross_encoder(options: NegativesOptions) -> Any:
-    if options.cross_encoder is None:
-        return None
-    from sentence_transformers import CrossEncoder
-
-    return CrossEncoder(options.cross_encoder, device=options.device)
 
 
 def _knowledge(options: NegativesOptions) -> "Knowledge":
@@ -165,6 +152,7 @@ def _finish(
     import numpy as np
 
     from hf_xlsr.mining.negative_report import false_negatives, report_lines
+    from hf_xlsr.mining.negatives import remove_jobs
     from hf_xlsr.mining.outputs import write_pairs, write_report
     from hf_xlsr.utils.files import write_text
 
@@ -192,7 +180,7 @@ def _finish(
         "page": page if len(scores) else None,
     }
     if not options.work:
-        shutil.rmtree(options.folder)
+        remove_jobs(options.folder)
     if options.json:
         say(json.dumps(summary, indent=2))
     else:

@@ -31,7 +31,7 @@ ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 NOUN = re.compile(
     r"(?:(?<=\b[Tt]he )|(?<=\b[Aa] )|(?<=\b[Mm]y )|(?<=\b[Hh]is )|(?<=\b[Hh]er )|(?<=\b[Oo]ur ))[a-z]{3,}"
 )
-LISTED = re.compile(r"[\s,]*(and|or|nor|&)?\s*", re.IGNORECASE)
+LISTED = re.compile(r"[\s,]*(?:(?:and|or|nor|&)\s+)?", re.IGNORECASE)
 """What stands between two items of a list, whose order says nothing."""
 
 NUMBER_WORDS = [

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hf_xlsr.data.seen import hash64
 
@@ -101,12 +100,16 @@ class Counts:
     def write(self, path: Path, table: pa.Table) -> None:
         """Writes a table of the pairs with these counts in its metadata."""
         content = json.dumps(vars(self)).encode()
-        pq.write_table(table.replace_schema_metadata({METADATA: content}), path, compression="zstd")
+        table = table.replace_schema_metadata({METADATA: content})
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
 
     @classmethod
     def load(cls, path: Path) -> Counts:
         """The counts that `write` stored."""
-        content: dict[str, Any] = json.loads(pq.read_schema(path).metadata[METADATA])
+        with pa.memory_map(str(path)) as file:
+            metadata = pa.ipc.open_file(file).schema.metadata
+        content: dict[str, Any] = json.loads(metadata[METADATA])
         for name in ("chosen", "ruled_out", "translations", "checked"):
             content[name] = Counter(content[name])
         examples = content["examples"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 from datasets import Dataset
 
 from hf_xlsr.data.edits import Editor, names_in
@@ -21,6 +23,7 @@ from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, counted
 from hf_xlsr.mining.translation_groups import TranslationGroups, hash_links
+from hf_xlsr.mining.work_folder import JOB
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.tasks import InProcess, Runner, Task
@@ -28,6 +31,7 @@ from hf_xlsr.utils.tasks import InProcess, Runner, Task
 PAIRS_OF_A_TASK = 4096
 NAME_SENTENCES = 100_000  # of which the names of edits are taken
 NEGATIVES = "negatives"
+JOBS = ("first", "second")  # work folders of the encoder and of the second one
 
 
 @dataclass
@@ -35,7 +39,7 @@ class NegativesRun:
     """Result of `run_negatives`.
 
     Attributes:
-        files: Parquet files of the pairs with their negatives, in order: `source`, `target`, and the lists `negatives`,
+        files: Arrow files of the pairs with their negatives, in order: `source`, `target`, and the lists `negatives`,
             `kinds` and `scores` (the margin of a mined one, else None).
         counts: What was chosen and ruled out, with examples.
         report: Facts of the run by name.
@@ -54,7 +58,8 @@ class NegativesRun:
     def stored(self) -> Iterator[dict[str, Any]]:
         """The pairs with lists of negatives, kinds and scores."""
         for file in self.files:
-            yield from pq.read_table(file).to_pylist()
+            with pa.memory_map(str(file)) as stored:
+                yield from pa.ipc.open_file(stored).read_all().to_pylist()
 
     def rows(self) -> Iterator[dict[str, str]]:
         """The pairs with their negatives, one column each."""
@@ -178,7 +183,7 @@ def run_negatives(
 
     texts = {"source": sources, "target": targets}
     wide = replace(mining, k=max(mining.k, options.nearest + 1))  # one of the nearest is the translation
-    job = Job(Path(folder) / "first", wide, texts, encoder, runner=runner)
+    job = Job(Path(folder) / JOBS[0], wide, texts, encoder, runner=runner)
     known = hash_links(knowledge.known)
     truth = hash_links(knowledge.truth)
     opinion, opinion_settings = _opinion(folder, wide, texts, second_encoder, cross_encoder, runner)
@@ -243,6 +248,15 @@ def run_negatives(
     return run
 
 
+def remove_jobs(folder: Path) -> None:
+    """Removes the work folders in a folder, and the folder if it holds nothing else."""
+    for name in JOBS:
+        if (folder / name / JOB).is_file():
+            shutil.rmtree(folder / name)
+    with suppress(OSError):  # it holds files of others
+        folder.rmdir()
+
+
 def _opinion(
     folder: str | os.PathLike[str],
     mining: MiningOptions,
@@ -255,7 +269,7 @@ def _opinion(
     opinion = SecondOpinion(cross_encoder=cross_encoder)
     settings: dict[str, Any] = {}
     if second_encoder is not None:
-        job = Job(Path(folder) / "second", replace(mining, prompt=None), texts, second_encoder, runner=runner)
+        job = Job(Path(folder) / JOBS[1], replace(mining, prompt=None), texts, second_encoder, runner=runner)
         opinion.job = job
         settings["second"] = job.encoder and job.encoder.identity((mining.languages or (None,))[0])
     if cross_encoder is not None:
@@ -277,6 +291,6 @@ def _selected(folder: Path, selection: BlockSelection, pairs: int) -> list[Path]
     tasks = []
     for start in range(0, pairs, PAIRS_OF_A_TASK):
         stop = min(start + PAIRS_OF_A_TASK, pairs)
-        tasks.append(Task(folder / f"{start:010d}.parquet", (start, stop)))
+        tasks.append(Task(folder / f"{start:010d}.arrow", (start, stop)))
     done = InProcess().run(selection, tasks, description="choosing negatives")
     return [task.output for task in done]

@@ -18,7 +18,7 @@ import torch
 from hf_xlsr.encoders.encoding import BATCH_SIZE, embed, unit_length
 from hf_xlsr.mining.search import block_search, cells
 from hf_xlsr.mining.search.block_search import SIZES, SearchSize, choose_sizes, rows_of_span
-from hf_xlsr.mining.search.extraction import extract_pairs
+from hf_xlsr.mining.search.extraction import BYTES_PER_ROW, extract_pairs
 from hf_xlsr.mining.search.neighbours import DEFAULT_PROBES, chosen_method, default_cells, neighbours_both_ways
 from hf_xlsr.mining.search.tiles import Filter
 from hf_xlsr.mining.stages import LazyEncoder, rows_of_shard
@@ -35,7 +35,7 @@ ENCODED_PER_SECOND = 100.0
 TEXT_BYTES = 150
 """Bytes of a sentence in the work folder, with its place; an assumption."""
 
-EXTRACTION_BYTES = 339.0
+EXTRACTION_BYTES = float(BYTES_PER_ROW)
 """Bytes of a sentence a side while pairs are extracted, if nothing limits them."""
 
 PROBE_ROWS = 8192

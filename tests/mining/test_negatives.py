@@ -192,7 +192,7 @@ def test_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     code, _ = in_child(first_run)
     assert code == -9
-    assert len(list(tmp_path.rglob("00*.parquet"))) == 3
+    assert len(list(tmp_path.rglob("00*.arrow"))) == 3
 
     spans: list[int] = []
 
@@ -223,8 +223,8 @@ def test_counts_survive_their_file(tmp_path: Path) -> None:
     counts = Counts(labelled=2)
     counts.chosen["mined"] = 3
     counts.show("mined", [Example("a", "b", "c", 1.5), Example("a", "b", "d", None)])
-    counts.write(tmp_path / "x.parquet", pa.table({"source": ["a"]}))
-    assert Counts.load(tmp_path / "x.parquet") == counts
+    counts.write(tmp_path / "x.arrow", pa.table({"source": ["a"]}))
+    assert Counts.load(tmp_path / "x.arrow") == counts
 
 
 @pytest.mark.parametrize(

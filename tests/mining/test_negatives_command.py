@@ -64,6 +64,13 @@ def test_files(run: Callable[[str], dict[str, Any]]) -> None:
     assert not Path("out.parquet.work").exists()
 
 
+def test_files_of_others_stay_in_the_work_folder(run: Callable[[str], dict[str, Any]]) -> None:
+    Path("out.parquet.work/first").mkdir(parents=True)
+    Path("out.parquet.work/notes.txt").write_text("mine", "utf-8")
+    run("--per-pair 1")
+    assert [path.name for path in Path("out.parquet.work").iterdir()] == ["notes.txt"]
+
+
 def test_equals_the_python_function(run: Callable[[str], dict[str, Any]]) -> None:
     run("--per-pair 3")
     expected = hard_negatives(SOURCES, TARGETS, encoder=NumberEncoder(), per_pair=3)

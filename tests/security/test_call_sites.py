@@ -139,6 +139,7 @@ JOINED = {
     "hf_xlsr/cli/report.py": {"f'{side}.text'"},
     "hf_xlsr/data/conversion.py": {"f'{number:06d}.arrow'"},
     DATASETS: {"path_name(split, 'split')", "inside(folder, str(described.get('data_dir') or ''))"},
+    "hf_xlsr/mining/negatives.py": {"f'{start:010d}.arrow'", "name"},
     "hf_xlsr/data/preparation.py": {"f'{number:06d}.judged.arrow'"},
     "hf_xlsr/encoders/cache.py": {
         "hashlib.sha256(facts.encode()).hexdigest()[:32]",

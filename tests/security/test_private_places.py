@@ -192,6 +192,7 @@ REMOVING = {
     "hf_xlsr/cli/report.py:OutputOptions.finish": "the work folder of this job",
     "hf_xlsr/data/conversion.py:tokenise_rows": "in a folder of the cache",
     "hf_xlsr/data/preparation.py:clean_rows.make": "in a folder of the cache",
+    "hf_xlsr/mining/negatives.py:remove_jobs": "work folders of this job",
     "hf_xlsr/mining/work_folder.py:Stage.restart": "in a claimed work folder",
     "hf_xlsr/mining/work_folder.py:Stage.clear": "in a claimed work folder",
     "hf_xlsr/mining/work_folder.py:WorkFolder.claim": "in a claimed work folder",
