@@ -35,6 +35,7 @@ REASONS = {
     "data/preparation.py:_make_rows": "into a folder of `cached`",
     "data/preparation.py:write_judged": "the file of a task",
     "data/conversion.py:write_tokens": "the file of a task",
+    "mining/negative_counts.py:write": "the file of a task",
     "data/tokenization.py:make": "into a folder of `cached`",
     "export/onnx_files.py:write_graph": "into a folder of atomic_folder",
     "export/onnx_files.py:_quantize": "into a folder of atomic_folder",
