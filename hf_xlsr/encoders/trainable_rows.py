@@ -136,5 +136,6 @@ def train_rows(encoders: Sequence[Any], ids: torch.Tensor) -> None:
 def restore_table(encoder: Any) -> None:
     """Gives an encoder a plain table of token embeddings again."""
     for rows in list(islice(tables_of(encoder), 1)):  # T5 has it under two names
-        table = nn.Embedding.from_pretrained(rows.weight, freeze=False, padding_idx=rows.padding_idx)
+        weight = rows.weight
+        table = nn.Embedding(*weight.shape, padding_idx=rows.padding_idx, _weight=weight)
         encoder.set_input_embeddings(table)

@@ -144,6 +144,7 @@ JOINED = {
     "hf_xlsr/encoders/cache.py": {
         "hashlib.sha256(facts.encode()).hexdigest()[:32]",
         "f'{name}{ending}'",
+        *("f'{name}{KEYS}'", "f'{name}{VECTORS}'"),
     },
     "hf_xlsr/encoders/folder_modules.py": {"subfolder", "cls.config_file_name"},
     "hf_xlsr/encoders/graphs.py": {
@@ -159,10 +160,14 @@ JOINED = {
     "hf_xlsr/export/published_files.py": {"part", "name"},
     "hf_xlsr/encoders/loading.py": {"graph.folder"},
     "hf_xlsr/export/onnx_files.py": {"route", "graph_format.folder", "graph_format.file"},
-    "hf_xlsr/mining/pipeline.py": {"f'{name}.npz'"},
-    "hf_xlsr/mining/search/block_search.py": {"f'{name}.npz'", "f'process-{self.index}'"},
+    "hf_xlsr/mining/filtering/features.py": {"len(runs[0] | runs[1])"},  # a quotient
+    "hf_xlsr/mining/pipeline.py": {"f'{name}.npy'"},
+    "hf_xlsr/mining/search/cells.py": {"f'{name}.npy'", "f'{sorted_name}.npy'"},
     "hf_xlsr/mining/search/neighbours.py": {"f'neighbours-{digest[:16]}'"},
-    "hf_xlsr/mining/stages.py": {"name"},
+    "hf_xlsr/mining/search/sorted_pairs.py": {"f'run-{number}.npy'"},
+    "hf_xlsr/mining/search/spans.py": {"f'{name}-{start}.npz'"},
+    "hf_xlsr/mining/stages.py": {"name", "f'{start}.npz'"},
+    "hf_xlsr/mining/text_tasks.py": {"f'{data_hash(chunk)}.npy'", "work.address"},  # hashes
     "hf_xlsr/mining/work_folder.py": {"f'{name}.npy'", "name"},
     "hf_xlsr/runs/folder.py": {"self.recipe.name"},
     "hf_xlsr/runs/publish.py": {"name"},

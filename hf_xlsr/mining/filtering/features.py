@@ -23,7 +23,9 @@ SCRIPT = "script"
 SLACK = 10.0  # characters added to both lengths, as in the cleaning step `ratio`
 SHINGLE = 3
 
-_NAME = re.compile(r"(?<=[\w,;:\"(] )[^\W\d_]*[^\W\d_a-zß-öø-ÿ][\w.@/-]*|\S*[@/_\\]\S*|\S*\d\S*")
+_IN_ADDRESSES = re.compile(r"[@/_\\\d]")
+_CAPITAL = re.compile(r"[^\W\d_a-zß-öø-ÿ]")  # or a letter of a script without them
+_PUNCTUATION = "\"'()[].,;:!?…"
 _END = re.compile(r"[.!?。！？।؟:;…]")
 _SENTENCES = re.compile(r"[.!?。！？।؟]+(?=\s|$)|[。！？।]")
 
@@ -76,10 +78,21 @@ class TextFeatures:
         return features
 
 
+def _names(text: str) -> set[str]:
+    """Words with a number or a sign of addresses, and those with a capital that do not begin a sentence."""
+    names = set()
+    begins = True
+    for word in text.split():
+        if _IN_ADDRESSES.search(word) or (not begins and _CAPITAL.search(word)):
+            names.add(word.strip(_PUNCTUATION).lower())
+        begins = word[-1] in ".!?…"
+    return names
+
+
 def _shared_names(source: str, target: str) -> float:
     """Share of what is written alike in many languages that both sides have: names, addresses, numbers; NaN for none."""
-    source_names = {name.lower().strip(".") for name in _NAME.findall(source)}
-    target_names = {name.lower().strip(".") for name in _NAME.findall(target)}
+    source_names = _names(source)
+    target_names = _names(target)
     if not source_names or not target_names:
         return nan if source_names == target_names else 0.0
     return 2 * len(source_names & target_names) / (len(source_names) + len(target_names))
