@@ -188,11 +188,14 @@ def test_vectors_below_a_folder_of_another_user(tmp_path: Path) -> None:
 # --- New call sites --------------------------------------------------------------------------------------------------
 
 REMOVING = {
+    "hf_xlsr/cli/encode.py:encode": "the folder of its tasks, which only this package makes",
+    "hf_xlsr/cli/filter.py:_finish": "the work folder of this job",
     "hf_xlsr/utils/files.py:remove_leftovers": "folders that only this package makes",
     "hf_xlsr/cli/report.py:OutputOptions.finish": "the work folder of this job",
     "hf_xlsr/data/conversion.py:tokenise_rows": "in a folder of the cache",
     "hf_xlsr/data/preparation.py:clean_rows.make": "in a folder of the cache",
     "hf_xlsr/mining/negatives.py:remove_jobs": "work folders of this job",
+    "hf_xlsr/mining/stages.py:Job._join_shards": "in a claimed work folder",
     "hf_xlsr/mining/work_folder.py:Stage.restart": "in a claimed work folder",
     "hf_xlsr/mining/work_folder.py:Stage.clear": "in a claimed work folder",
     "hf_xlsr/mining/work_folder.py:WorkFolder.claim": "in a claimed work folder",
@@ -221,7 +224,12 @@ def test_no_temporary_name_is_predictable() -> None:
 def test_believed_folders_are_private() -> None:
     """Who reads arrays back, or resumes, takes its folder from `private_folder`."""
     users = {place.partition(":")[0] for place in places_of(lambda site: site.method == "private_folder")}
-    assert users == {"hf_xlsr/encoders/cache.py", "hf_xlsr/mining/work_folder.py", "hf_xlsr/utils/hashing.py"}
+    assert users == {
+        "hf_xlsr/encoders/cache.py",
+        "hf_xlsr/mining/text_tasks.py",
+        "hf_xlsr/mining/work_folder.py",
+        "hf_xlsr/utils/hashing.py",
+    }
     temporary = places_of(lambda site: site.method in ("gettempdir", "mktemp"))
     assert temporary == {"hf_xlsr/cli/ending.py:unexpected"}  # which names the folder in a message
     assert "hf_xlsr/utils/hashing.py:cache_folder" in places_of(lambda site: site.method == "private_folder")
