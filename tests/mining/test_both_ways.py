@@ -13,7 +13,7 @@ from mining_fakes import assert_same, clustered, mapped, two_searches, unit, use
 from hf_xlsr.mining import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search import cells as search_cells
 from hf_xlsr.mining.search import tiles
-from hf_xlsr.mining.search.block_search import choose_sizes
+from hf_xlsr.mining.search.block_search import SIZES, SearchSize, choose_sizes
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -216,9 +216,9 @@ def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path
     np.testing.assert_array_equal(again.forward_indices, neighbours.forward_indices)
 
 
-@pytest.mark.parametrize("millions", [1, 10, 1000])
-def test_search_by_cells_needs_32_bytes_a_sentence(millions: int) -> None:
-    rows = 1_000_000 * millions
-    matrix = np.broadcast_to(np.zeros((1, 1), np.float16), (rows, 384))
-    with pytest.raises(XlsrError, match=rf"\b{32 * millions}MB"):
-        choose_sizes([matrix, matrix], 4, 8, "ivf", rows // 1000, 32, memory=1, in_files=True)
+def test_memory_of_a_billion_sentences() -> None:
+    rows = 10**9
+    size = SearchSize((rows, rows), width=384, itemsize=2, k=4, listed=8, method="ivf", cells=2**20, probes=32)
+    assert choose_sizes(size, 19_400_000_000, in_files=True) in SIZES["ivf"]
+    with pytest.raises(XlsrError, match="MB"):
+        choose_sizes(size, 19_300_000_000, in_files=True)
