@@ -137,5 +137,6 @@ def restore_table(encoder: Any) -> None:
     """Gives an encoder a plain table of token embeddings again."""
     for rows in list(islice(tables_of(encoder), 1)):  # T5 has it under two names
         weight = rows.weight
-        table = nn.Embedding(*weight.shape, padding_idx=rows.padding_idx, _weight=weight)
+        tokens, width = weight.shape
+        table = nn.Embedding(tokens, width, padding_idx=rows.padding_idx, _weight=weight)
         encoder.set_input_embeddings(table)
