@@ -61,7 +61,7 @@ START = "e5-small"
 
 
 class Head(nn.Module):
-    """Two layers beside the identity, which add nothing before training."""
+    """The vectors plus two layers of them, whose output is 0 before training."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from hf_xlsr.trainers.adapters import base_model, check_checkpointing, without_t
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.card import step_of_weights
 from hf_xlsr.trainers.checkpoints import DiskSizeCallback, check_resumable, last_whole_checkpoint
-from hf_xlsr.trainers.data_flow import DataFlow, check_stored
+from hf_xlsr.trainers.data_flow import DataFlow, GivenData, check_stored
 from hf_xlsr.trainers.guards import GuardedTrainer, GuardWatch
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import (
@@ -54,17 +53,6 @@ from hf_xlsr.utils.seals import seal
 NO_SHARDED_ROWS = "`trainable_rows` needs whole weights on every process."
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 Evaluation = Callable[[Any], Mapping[str, float]]
-
-
-@dataclass(frozen=True)
-class GivenData:
-    """What a user gives to a trainer, which reads it again for each model of `model_init`. The rows are by task."""
-
-    rows: dict[str, Any]
-    processing_class: Any
-    eval_dataset: Any
-    data_collator: Any
-    guards: dict[str, Any]
 
 
 class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,17 @@ def inputs_by_task(inputs: Mapping[str, Any], others: Iterable[str]) -> tuple[di
         if names:
             of_tasks[task] = {name.removeprefix(prefix): of_main_task.pop(name) for name in names}
     return of_main_task, of_tasks
+
+
+@dataclass(frozen=True)
+class GivenData:
+    """What a user gives to a trainer, which reads it again for each model of `model_init`. The rows are by task."""
+
+    rows: dict[str, Any]
+    processing_class: Any
+    eval_dataset: Any
+    data_collator: Any
+    guards: dict[str, Any]
 
 
 class DataFlow(Trainer):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.mine import ThresholdOptions
+from hf_xlsr.cli.mine import SearchOptions
 from hf_xlsr.cli.options import MODEL
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
@@ -22,7 +22,7 @@ FILTER: dict[str, Any] = {"rich_help_panel": "Filter"}
 
 
 @dataclass(kw_only=True)
-class FilterVerbOptions(ThresholdOptions):
+class FilterVerbOptions(SearchOptions):
     """Options of `hf-xlsr filter`."""
 
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")]
@@ -54,6 +54,12 @@ class FilterVerbOptions(ThresholdOptions):
             metavar="FILE", help="Write the training pairs, to score and give as --known, and stop.", **FILTER
         ),
     ] = None
+    threshold: Annotated[float | None, typer.Option(help="Lowest probability to keep; by default 0.5.", **FILTER)] = (
+        None
+    )
+    precision: Annotated[
+        float | None, typer.Option(help="Precision on held-out pairs to reach, instead of a threshold.", **FILTER)
+    ] = None
     seed: Annotated[int, typer.Option(min=0, help="Draws the damage and the held-out pairs.", **FILTER)] = 0
 
 
@@ -68,8 +74,6 @@ def filter(options: FilterVerbOptions) -> None:
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.runs.inputs import check_named
 
-    if options.labels or options.labels_only_estimate:
-        raise XlsrError("filter takes no --labels. Use them in mine or score, and filter what is left.")
     languages = comma_separated(options.languages)
     if len(languages) != 2:
         raise XlsrError("filter needs --languages of source and target, e.g. --languages en,de.")
@@ -128,7 +132,7 @@ def _rows(
 
 
 def filter_outputs(output: str) -> list[str]:
-    """Files that `filter` writes beside its pairs."""
+    """The files that `filter` writes, other than the pairs."""
     return [f"{output}.filter.json"]
 
 

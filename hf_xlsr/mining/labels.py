@@ -206,8 +206,9 @@ def wilson_interval(share: float, size: float) -> tuple[float, float]:
 def label_curve(labels: Labels | RowLabels, rows: Iterable[Mapping[str, Any]] = ()) -> PrecisionCurve:
     """The curve from scored pairs of which a person accepted or rejected some; it has no recall.
 
-    See `estimate_precision`. A threshold needs a label on both sides that at most a fifth of the pairs separate from it;
-    below the lowest pairs none is needed. The precision of other thresholds is NaN.
+    See `estimate_precision`. A threshold needs a label above it and one below it, each with at most a fifth of the pairs
+    in between; where less than a fifth of the pairs is below it, none is needed there. The precision of other thresholds
+    is NaN.
 
     Args:
         labels: Pair -> whether it was accepted, as `read_labels` gives them; or what `find_labelled` found.

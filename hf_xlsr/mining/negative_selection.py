@@ -23,7 +23,7 @@ from hf_xlsr.mining.texts import TextStore
 from hf_xlsr.mining.translation_groups import TranslationGroups
 from hf_xlsr.utils.errors import XlsrError
 
-# Why a candidate is no negative, in the order in which it is asked; 0 for one that is.
+# Rules that rule out a candidate, in the order in which they are tried; number 0 is a candidate that passes all.
 RULES = ("", "own", "duplicate", "known", "margin", "paraphrase", "cross-encoder")
 OWN, DUPLICATE, KNOWN, MARGIN, PARAPHRASE, CROSS_ENCODER = range(1, len(RULES))
 MINED = "mined"

@@ -18,6 +18,7 @@ from hf_xlsr.data.edits import (
     USES,
     Edit,
     Editor,
+    Use,
     names_in,
     use_of,
 )
@@ -32,12 +33,12 @@ SENTENCES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=14).map(lambda
 NAMES = ["Anna", "Paris", "Karl", "Bonn", "Eve", "Rome", "Tokyo", "Lima"]
 
 
-def edits(sentence: str, use: str, language: str = "en", each: int = 3) -> list[Edit]:
-    editor = Editor(language, use, LANGUAGES[language].kinds, names=NAMES)  # type: ignore[arg-type]
+def edits(sentence: str, use: Use, language: str = "en", each: int = 3) -> list[Edit]:
+    editor = Editor(language, use, LANGUAGES[language].kinds, names=NAMES)
     return editor(sentence, each=each)
 
 
-def materials(sentences: list[str], use: str, language: str = "en") -> set[str]:
+def materials(sentences: list[str], use: Use, language: str = "en") -> set[str]:
     made = chain.from_iterable(edits(sentence, use, language) for sentence in sentences)
     return {edit.material.lower() for edit in made}
 
@@ -76,14 +77,14 @@ def test_word_lists_are_disjoint() -> None:
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_each_list_has_two_words_for_each_use(language: str, use: str) -> None:
+def test_each_list_has_two_words_for_each_use(language: str, use: Use) -> None:
     for words in LANGUAGES[language].entities:
         assert [use_of(word) for word in words].count(use) >= 2
     assert [use_of(str(digit)) for digit in range(1, 10)].count(use) >= 2
 
 
 @given(SENTENCES, st.sampled_from(USES), st.sampled_from(list(LANGUAGES)))
-def test_edits_differ_from_the_sentence_and_from_each_other(sentence: str, use: str, language: str) -> None:
+def test_edits_differ_from_the_sentence_and_from_each_other(sentence: str, use: Use, language: str) -> None:
     made = edits(sentence, use, language)
     texts = [edit.text for edit in made]
     assert sentence not in texts
@@ -105,8 +106,8 @@ def test_edits_differ_from_the_sentence_and_from_each_other(sentence: str, use: 
         ("entity", "We left on Monday.", "train", r"We left on \w+day\."),
     ],
 )
-def test_examples(kind: str, sentence: str, use: str, expected: str) -> None:
-    editor = Editor("en", use, [kind], names=NAMES)  # type: ignore[arg-type]
+def test_examples(kind: str, sentence: str, use: Use, expected: str) -> None:
+    editor = Editor("en", use, [kind], names=NAMES)
     texts = [edit.text for edit in editor(sentence, each=3)]
     assert texts
     for text in texts:

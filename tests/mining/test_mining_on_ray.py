@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from mining_fakes import NumberEncoder, assert_same_pairs, numbered, write_lines
+from ray_workers import kill_worker
 
 from hf_xlsr.mining import MinedBitext, mine_bitext, stages
 from hf_xlsr.utils.ray_tasks import RETRIES, RUNTIME
@@ -73,21 +72,6 @@ def running_cluster() -> Iterator[Any]:
         yield nodes
     finally:
         nodes.shutdown()
-
-
-def kill_worker(generator: random.Random) -> bool:
-    """Kills one of the processes that run tasks on nodes of this test."""
-    workers = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any("ray::_complete" in word for word in process.cmdline()):
-                workers.append(process)
-        except psutil.Error:
-            continue
-    if not workers:
-        return False
-    os.kill(generator.choice(workers).pid, signal.SIGKILL)
-    return True
 
 
 @contextmanager

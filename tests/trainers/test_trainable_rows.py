@@ -129,14 +129,14 @@ def test_an_unknown_token_in_training_is_an_error() -> None:
 
 
 def test_momentum_copies_with_other_frozen_rows_keep_them() -> None:
-    first, second = (nn.Module() for _ in range(2))
-    for encoder in (first, second):
-        encoder.table = nn.Embedding(5, 2)
-        encoder.get_input_embeddings = lambda encoder=encoder: encoder.table  # type: ignore[misc]
-        encoder.set_input_embeddings = lambda value, encoder=encoder: setattr(encoder, "table", value)
-    tables = [encoder.table.weight.detach().clone() for encoder in (first, second)]
-    train_rows([first, second], torch.tensor([1, 3]))
-    assert torch.equal(second.table.weight, tables[1])
+    (encoders,) = model_of("DualMomentum").trained_encoders().values()
+    with torch.no_grad():
+        encoders[1].get_input_embeddings().weight.add_(1.0)
+    tables = [encoder.get_input_embeddings().weight.detach().clone() for encoder in encoders]
+
+    train_rows(encoders, torch.tensor([1, 3]))
+    for encoder, table in zip(encoders, tables, strict=True):
+        assert torch.equal(encoder.get_input_embeddings().weight, table)
 
 
 def test_scaled_tables_are_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from ray_workers import kill_worker
 
 from hf_xlsr.data import preparation
 from hf_xlsr.data.sources import Source
@@ -66,21 +65,6 @@ def contents(folder: Path) -> dict[str, str]:
 
 def expected(tmp_path: Path) -> dict[str, str]:
     return {f"{number}.txt": str(number * number) for number in range(COUNT)}
-
-
-def kill_worker(generator: random.Random) -> bool:
-    """Kills one of the processes that run tasks on nodes of this test."""
-    workers = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any("ray::_complete" in word for word in process.cmdline()):
-                workers.append(process)
-        except psutil.Error:
-            continue
-    if not workers:
-        return False
-    os.kill(generator.choice(workers).pid, signal.SIGKILL)
-    return True
 
 
 def test_kills_and_nodes_change_no_result(cluster: Any, tmp_path: Path) -> None:

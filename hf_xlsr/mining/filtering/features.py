@@ -119,7 +119,7 @@ def feature_matrix(
         progress: Show a progress bar.
 
     Raises:
-        XlsrError: A column has a value that is no number.
+        XlsrError: A value of one of the `columns` is not a number.
     """
     counts = {side: Counter(match_key(row[side]) for row in rows) for side in ("source", "target")}
     values = []

@@ -195,7 +195,7 @@ def extract_pairs(
         without: Rows of both sides that take no part, bool, `(n,)` and `(m,)`; they still count as neighbours in means.
         memory: Bytes that extraction may allocate, at least 16 MiB; half of the machine's available memory if None.
             Memory-mapped neighbours do not count, nor does the result without a `file`, 24 bytes a pair.
-        file: A `.npy` file for the result, which is then memory-mapped; temporary files stand beside it.
+        file: A `.npy` file for the result, which is then memory-mapped; temporary files are in its folder.
 
     Examples:
         >>> vectors = np.eye(3, dtype=np.float32)
