@@ -42,8 +42,8 @@ from hf_xlsr.trainers.live_encoder import (
 )
 from hf_xlsr.trainers.logged_losses import LoggedLosses
 from hf_xlsr.trainers.pretrained import TextSettings, model_and_tokenizer
+from hf_xlsr.trainers.row_selection import check_row_ids, restore_tables, save_row_ids, select_rows
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
-from hf_xlsr.trainers.trained_rows import check_rows, save_rows, train_rows_of
 from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
@@ -172,7 +172,6 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
 
         self.measured = {}
         self.part_sums = {}
-
         self._graceful_stop = GracefulStopCallback()
         self._own_callbacks: list[TrainerCallback] = []
         self._set_up_model()
@@ -181,6 +180,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
         """The model of what a user gives, and the data as it reads them."""
         rows = self._given.rows
         model, self.tokenizers = self.make_model(without_task(given), rows, self._given.processing_class)
+        restore_tables(base_model(model))
         if self.no_reentrant:
             check_checkpointing(model, self.args)
 
@@ -189,7 +189,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
         self.converter = self.make_converter(base_model(model), rows)
         self.features = self.make_features(rows)
         if self.args.trainable_rows:
-            train_rows_of(model, self.features, self.tokenizers)
+            select_rows(model, self.features, self.tokenizers)
         self.eval_sets = self.converted_sets(self._given.eval_dataset)
         self.guards = {name: self.read_guard(name, data) for name, data in self._given.guards.items()}
         return model
@@ -350,7 +350,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
             resume_from_checkpoint = str(newest) if newest else True
         check_resumable(resume_from_checkpoint)
         if isinstance(resume_from_checkpoint, str | Path):
-            check_rows(self.model, Path(resume_from_checkpoint))
+            check_row_ids(self.model, Path(resume_from_checkpoint))
         self.measured = {}
         self.guard_watch.resumes = bool(resume_from_checkpoint)
         if self.guards and self.model_init is None:
@@ -373,7 +373,7 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()  # each process writes its random state
             if self.args.should_save:
-                save_rows(self.model, checkpoint)
+                save_row_ids(self.model, checkpoint)
                 seal(checkpoint)
 
     def load_checkpoint(self, folder: Path) -> None:

@@ -35,6 +35,7 @@ from hf_xlsr.encoders.stock import (
     no_pooler,
     set_pad_token,
 )
+from hf_xlsr.encoders.trainable_rows import restore_table
 from hf_xlsr.utils.auto_classes import ADAPTERS, OWN_MODEL_TYPES, load_auto
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import inside, read_json
@@ -141,6 +142,7 @@ def _part(
 ) -> EncoderPart:
     if getattr(encoder, "_hf_peft_config_loaded", False):  # a saved model would lose the weights below them
         raise XlsrError("The encoder has adapters. Merge them, or train without them and call `add_adapters`.")
+    restore_table(encoder)
     if no_pooler(encoder.config):
         encoder.pooler = None  # DDP would wait for its gradient
     set_pad_token(tokenizer, encoder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +18,8 @@ class TrainableRows(nn.Module):
     """A frozen table of token embeddings, and a parameter with those of its rows that are trained.
 
     It takes the place of an encoder's table: ids stay as they are, and any text can be encoded. Gradient, state of the
-    optimiser and momentum copy are of the trained rows alone. With the same data, training equals that of the whole table
-    in which all other rows are frozen; without the parameter, weight decay would shrink them. Saved weights are those of
-    the whole table, under its name.
+    optimiser and momentum copy are of the trained rows alone. Training the whole table gives the same values to these
+    rows; it changes the others by weight decay alone. Saved weights are those of the whole table, under its name.
 
     Args:
         table: The whole table, `(vocabulary, width)`, which shares its weight.
@@ -39,8 +39,7 @@ class TrainableRows(nn.Module):
     ids: torch.Tensor
 
     def __init__(self, table: nn.Embedding, ids: torch.Tensor) -> None:
-        is_plain = isinstance(table, nn.Embedding) and type(table).forward is nn.Embedding.forward
-        if not is_plain or table.max_norm is not None or table.scale_grad_by_freq or table.sparse:
+        if not is_plain_table(table):
             raise XlsrError(
                 f"`trainable_rows` needs a plain table of token embeddings, got {type(table).__name__}. Leave it out."
             )
@@ -49,7 +48,7 @@ class TrainableRows(nn.Module):
         self.padding_idx = table.padding_idx
         ids = ids.to(table.weight.device)
         self.frozen = nn.Parameter(table.weight.detach(), requires_grad=False)
-        self.rows = nn.Parameter(self.frozen[ids])
+        self.rows = nn.Parameter(self.frozen[ids], requires_grad=table.weight.requires_grad)
 
         positions = torch.full((len(self.frozen),), -1, dtype=torch.int32, device=ids.device)
         positions[ids] = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
@@ -77,7 +76,12 @@ class TrainableRows(nn.Module):
         return table
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        destination[f"{prefix}weight"] = self.weight
+        # One tensor for all names of the table, so that it is stored once.
+        table = _saved_tables[self]() if self in _saved_tables else None
+        if table is None or not any(value is table for value in destination.values()):
+            table = self.weight
+            _saved_tables[self] = ref(table)
+        destination[f"{prefix}weight"] = table
 
     def _load_from_state_dict(
         self,
@@ -97,6 +101,17 @@ class TrainableRows(nn.Module):
         with torch.no_grad():
             self.frozen.copy_(table)
             self.rows.copy_(table[self.ids.to(table.device)])
+
+
+_saved_tables: WeakKeyDictionary[TrainableRows, ref[torch.Tensor]] = WeakKeyDictionary()
+"""The whole table that each module gave to a state dict last."""
+
+
+def is_plain_table(table: Any) -> bool:
+    """Whether a module is a table of token embeddings without scaling, norms or sparse gradients."""
+    if not isinstance(table, nn.Embedding) or type(table).forward is not nn.Embedding.forward:
+        return False
+    return table.max_norm is None and not table.scale_grad_by_freq and not table.sparse
 
 
 def tables_of(model: nn.Module) -> Iterator[TrainableRows]:
@@ -139,4 +154,5 @@ def restore_table(encoder: Any) -> None:
         weight = rows.weight
         tokens, width = weight.shape
         table = nn.Embedding(tokens, width, padding_idx=rows.padding_idx, _weight=weight)
+        table.requires_grad_(rows.rows.requires_grad)
         encoder.set_input_embeddings(table)

@@ -47,8 +47,8 @@ from hf_xlsr.trainers.checkpoints import (
     tokenizer_bytes,
     weight_bytes,
 )
+from hf_xlsr.trainers.row_selection import rows_hint
 from hf_xlsr.trainers.sharding import gather_model
-from hf_xlsr.trainers.trained_rows import rows_hint
 from hf_xlsr.utils.console import SafeConsole
 from hf_xlsr.utils.devices import hardware_name, precision_of
 from hf_xlsr.utils.errors import XlsrError

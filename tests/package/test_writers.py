@@ -52,7 +52,7 @@ REASONS = {
     "trainers/base.py:save_tokenizers": "into a checkpoint, which is sealed afterwards",
     "trainers/dual_momentum.py:_save": "into a checkpoint, which is sealed afterwards",
     "trainers/dual_momentum.py:save_tokenizers": "into a checkpoint, which is sealed afterwards",
-    "trainers/trained_rows.py:save_rows": "into a checkpoint, which is sealed afterwards",
+    "trainers/row_selection.py:save_row_ids": "into a checkpoint, which is sealed afterwards",
     "trainers/hub.py:export_trainer": "into a temporary folder",
     "utils/files.py:atomic_folder": "a whole folder",
     "utils/hashing.py:cached": "a whole folder",

@@ -21,6 +21,7 @@ SHARDED = [name for name in NAMES if name != "DualMomentumTrainer"]
 KINDS = [
     *(("ddp", name) for name in NAMES),
     *(("cached", name) for name in two_process_recipes.CACHED),
+    *(("rows", name) for name in two_process_recipes.ROWS),
     *(("fsdp", name) for name in SHARDED),
 ]
 

@@ -10,10 +10,12 @@ import pytest
 import torch
 from seven_trainers import model_of, rows_of, trainer_of
 from torch import nn
+from transformers import T5Config, T5EncoderModel
 
+from hf_xlsr.encoders.reading import read_encoder
 from hf_xlsr.encoders.trainable_rows import TrainableRows, tables_of, train_rows
 from hf_xlsr.trainers.checkpoints import weight_bytes
-from hf_xlsr.trainers.trained_rows import rows_hint
+from hf_xlsr.trainers.row_selection import rows_hint
 from hf_xlsr.utils.errors import XlsrError
 
 KINDS = ("DualMomentum", "Distillation", "FineTune")
@@ -109,7 +111,7 @@ def test_a_checkpoint_of_other_rows_is_refused(kind: str, change: str, tmp_path:
 
 @pytest.mark.parametrize("kind", REFUSING)
 def test_language_models_are_refused(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="whole table"):
+    with pytest.raises(XlsrError, match="trainable_rows"):
         trainer_of(kind, tmp_path, settings={"trainable_rows": True})
 
 
@@ -163,3 +165,44 @@ def test_the_size_on_disk_counts_each_table_once(kind: str, tmp_path: Path) -> N
     settings = {"trainable_rows": True}
     model = trainer_of(kind, tmp_path, rows=few_rows(kind), settings=settings).model
     assert weight_bytes(model) == weight_bytes(model_of(kind))
+
+
+def test_momentum_copies_stay_frozen(tmp_path: Path) -> None:
+    trainer = trainer_of("DualMomentum", tmp_path, settings={"trainable_rows": True})
+    trainable = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+    assert trainable
+    assert not any(name.startswith("momentum_") for name in trainable)
+
+
+@pytest.mark.parametrize("trainable_rows", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_training_selects_its_own_rows(kind: str, trainable_rows: bool, tmp_path: Path) -> None:
+    model = trained(kind, tmp_path / "first", trainable_rows=True).model
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    settings = {"trainable_rows": trainable_rows}
+    second = trainer_of(kind, tmp_path / "second", model=model, rows=rows_of(kind, 16, seed=2), settings=settings)
+
+    for name, weight in second.model.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+    assert bool(list(tables_of(second.model))) == trainable_rows
+    second.train()
+
+
+def test_an_encoder_of_an_earlier_training_has_a_plain_table(tmp_path: Path) -> None:
+    ((encoder, _),) = trained("DualMomentum", tmp_path, trainable_rows=True).model.trained_encoders().values()
+    part = read_encoder(encoder, "encoder").single("encoder")
+    assert not list(tables_of(part.encoder))
+
+
+def test_a_table_with_two_names_is_stored_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    encoder = T5EncoderModel(config)
+    encoder.save_pretrained(tmp_path / "whole")
+    train_rows([encoder], torch.tensor([1, 3]))
+    encoder.save_pretrained(tmp_path / "rows")
+
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "rows")]
+    assert sizes[0] == sizes[1]
+    loaded = T5EncoderModel.from_pretrained(tmp_path / "rows")
+    assert torch.equal(loaded.get_input_embeddings().weight, encoder.get_input_embeddings().weight)

@@ -37,6 +37,7 @@ ENCODER = {
 }
 # Those that are evaluated and exported too.
 WHOLE = ("LightweightTrainer", "FineTuneTrainer")
+ROWS = ("DualMomentumTrainer", "FineTuneTrainer")  # with `trainable_rows`
 CACHED = ("LightweightTrainer", "DistillationTrainer", "DualMomentumTrainer", "HictlTrainer", "CmlmTrainer")
 STEPS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 
@@ -209,6 +210,8 @@ def main(folder: Path) -> None:
         run(folder, name, "ddp")
     for name in CACHED:
         run(folder, name, "cached", "--cache_batch_size", "3")
+    for name in ROWS:
+        run(folder, name, "rows", "--trainable_rows", "true")
     refused = {}
     os.environ.update(ACCELERATE_USE_FSDP="true", FSDP_VERSION="2", FSDP_AUTO_WRAP_POLICY="TRANSFORMER_BASED_WRAP")
     try:

@@ -15,17 +15,18 @@ import torch
 from rich.filesize import decimal
 from safetensors.torch import load_file, save_file
 
-from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
-from hf_xlsr.encoders.trainable_rows import tables_of, train_rows
+from hf_xlsr.data.prepared import PreparedRows
+from hf_xlsr.encoders.trainable_rows import is_plain_table, restore_table, tables_of, train_rows
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
 
 FILE = "trainable_rows.safetensors"
+ROWS_AT_ONCE = 50_000
 NOTABLE_SHARE = 0.25  # of a model's weights, from which on its tables are worth a sentence
 KEPT_OF_ADAM = 3  # the gradient and two averages of each trained value
 
 
-def train_rows_of(model: Any, features: Mapping[str, Any], tokenizers: Any) -> None:
+def select_rows(model: Any, features: Mapping[str, Any], tokenizers: Any) -> None:
     """Trains only the rows of the tables of a model that the features contain, and those of special tokens.
 
     Args:
@@ -36,9 +37,10 @@ def train_rows_of(model: Any, features: Mapping[str, Any], tokenizers: Any) -> N
     if base_model(model) is not model:
         raise XlsrError("`trainable_rows` has no effect with adapters, which leave the tables alone. Remove it.")
     if model.reads_whole_table:
+        fix = ", or set `generative_weight` to 0" if hasattr(model.config, "generative_weight") else ""
         raise XlsrError(
-            f"`trainable_rows` must be left out for {type(model).__name__}: its language model is a softmax over the "
-            "whole table."
+            f"`trainable_rows` has no effect on {type(model).__name__}, whose language model trains the whole table. "
+            f"Remove it{fix}."
         )
 
     languages = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
@@ -53,30 +55,42 @@ def train_rows_of(model: Any, features: Mapping[str, Any], tokenizers: Any) -> N
         train_rows(encoders, torch.from_numpy(np.unique(np.concatenate(ids_of_encoder[name]))))
 
 
+def restore_tables(model: Any) -> None:
+    """Gives a model plain tables again, of which an earlier training has selected rows."""
+    for encoders in model.trained_encoders().values():
+        for encoder in encoders:
+            restore_table(encoder)
+
+
 def _ids_of(data: Any) -> Iterator[tuple[str, np.ndarray]]:
     """A language, or an empty name, and distinct token ids of its texts, for each column of converted rows."""
-    if isinstance(data, ConcatenatedRows):
-        for part in data.datasets:
-            yield from _ids_of(part)
-        return
-    if not isinstance(data, PreparedRows) or data.live:
+    if not _is_known(data):
         raise XlsrError(
             "`trainable_rows` needs stored rows without a transform: their tokens must be known in advance."
         )
-
-    rows = data.rows.with_format("arrow")[:]
-    for name in rows.column_names:
-        if not name.endswith("_ids"):
-            continue
-        side = "source_lang" if name.startswith("source") else "target_lang"
-        languages = rows[side if side in rows.column_names else "lang"] if _has_language(rows) else None
-        for language in [""] if languages is None else pc.unique(languages).to_pylist():
-            column = rows[name] if languages is None else rows[name].filter(pc.equal(languages, language))
-            yield language, _distinct(column)
+    for part in getattr(data, "datasets", [data]):
+        for rows in part.rows.with_format("arrow").iter(ROWS_AT_ONCE):
+            for name in rows.column_names:
+                if name.endswith("_ids"):
+                    yield from _ids_of_column(rows, name)
 
 
-def _has_language(rows: pa.Table) -> bool:
-    return not {"lang", "source_lang"}.isdisjoint(rows.column_names)
+def _is_known(data: Any) -> bool:
+    """Whether the tokens of converted rows are known in advance."""
+    parts = getattr(data, "datasets", [data])
+    return all(isinstance(part, PreparedRows) and not part.live for part in parts)
+
+
+def _ids_of_column(rows: pa.Table, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """The distinct ids of a column in each language; the language is empty if rows have none."""
+    side = "source_lang" if name.startswith("source") else "target_lang"
+    language_column = side if side in rows.column_names else "lang"
+    if language_column not in rows.column_names:
+        yield "", _distinct(rows[name])
+        return
+    languages = rows[language_column]
+    for language in pc.unique(languages).to_pylist():
+        yield language, _distinct(rows[name].filter(pc.equal(languages, language)))
 
 
 def _distinct(column: pa.ChunkedArray) -> np.ndarray:
@@ -86,17 +100,17 @@ def _distinct(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.unique(column), np.int64)
 
 
-def save_rows(model: Any, folder: Path) -> None:
+def save_row_ids(model: Any, folder: Path) -> None:
     """Writes to a checkpoint which rows are trained, if not all are."""
-    trained = trained_ids(model)
+    trained = row_ids(model)
     if trained:
         save_file(trained, folder / FILE)
 
 
-def check_rows(model: Any, folder: Path) -> None:
+def check_row_ids(model: Any, folder: Path) -> None:
     """Checks that a checkpoint and a model train the same rows: the optimiser's state is of these."""
     stored = load_file(folder / FILE) if (folder / FILE).is_file() else {}
-    trained = trained_ids(model)
+    trained = row_ids(model)
     is_same = stored.keys() == trained.keys() and all(torch.equal(stored[name], trained[name]) for name in trained)
     if not is_same:
         raise XlsrError(
@@ -105,7 +119,7 @@ def check_rows(model: Any, folder: Path) -> None:
         )
 
 
-def trained_ids(model: Any) -> dict[str, torch.Tensor]:
+def row_ids(model: Any) -> dict[str, torch.Tensor]:
     """The token ids whose rows are trained, by number of the encoder; none where all are."""
     trained = {}
     for number, (encoder, *_) in enumerate(base_model(model).trained_encoders().values()):
@@ -120,6 +134,9 @@ def rows_hint(trainer: Any) -> str:
     if trainer.args.trainable_rows or model is not trainer.model or model.reads_whole_table:
         return ""
     encoders = model.trained_encoders().values()
+    is_served = all(is_plain_table(own[0].get_input_embeddings()) for own in encoders)
+    if trainer.is_fsdp_enabled or not is_served or not all(map(_is_known, trainer.features.values())):
+        return ""
     tables = sum(own[0].get_input_embeddings().weight.nbytes * len(own) for own in encoders)
     whole = sum(weight.nbytes for weight in model.parameters())
     if tables < NOTABLE_SHARE * whole:
