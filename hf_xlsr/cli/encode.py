@@ -1,6 +1,5 @@
 """The verbs `encode`, `debias fit` and `debias apply`."""
 
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -87,7 +86,6 @@ def encode(options: EncodeOptions) -> None:
             count = sum(len(texts) for texts, _ in chunks)
             say(f"{language}: {count:,} texts")
 
-    shutil.rmtree(_tasks_folder(options), ignore_errors=True)
     rejected = quarantine.report()
     if rejected:
         warn(rejected)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SEARCH: dict[str, Any] = {"rich_help_panel": "Search"}
 PLAN: dict[str, Any] = {"rich_help_panel": "Plan"}
 THRESHOLD: dict[str, Any] = {"rich_help_panel": "Choosing the threshold"}
+OF_MODEL = ("prompt", "routes", "dtype", "truncate_dim", "vectors")  # options without effect on given vectors
 VECTORS_FILE = typer.Option(metavar="FILE", help="Embeddings of this side instead of a model: .npy, a row per line.")
 POOL = typer.Option(metavar="FILE", help="Sentences to compare with; by default the pairs' own.")
 
@@ -54,7 +55,7 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
     ] = None
     memory: Annotated[
         str | None,
-        typer.Option(help="Memory for mining, besides the model, e.g. 4GB.", **SEARCH),
+        typer.Option(help="Memory of each process for mining, besides the model, e.g. 4GB.", **SEARCH),
     ] = None
 
     def mining_options(self, **changes: Any) -> "MiningOptions":
@@ -179,6 +180,10 @@ def mine(options: MineOptions) -> None:
     target_vectors = options.target_vectors
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
+    if source_vectors:
+        for name in OF_MODEL:
+            if getattr(options, name) is not None:
+                raise XlsrError(f"--{name.replace('_', '-')} needs --model: given vectors are used as they are.")
 
     options.check_threshold(options.known, options.gold)
     mining = options.mining_options(one_to_one=not options.many)
@@ -225,7 +230,7 @@ def _print_plan(options: MineOptions) -> None:
     assert options.rows is not None
     mining = options.mining_options()
     rows = parse_count(options.rows)
-    rates = measured_rates(options.model, options.device)
+    rates = measured_rates(options.model, options.device, options.dtype, options.truncate_dim)
     memory = parse_size(mining.memory)
     stages = plan_mining(rows, options.workers, rates, k=mining.k, method=mining.method, memory=memory)
     if options.json:

@@ -150,7 +150,7 @@ class WorkerOptions:
 
     num_proc: Annotated[
         int,
-        typer.Option(help="Number of processes on this machine, on its CPU unless --device says.", min=1, **WORKERS),
+        typer.Option(help="Processes on this machine; several encode on its CPU by default.", min=1, **WORKERS),
     ] = 1
     engine: Annotated[
         str,
@@ -182,12 +182,6 @@ class WorkerOptions:
 class EncodingWorkerOptions(WorkerOptions):
     """Which processes encode texts, and on what."""
 
-    num_proc: Annotated[
-        int,
-        typer.Option(
-            help="Processes on this machine; several use its CPU unless --device is given.", min=1, **WORKERS
-        ),
-    ] = 1
     num_gpus: Annotated[
         float, typer.Option(min=0, help="GPUs of each task on the Ray cluster, also a share of one.", **WORKERS)
     ] = 0

@@ -34,7 +34,7 @@ class MiningOptions:
         truncate_dim: Leading dimensions that are kept, of an encoder given by name; as its files say if None.
         vectors: Folder of embeddings that `hf-xlsr encode` and other jobs share, for an encoder given by name.
         device: Of the search and of an encoder given by name; by default a GPU if there is one, the CPU for matrices.
-        memory: Memory that mining may allocate besides the encoder: bytes, or a text such as `512MB`.
+        memory: Memory that each process of mining may allocate besides the encoder: bytes, or a text such as `512MB`.
         k: Size of the neighbourhoods, in both directions; at most the number of sentences on the other side.
         method: `exact`, `ivf` or `auto`, see `neighbours_both_ways`.
         recall: For `ivf`: share of true neighbours that a sample must find; raises the number of cells searched.

@@ -91,7 +91,12 @@ class StagePlan:
     is_shared: bool = True
 
 
-def measured_rates(model: str | None = None, device: str | None = None) -> Rates:
+def measured_rates(
+    model: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    truncate_dim: int | None = None,
+) -> Rates:
     """Measures the rates on this machine by a short probe, on one thread; a few seconds without a model.
 
     Seconds are those of the processor, so that other work on the machine counts little; a model on another device than
@@ -104,7 +109,7 @@ def measured_rates(model: str | None = None, device: str | None = None) -> Rates
 
     with _one_thread(), tempfile.TemporaryDirectory() as folder:
         if model is not None:
-            encoder = LazyEncoder(model, device).get()
+            encoder = LazyEncoder(model, device, dtype, truncate_dim=truncate_dim).get()
             width = embed(encoder, texts[:BATCH_SIZE]).shape[1]  # the first call takes longer
             on_cpu = torch.device(encoder.device).type == "cpu"
             clock = time.process_time if on_cpu else time.perf_counter

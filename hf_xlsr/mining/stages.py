@@ -45,6 +45,7 @@ SMALLEST_SHARD = 1 << 10  # rows
 SHARDS_WANTED = 64  # of each side
 SHARD_BYTES = 1 << 25
 VECTORS = "vectors.npy"
+VECTORS_VERSION = 2  # of the files of embeddings in a work folder
 SHARDS = "shards"
 SHORT = "One sentence."
 # The second is longer than any encoder takes: its vector depends on where it is truncated.
@@ -302,7 +303,7 @@ class Job:
         if self.encoder is not None:
             self.encodings = self._encodings(self.encoder)
             for side, settings in self.encodings.items():
-                plan[f"{side}.vectors"] = {"text": plan[f"{side}.text"], **settings}
+                plan[f"{side}.vectors"] = {"text": plan[f"{side}.text"], "file": VECTORS_VERSION, **settings}
         return inputs, plan
 
     def _encodings(self, encoder: LazyEncoder) -> dict[str, dict[str, Any]]:
@@ -324,7 +325,7 @@ class Job:
 
     @contextmanager
     def claimed(self, kind: str, plan: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[None]:
-        """Locks the folder. Finished stages are then of the present settings."""
+        """Locks the folder, and removes the stages of other settings than the present ones."""
         with self.work.claim(kind, *plan()):
             yield
 
@@ -380,8 +381,9 @@ class Job:
         with self.timed("encode"):
             work = ShardEncoder(sides, self.encoder, self.options.encoding)
             description = "encoding" if self.show_progress_bar and tasks else ""
-            for _ in self.runner.run(work, tasks, description=description):
-                pass
+            if tasks:
+                for _ in self.runner.run(work, tasks, description=description):
+                    pass
             self.encoder.release()
             for name, side in sides.items():
                 self._join_shards(name, side.store)
@@ -419,6 +421,10 @@ class Job:
         device = self.options.device or self.runner.device
         if device is None:
             device = "cuda" if self.encoder is not None and torch.cuda.is_available() else "cpu"
+        elif device == self.runner.device == "cuda" and not torch.cuda.is_available():
+            # This process prepares and checks what the tasks search.
+            logger.warning("The search runs on CPUs: the machine that mining was called on has no GPU.")
+            device = "cpu"
 
         return neighbours_both_ways(
             source,

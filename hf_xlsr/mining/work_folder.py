@@ -140,7 +140,7 @@ class WorkFolder:
             raise XlsrError(f"Work folder {self.path} is in use by another process.") from None
 
         with lock:
-            remove_leftovers(self.path, *self.path.iterdir())
+            remove_leftovers(self.path, *[path for path in self.path.rglob("*") if path.is_dir()])
             self._check_job(kind, inputs, plan)
             if _read_json(job).get("kind") != kind:
                 for name in self._names() - plan.keys():
@@ -234,7 +234,7 @@ def save_rows(
 ) -> None:
     """Writes a `.npy` file block by block, and moves it into place when it is complete.
 
-    The blocks may have fewer rows than `shape`: the file has as many as they have.
+    If the blocks have fewer rows than `shape`, so has the file.
     """
     rows = 0
     with atomic_write(path) as partial, partial.open("wb") as file:
@@ -245,6 +245,8 @@ def save_rows(
         if rows != shape[0]:
             file.seek(0)
             file.write(npy_header((rows, *shape[1:]), dtype))  # numpy makes it as long as the first
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -101,8 +101,10 @@ class LocalPool:
                 except BrokenProcessPool:
                     failures += 1
                     if failures > MAX_RESTARTS:
-                        message = "processes were killed again and again, often for lack of memory. Lower `num_proc`."
-                        raise XlsrError(message) from None
+                        raise XlsrError(
+                            "Worker processes ended again and again: they were killed, often for lack of memory (lower "
+                            "`num_proc`), or a script calls this outside of `if __name__ == '__main__':`."
+                        ) from None
 
     def _run_pool(self, work: Work, started: list[Task], remaining: Iterator[Task]) -> Iterator[Task]:
         """Runs tasks in one pool; `started` holds those in its hands, so that another pool can take them over."""
@@ -141,6 +143,8 @@ def complete(work: Work, task: Task) -> None:
     if not task.output.exists():
         with atomic_write(task.output) as partial:
             work(partial, task.content)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())  # a file that exists counts as done, also after the machine has crashed
 
 
 def import_ahead(*modules: str) -> None:

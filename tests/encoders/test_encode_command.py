@@ -96,3 +96,18 @@ def test_gpus_need_a_cluster(tiny_export: str, files: list[str], tmp_path: Path,
     words = ["encode", tiny_export, "--texts", f"en={files[0]}", "--output", str(tmp_path / "out"), "--num-gpus", "1"]
     assert main(words) != 0
     assert "--engine ray" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_a_shared_store_keeps_the_tasks_of_others(
+    by_tasks: bool, tiny_export: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = tmp_path / "store" / ".tasks" / "of another model"
+    others.mkdir(parents=True)
+    (tmp_path / "store").chmod(0o700)
+    if by_tasks:
+        monkeypatch.setattr(encode_module, "InProcess", LocalPool)
+        monkeypatch.setattr(options_module, "runner_of", lambda *arguments: OtherProcess())
+    words = ["encode", tiny_export, "--texts", f"en={files[0]}", "--vectors", str(tmp_path / "store")]
+    assert main(words) == 0
+    assert [path.name for path in others.parent.iterdir()] == [others.name]

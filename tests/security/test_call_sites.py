@@ -165,7 +165,7 @@ JOINED = {
     "hf_xlsr/mining/search/cells.py": {"f'{name}.npy'", "f'{sorted_name}.npy'"},
     "hf_xlsr/mining/search/neighbours.py": {"f'neighbours-{digest[:16]}'"},
     "hf_xlsr/mining/search/sorted_pairs.py": {"f'run-{number}.npy'"},
-    "hf_xlsr/mining/search/spans.py": {"f'{name}-{start}.npz'"},
+    "hf_xlsr/mining/search/spans.py": {"f'{name}-{start}-{stop}.npz'"},
     "hf_xlsr/mining/stages.py": {"name", "f'{start}.npz'"},
     "hf_xlsr/mining/text_tasks.py": {"f'{data_hash(chunk)}.npy'", "work.address"},  # hashes
     "hf_xlsr/mining/work_folder.py": {"f'{name}.npy'", "name"},

@@ -188,7 +188,7 @@ def test_vectors_below_a_folder_of_another_user(tmp_path: Path) -> None:
 # --- New call sites --------------------------------------------------------------------------------------------------
 
 REMOVING = {
-    "hf_xlsr/cli/encode.py:encode": "the folder of its tasks, which only this package makes",
+    "hf_xlsr/mining/text_tasks.py:encoded_by_tasks": "a private folder that is locked",
     "hf_xlsr/cli/filter.py:_finish": "the work folder of this job",
     "hf_xlsr/utils/files.py:remove_leftovers": "folders that only this package makes",
     "hf_xlsr/cli/report.py:OutputOptions.finish": "the work folder of this job",

@@ -146,12 +146,13 @@ def _nearest_cells(
         centroids = in_file(centroids, tasks.folder / f"{name}.npy")
     search = Centroids(centroids, tile, stage=tasks.stage.inner(f"{name}-groups"))
     step = search.step if search.groups else min(search.step, side.step)
-    rows = step * max(1, ROWS_ASSIGNED // step)
 
     nearest = np.empty(len(side), np.int32)  # of a sample; those of a whole side are in a file
     if resumable:
         nearest = tasks.stage.array(f"{name}-numbers", (len(side),), np.int32)
-    for start, part in tasks.run(name, partial(_assigned, side, search, step), len(side), rows, resumable=resumable):
+    for start, part in tasks.run(
+        name, partial(_assigned, side, search, step), len(side), ROWS_ASSIGNED, resumable=resumable
+    ):
         cells = array_of(part, "cells")
         nearest[start : start + len(cells)] = cells
     return nearest

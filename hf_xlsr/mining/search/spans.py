@@ -25,7 +25,8 @@ Part = Arrays | Path
 class SpanTasks:
     """Runs work on spans of rows, in the folder of a stage, or in memory if the stage has none.
 
-    With a folder, a finished file is kept by a later call; the spans must not depend on the machine.
+    With a folder, a later call keeps the finished files of the same spans. Other spans, as after a change of memory, have
+    other files.
     """
 
     def __init__(self, stage: Stage, runner: Runner | None = None, show_progress_bar: bool = False) -> None:
@@ -70,7 +71,7 @@ class SpanTasks:
                 yield start, work(start, stop)
             return
 
-        tasks = [Task(self.folder / f"{name}-{start}.npz", (start, stop)) for start, stop in spans]
+        tasks = [Task(self.folder / f"{name}-{start}-{stop}.npz", (start, stop)) for start, stop in spans]
 
         description = "" if self.quiet else name.replace("-", " ")
         for task in self.runner.run(partial(_save_span, work), tasks, description=description):
