@@ -70,7 +70,8 @@ def filter(options: FilterVerbOptions) -> None:
 
     Example: hf-xlsr filter mined.tsv --model MODEL --languages en,de --known good.tsv --precision 0.95 --output clean.tsv
     """
-    from hf_xlsr.mining.filtering.pair_filter import FilterOptions, filter_bitext, training_pairs
+    from hf_xlsr.data.formats.reading import column_names
+    from hf_xlsr.mining.filtering.pair_filter import TRAINING_COLUMNS, FilterOptions, filter_bitext, training_pairs
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.runs.inputs import check_named
 
@@ -95,11 +96,10 @@ def filter(options: FilterVerbOptions) -> None:
     pairs = list(_rows(options.pairs, options, languages, features))
     if not pairs:
         raise XlsrError(f"{' + '.join(options.pairs)} has no pairs.")
-    training_columns = []
-    if features and not options.save_training:
-        # Damaged pairs have no scores of the user: only training pairs that were saved and scored have.
-        training_columns = ["kind", "part", *features]
-    known = list(_rows(options.known, options, languages, training_columns))
+    known_columns = []
+    if set(column_names(_path(options.known))) >= TRAINING_COLUMNS:  # of --save-training
+        known_columns = [*sorted(TRAINING_COLUMNS), *features]
+    known = list(_rows(options.known, options, languages, known_columns))
     if options.save_training:
         rows, report = training_pairs(pairs, known, filtering)
         columns = ["kind", "part", "source", "target"]
@@ -120,14 +120,18 @@ def filter(options: FilterVerbOptions) -> None:
         _finish(options, result, pairs, languages)
 
 
+def _path(paths: Sequence[str]) -> str | list[str]:
+    """A file, or the files of a pair."""
+    return paths[0] if len(paths) == 1 else list(paths)
+
+
 def _rows(
     paths: Sequence[str], options: FilterVerbOptions, languages: Sequence[str], more_columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """The pairs of files, with more of their columns."""
     from hf_xlsr.data.formats.reading import read_rows
 
-    path = paths[0] if len(paths) == 1 else list(paths)
-    for row in read_rows(path, columns=options.columns, languages=languages, selecting=more_columns):
+    for row in read_rows(_path(paths), columns=options.columns, languages=languages, selecting=more_columns):
         yield row | {name: row[f"_{name}"] for name in more_columns}
 
 

@@ -52,7 +52,8 @@ class NegativesOptions(SearchOptions):
         ),
     ] = None
     second_model: Annotated[
-        str | None, typer.Option(help="Another encoder of both languages, asked for paraphrases.", **RULES)
+        str | None,
+        typer.Option(help="Another encoder of both languages, with its own prompts, asked for paraphrases.", **RULES),
     ] = None
     paraphrase: Annotated[
         float, typer.Option(help="Its limit: share of the way from the nearest's mean to the translation.", **RULES)

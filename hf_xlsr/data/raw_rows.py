@@ -28,6 +28,7 @@ STREAMED_ROWS = 1000
 """First rows of all streams, of which the languages are those of a new model."""
 NO_CLASS = {"", "-", "-1"}
 """Labels of text that stand for none."""
+NEGATIVE_COLUMN = re.compile(r"negatives?(_\d+)?")
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
 
@@ -386,7 +387,7 @@ def open_reader(
             columns = _language_columns(first_row, pair or languages)
             pair = columns
 
-        negatives = tuple(filter(re.compile(r"negatives?(_\d+)?").fullmatch, first_row))
+        negatives = tuple(filter(NEGATIVE_COLUMN.fullmatch, first_row))
         return RowReader(kind, columns, pair or UNNAMED, negatives) if columns else None
 
     if columns is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hf_xlsr.data.seen import hash64
+from hf_xlsr.mining.labels import wilson_interval
 
 EXAMPLES = 20  # of each kind
 METADATA = b"counts"
@@ -46,12 +47,7 @@ class Share(NamedTuple):
         """
         if not self.checked:
             return None
-        share = self.false / self.checked
-        z_squared = 1.96**2
-        center = share + z_squared / (2 * self.checked)
-        spread = 1.96 * (share * (1 - share) / self.checked + z_squared / (4 * self.checked**2)) ** 0.5
-        scale = 1 + z_squared / self.checked
-        return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)
+        return wilson_interval(self.false / self.checked, self.checked)
 
 
 @dataclass

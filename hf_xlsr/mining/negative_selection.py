@@ -19,8 +19,8 @@ from hf_xlsr.mining.search.extraction import margin_scores
 from hf_xlsr.mining.search.neighbours import BothWays
 from hf_xlsr.mining.search.vectors import pair_products
 from hf_xlsr.mining.stages import Job
-from hf_xlsr.mining.texts import TextStore
-from hf_xlsr.mining.translation_groups import TranslationGroups
+from hf_xlsr.mining.texts import TextStore, on_one_line
+from hf_xlsr.mining.translation_groups import TranslationGroups, text_key
 from hf_xlsr.utils.errors import XlsrError
 
 # Rules that rule out a candidate, in the order in which they are tried; number 0 is a candidate that passes all.
@@ -30,6 +30,7 @@ MINED = "mined"
 RANDOM = "random"
 NEAREST = "nearest"
 DRAWS = 64  # of random sentences, until a pair has those that it lacks
+ASKED = 8  # candidates of a pair that a cross-encoder scores together
 SHOWN = 50  # of a block, from which examples are taken
 SCHEMA = pa.schema(
     {
@@ -213,12 +214,14 @@ class BlockSelection:
         """As many negatives of a pair as are wanted: mined, then edits, then random ones; all texts differ."""
         group = self.pools.groups.groups[self.pools.groups.source[candidates.sources[pair]]]
         edits = self._edits(target, group)
-        used = {source, target} | {edit.text for edit in edits}
+        used = {text_key(text) for text in (source, target, *(edit.text for edit in edits))}
         negatives: list[Negative] = []
         for negative in self._mined(source, target, pair, candidates):
-            if len(negatives) + len(edits) < self.options.per_pair and negative.text not in used:
+            if len(negatives) + len(edits) == self.options.per_pair:
+                break
+            if text_key(negative.text) not in used:
                 negatives.append(negative)
-                used.add(negative.text)
+                used.add(text_key(negative.text))
                 candidates.is_chosen[pair, negative.column] = True
 
         negatives += edits
@@ -232,17 +235,19 @@ class BlockSelection:
         (allowed,) = np.nonzero(candidates.rules[pair] == 0)
         keys = self.pools.groups.target[candidates.rows[pair, allowed]]
         _, first = np.unique(keys, return_index=True)
-        allowed = allowed[np.sort(first)][: 2 * self.options.per_pair]
-        texts = self.pools.stores["target"].texts(candidates.rows[pair, allowed])
-        is_translation = np.zeros(len(texts), bool)
-        if self.opinion.cross_encoder is not None and texts:
-            own_score, *scores = self.opinion.cross_scores(source, [target, *texts])
-            is_translation = np.array(scores) >= limit_below(own_score, self.options.below)
-            candidates.rules[pair, allowed[is_translation]] = CROSS_ENCODER
+        allowed = allowed[np.sort(first)]
+        for start in range(0, len(allowed), ASKED):
+            columns = allowed[start : start + ASKED]
+            texts = self.pools.stores["target"].texts(candidates.rows[pair, columns])
+            is_translation = np.zeros(len(texts), bool)
+            if self.opinion.cross_encoder is not None:
+                own_score, *scores = self.opinion.cross_scores(source, [target, *texts])
+                is_translation = np.array(scores) >= limit_below(own_score, self.options.below)
+                candidates.rules[pair, columns[is_translation]] = CROSS_ENCODER
 
-        for column, text, is_out in zip(allowed.tolist(), texts, is_translation, strict=True):
-            if not is_out:
-                yield Negative(text, MINED, float(candidates.scores[pair, column]), column)
+            for column, text, is_out in zip(columns.tolist(), texts, is_translation, strict=True):
+                if not is_out:
+                    yield Negative(text, MINED, float(candidates.scores[pair, column]), column)
 
     def _edits(self, target: str, group: int) -> list[Negative]:
         """Edits of a target, as many as are wanted, one of each kind before a second of any; no known translation."""
@@ -270,7 +275,7 @@ class BlockSelection:
             rows = rng.integers(len(groups.target), size=2 * count)
             is_other = groups.groups[groups.target[rows]] != group
             drawn |= dict.fromkeys(self.pools.stores["target"].texts(rows[is_other]))
-            new_texts = [text for text in drawn if text not in used]
+            new_texts = list({text_key(text): text for text in drawn if text_key(text) not in used}.values())
             if len(new_texts) >= count:
                 return [Negative(text, RANDOM) for text in new_texts[:count]]
         raise XlsrError(f"`per_pair` is {self.options.per_pair}, but the targets have too few other sentences.")
@@ -279,7 +284,9 @@ class BlockSelection:
         """Counts negatives by kind, and the labels of the mined ones."""
         for negative in negatives:
             counts.chosen[negative.kind] += 1
-            label = self.labels.get((source, negative.text)) if negative.kind == MINED else None
+            label = (
+                self.labels.get((on_one_line(source), on_one_line(negative.text))) if negative.kind == MINED else None
+            )
             if label is not None:
                 counts.labelled += 1
                 counts.accepted += label

@@ -243,6 +243,9 @@ def run_negatives(
         job[NEGATIVES].finish()
         for file in run.files:
             run.counts.add(Counts.load(file))
+        missing = len(knowledge.labels) - run.counts.labelled
+        if missing > len(knowledge.labels) // 10:
+            raise XlsrError(f"{missing} labels are of other negatives. Save the labels from this run's report.")
 
     run.report = report | {"pairs": len(rows["source"]), **neighbours.figures, **job.report()}
     return run
@@ -269,12 +272,18 @@ def _opinion(
     opinion = SecondOpinion(cross_encoder=cross_encoder)
     settings: dict[str, Any] = {}
     if second_encoder is not None:
-        job = Job(Path(folder) / JOBS[1], replace(mining, prompt=None), texts, second_encoder, runner=runner)
+        job = Job(
+            Path(folder) / JOBS[1],
+            replace(mining, prompt=None, routes=None, truncate_dim=None),
+            texts,
+            second_encoder,
+            runner=runner,
+        )
         opinion.job = job
         settings["second"] = job.encoder and job.encoder.identity((mining.languages or (None,))[0])
     if cross_encoder is not None:
         scores = cross_encoder.predict([("One sentence.", "Un phrase."), ("One sentence.", "Two cats.")])
-        settings["cross"] = [type(cross_encoder).__qualname__, *np.asarray(scores, float).round(3).tolist()]
+        settings["cross"] = [type(cross_encoder).__qualname__, *np.asarray(scores, float).tolist()]
     return opinion, settings
 
 

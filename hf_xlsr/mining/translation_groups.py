@@ -21,9 +21,14 @@ NO_GROUP = -1
 GROUPS = "groups.npz"
 
 
+def text_key(text: str) -> str:
+    """A text without what copies differ in: case, spaces and punctuation."""
+    return match_key(text) or text
+
+
 def text_keys(texts: Iterable[str]) -> np.ndarray:
     """A number for each text, equal for texts that differ in case, spaces and punctuation alone; `(texts,)`, uint64."""
-    return hash_keys([match_key(text) or text for text in texts])
+    return hash_keys(list(map(text_key, texts)))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,9 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import CONSECUTIVE, PAIRS
 from hf_xlsr.data.formats.lines import BrokenFile
 from hf_xlsr.data.formats.parquet_files import ParquetProcess
-from hf_xlsr.data.formats.reading import detect_format, expand_braces
+from hf_xlsr.data.formats.reading import column_names, detect_format, expand_braces
 from hf_xlsr.data.preparation import source_files
+from hf_xlsr.data.raw_rows import NEGATIVE_COLUMN
 from hf_xlsr.data.sources import (
     RowFilter,
     Source,
@@ -35,6 +37,8 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import refuse_overwriting
 from hf_xlsr.utils.hashing import remembered_sha256
 from hf_xlsr.utils.variables import expand, unset_variables, variables_of
+
+logger = logging.getLogger(__name__)
 
 
 def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Source]]:
@@ -139,8 +143,23 @@ def check_inputs(runs: Sequence[Method]) -> None:
                 missing += missing_model(key, path, local=key == "start_from")
     _raise_missing(missing, f"recipe '{runs[0].recipe.name}'")
     for run in runs:
+        for source in parse_sources(getattr(run.recipe.data, "train", None)):
+            warn_of_negatives(source)
         if run.recipe.overwrite:
             _refuse_removing(run.recipe)
+
+
+def warn_of_negatives(source: Source) -> None:
+    """Says that recipes do not read hard negatives, of a file that has some."""
+    if not source.path or not all(map(Path.is_file, expand_braces(source.location)[0])):
+        return
+    names = list(filter(NEGATIVE_COLUMN.fullmatch, column_names(source.location)))
+    if names:
+        logger.warning(
+            "'%s' has hard negatives (%s), which recipes do not train on. Train from Python, see docs/negatives.md.",
+            source.path,
+            ", ".join(names),
+        )
 
 
 def _refuse_removing(recipe: Recipe) -> None:

@@ -211,6 +211,7 @@ ELSEWHERE: dict[str, str] = {
     "hub_token": "it would be stored in the run's folder; log in with `hf auth login`, or set HF_TOKEN",
     "resume_from_checkpoint": "a run resumes from its last checkpoint by itself; remove it",
 }
+OF_HARD_NEGATIVES = {"split_softmax"}  # which recipes do not read
 # Fields of configurations that an encoder fills in; recipes set `export.normalize`.
 OF_THE_ENCODER = {"text_config", "head", "heads", "transformer_options", "encoder_settings", "normalize"}
 
@@ -225,7 +226,7 @@ def section_of(
     """A section whose keys are the fields of a dataclass, each optional, and `more` as `(type, Field(...))`."""
     hints = typing.get_type_hints(owner, localns={"torch": torch})
     texts = argument_help(owner)
-    hidden = {*OF_THE_ENCODER, *without}
+    hidden = {*OF_THE_ENCODER, *OF_HARD_NEGATIVES, *without}
     hidden.update(field.name for field in dataclasses.fields(PreTrainedConfig))
     fields = [field for field in dataclasses.fields(owner) if field.init and field.name not in hidden]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hf_xlsr.cli import app as cli
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.mining import stages
 from hf_xlsr.mining.filtering.damage import DAMAGE, GOOD, damaged_mixture
+from hf_xlsr.mining.filtering.features import FEATURES
 from hf_xlsr.mining.filtering.negation import num_negations, without_negation
 from hf_xlsr.mining.filtering.pair_filter import FilterOptions, HeldOut, filter_bitext, training_pairs
 from hf_xlsr.utils.errors import XlsrError
@@ -143,3 +145,28 @@ def test_columns_of_the_user_need_training_pairs_with_them(command: str, capsys:
     assert cli.main([*words, "--features", "comet", "--json"]) == 0
     kept = list(read_rows("kept.tsv", selecting=["comet"]))
     assert {pair["_comet"] for pair in kept} == {"1"}
+
+
+def test_saved_training_pairs_are_not_damaged_again(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*command.split(), "--output", "kept.tsv", "--json"]
+    assert cli.main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+
+    assert cli.main([*words, "--save-training", "training.tsv"]) == 0
+    capsys.readouterr()
+    words = [word.replace("known.tsv", "training.tsv") for word in words]
+    assert cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["held-out pairs kept"] == report["held-out pairs kept"]
+
+
+@pytest.mark.parametrize("column", ["score", "cosine", "numbers", "margin", "probability", "kind"])
+def test_columns_need_names_of_their_own(column: str) -> None:
+    with pytest.raises(XlsrError, match=column):
+        FilterOptions(("en", "de"), columns=(column,))
+
+
+@pytest.mark.parametrize("identifier", ["script", "py3langid"])
+def test_features_are_named_in_one_place(identifier: str) -> None:
+    pairs = [row(number) for number in range(2000, 2010)]
+    filtering = replace(FILTERING, identifier=identifier)
+    assert set(filter_bitext(pairs, KNOWN, filtering, encoder=NumberEncoder()).features) <= set(FEATURES)

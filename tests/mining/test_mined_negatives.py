@@ -17,6 +17,7 @@ from hf_xlsr.mining import MiningOptions, NegativeOptions, hard_negatives, negat
 from hf_xlsr.mining.negative_counts import Counts, Example
 from hf_xlsr.mining.negative_report import false_negatives, report_lines
 from hf_xlsr.mining.negatives import Knowledge, NegativesRun
+from hf_xlsr.mining.texts import on_one_line
 from hf_xlsr.utils.errors import XlsrError
 
 COUNT = 40
@@ -252,3 +253,31 @@ def test_edits_need_languages() -> None:
 def test_too_few_sentences() -> None:
     with pytest.raises(XlsrError, match="`per_pair` is 4"):
         hard_negatives(SOURCES[:3], TARGETS[:3], encoder=NumberEncoder(), per_pair=4)
+
+
+def test_labels_are_found_by_texts_on_one_line(tmp_path: Path) -> None:
+    sources = [text.replace(" ", "\t", 1) for text in SOURCES]
+    first = next(run(tmp_path / "plain", sources, per_pair=2, below=1.0).stored())
+    labels = {(on_one_line(first["source"]), on_one_line(text)): True for text in first["negatives"]}
+    measured = run(tmp_path / "labelled", sources, per_pair=2, below=1.0, knowledge=Knowledge(labels=labels))
+    assert measured.counts.labelled == 2
+
+
+def test_labels_of_other_negatives_are_refused(tmp_path: Path) -> None:
+    labels = {(SOURCES[0], "a sentence of another run"): True}
+    with pytest.raises(XlsrError, match="labels"):
+        run(tmp_path, knowledge=Knowledge(labels=labels))
+
+
+def test_all_near_sentences_are_asked_before_random_ones(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Refusing:
+        def predict(self, pairs: Any) -> list[float]:
+            asked.append(len(pairs) - 1)
+            return [1.0] * len(pairs)
+
+    made = run(tmp_path, per_pair=1, nearest=20, below=1.0, cross_encoder=Refusing())
+    assert made.counts.chosen["mined"] == 0
+    of_one_pair = sum(asked[1:]) / COUNT
+    assert of_one_pair > 2

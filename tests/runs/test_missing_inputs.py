@@ -72,3 +72,12 @@ def test_held_out_corpus_is_read_in_its_own_languages(monkeypatch: pytest.Monkey
     monkeypatch.setattr(inputs, "open_source", open_source)
     texts = list(inputs.held_out_texts(parse_sources("bible"), languages=["en", "tlh", "de", "fr"]))
     assert texts == ["one", "one in de", "one", "one in fr"]
+
+
+def test_hard_negatives_that_a_recipe_ignores_are_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "hard.tsv").write_text("source\ttarget\tnegative_1\tnegative_2\na\tb\tc\td\n", "utf-8")
+    for name in ("train.tsv", "hard.tsv", "{train,hard}.tsv", "{lang}.tsv"):
+        (source,) = parse_sources(name)
+        inputs.warn_of_negatives(source)
+    assert len(caplog.messages) == 1
+    assert "negative_1, negative_2" in caplog.messages[0]

@@ -19,6 +19,12 @@ from hf_xlsr.mining.filtering.negation import num_negations
 from hf_xlsr.mining.scoring import ScoringRun
 from hf_xlsr.utils.errors import XlsrError
 
+FEATURES = (
+    *("length_ratio", "script_source", "script_target", "language_source", "language_target", "negation", "numbers"),
+    *("names", "overlap", "identical", "ending", "sentences", "repeats_source", "repeats_target"),
+    *("margin", "cosine", "above_source", "above_target"),
+)
+"""What is computed of every pair."""
 SCRIPT = "script"
 SLACK = 10.0  # characters added to both lengths, as in the cleaning step `ratio`
 SHINGLE = 3

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -16,20 +15,22 @@ from hf_xlsr.data.columns import Row
 from hf_xlsr.data.normalization import match_key
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.filtering.damage import GOOD, damaged_mixture
-from hf_xlsr.mining.filtering.features import TextFeatures, feature_matrix
+from hf_xlsr.mining.filtering.features import FEATURES, TextFeatures, feature_matrix
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.scoring import PairScores, ScoringRun, run_scoring
 from hf_xlsr.mining.stages import job_folder
-from hf_xlsr.mining.thresholds import PrecisionCurve, gold_curve, require_enough
+from hf_xlsr.mining.thresholds import PrecisionCurve, gold_curve, require_enough, wilson_shares
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.tasks import Runner
 
 MOST_KNOWN = 9000
 FEWEST_KNOWN = 120
 BINS = 10
+FIGURES = ("probability", "score", "cosine")  # columns of the output
 # Columns of a file of training pairs: how each was damaged, and what it is for.
 KIND = "kind"
 PART = "part"
+TRAINING_COLUMNS = {KIND, PART}
 TRAIN = "train"
 TEST = "test"
 
@@ -82,10 +83,9 @@ class HeldOut:
         is_good = self.is_good
         bins = []
         for members in np.array_split(np.argsort(self.probability, kind="stable"), BINS):
-            good = int(is_good[members].sum())
-            interval = binomtest(good, len(members)).proportion_ci(method="wilson")
+            share, low, high = wilson_shares(is_good[members].sum(keepdims=True), len(members))
             probability = float(self.probability[members].mean())
-            bins.append(Reliability(len(members), probability, good / len(members), interval.low, interval.high))
+            bins.append(Reliability(len(members), probability, float(share[0]), float(low[0]), float(high[0])))
         return bins
 
     def kept_by_kind(self, threshold: float) -> dict[str, tuple[int, int]]:
@@ -132,6 +132,11 @@ class FilterOptions:
     columns: Sequence[str] = ()
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        taken = sorted({*FEATURES, *FIGURES, *TRAINING_COLUMNS}.intersection(self.columns))
+        if taken:
+            raise XlsrError(f"`columns` must have names of their own, got '{taken[0]}'. Rename the column.")
+
 
 def filter_bitext(
     pairs: Sequence[Row],
@@ -154,7 +159,7 @@ def filter_bitext(
     Args:
         pairs: Rows with `source`, `target` and the columns of `filtering`.
         known: Pairs that are good, as rows: 120 or more that are not among the pairs; of more than 9,000, as many are
-            drawn. Rows with a column `kind` are training pairs as `training_pairs` makes them, with scores added.
+            drawn. Rows with the columns `kind` and `part` are those of `training_pairs`, with scores added.
         filtering: Languages, and what is looked at.
         options: Of encoding and search; the defaults if None.
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
@@ -168,7 +173,7 @@ def filter_bitext(
     texts = TextFeatures(filtering.languages, filtering.identifier)
     known_rows = list(known)
     report: dict[str, Any] = {}
-    if not known_rows or KIND not in known_rows[0]:
+    if not known_rows or not known_rows[0].keys() >= TRAINING_COLUMNS:
         known_rows, report = training_pairs(pairs, known_rows, filtering)
     for column in filtering.columns:
         for name, rows in (("pairs", pairs), ("known", known_rows)):
