@@ -446,9 +446,7 @@ def score(options: ScoreOptions) -> None:
             "histogram": histogram(run.scores.score, "margin score"),
             "curve": run.curve and run.curve.values(),
         }
-        step = new_step(
-            "score", estimates, facts, command=command_of("score", options), languages=mining.languages
-        )
+        step = new_step("score", estimates, facts, command=command_of("score", options), languages=mining.languages)
         options.finish(
             run,
             run.scores.score,

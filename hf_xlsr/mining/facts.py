@@ -97,8 +97,8 @@ def read_facts(pairs: str | Path) -> PairFacts:
     content = _read(file)
     if content["sha256"] != file_sha256(Path(pairs)):
         raise XlsrError(
-            f"'{pairs}' has changed since '{file}' was written, which says how it was made. Make it again, or remove that "
-            "file: how the pairs were made is then unknown."
+            f"'{pairs}' has changed since '{file}' said how it was made. Make it again, or remove that file: how the "
+            "pairs were made is then unknown."
         )
     return PairFacts(content["steps"], content["page"])
 
@@ -109,7 +109,9 @@ def _read(file: Path) -> dict[str, Any]:
         is_known = content["format"] == FORMAT and all(step["verb"] for step in content["steps"])
         is_known = is_known and {"sha256", "page"} <= content.keys()
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise XlsrError(f"'{file}' cannot be read ({type(error).__name__}). Make the pairs again, or remove it.") from None
+        raise XlsrError(
+            f"'{file}' cannot be read ({type(error).__name__}). Make the pairs again, or remove it."
+        ) from None
     if not is_known:
         raise XlsrError(f"'{file}' must have the format {FORMAT}, got {content['format']}. Make the pairs again.")
     return content
