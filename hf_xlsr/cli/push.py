@@ -114,8 +114,12 @@ class PushOptions:
 
         from hf_xlsr.cli.options import new_folder
         from hf_xlsr.export.corpus import corpus_uploads
+        from hf_xlsr.utils.files import refuse_overwriting
 
-        folder = new_folder(self.output) if self.output else None
+        folder = None
+        if self.output:
+            refuse_overwriting([self.output], [self.model], "--output")
+            folder = new_folder(self.output)
         return corpus_uploads(self.model, self.repo, self.metadata(), private=self.private, folder=folder)
 
 

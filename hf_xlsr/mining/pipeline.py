@@ -93,7 +93,8 @@ class MiningRun:
             "histogram": histogram(np.asarray(run.rows.score), "margin score"),
             "curve": run.curve and run.curve.values(),
         }
-        facts["settings"] = {**facts["settings"], "method": self.report["method"], "recall": self.report["recall"]}
+        search = {"method": self.report["method"], "share_of_neighbours_found": self.report["recall"]}
+        facts["settings"] = {**facts["settings"], **search}
         return new_step(verb, self.report, facts, command=command, languages=languages)
 
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:

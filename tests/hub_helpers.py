@@ -108,9 +108,7 @@ class Hub:
         if self.card_error:
             raise ValueError(self.card_error)
 
-    def create_repo(
-        self, repo_id: str, private: bool | None = None, repo_type: str | None = None, **_: Any
-    ) -> Any:
+    def create_repo(self, repo_id: str, private: bool | None = None, repo_type: str | None = None, **_: Any) -> Any:
         self.repos.setdefault(key_of(repo_id, repo_type), Repo(bool(private)))
         return SimpleNamespace(repo_id=repo_id)
 
