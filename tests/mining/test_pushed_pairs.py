@@ -549,3 +549,11 @@ def test_push_and_load_over_http() -> None:
     assert [(row["en"], row["fr"], row["score"]) for row in rows] == [
         (row["source"], row["target"], row["score"]) for row in mined
     ]
+
+
+def test_python_of_the_page(hub: Hub, tiny_export: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "publish.md").read_text("utf-8").split("## Mined pairs")[1].split("\n## ")[0]
+    (code,) = [block.split("\n```")[0] for block in page.split("```python\n")[1:]]
+    exec(code.replace('"MODEL"', repr(tiny_export)), {})
+    assert Path("en-de/README.md").is_file()
+    assert "datasets/me/en-de-mined" in hub.repos
