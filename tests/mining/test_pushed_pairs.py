@@ -24,6 +24,7 @@ from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.export import CorpusMetadata, corpus, corpus_files, push_corpus, save_corpus
 from hf_xlsr.export.corpus_card import size_category
 from hf_xlsr.mining import mine_bitext, stages, write_pairs
+from hf_xlsr.mining.facts import PairFacts, new_step
 from hf_xlsr.utils.errors import XlsrError
 
 Capture = pytest.CaptureFixture[str]
@@ -470,6 +471,22 @@ def test_rows_that_are_no_corpus(rows: list[dict[str, Any]], tmp_path: Path) -> 
     with pytest.raises(XlsrError, match="no pairs|'high'"):
         save_corpus(rows, tmp_path / "corpus", METADATA)
     assert not (tmp_path / "corpus").exists()
+
+
+def test_columns_that_the_filter_read_are_numbers(tmp_path: Path) -> None:
+    facts = PairFacts([new_step("filter", {}, {"columns": ["comet"]}, languages=("en", "fr"))])
+    rows = [{"source": "yes", "target": "oui", "comet": "0.75"}, {"source": "no", "target": "non", "comet": ""}]
+    save_corpus(rows, tmp_path / "corpus", METADATA, facts=facts)
+    dataset = load_dataset(str(tmp_path / "corpus"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert dataset["comet"][:] == [0.75, None]
+
+
+def test_tags_with_a_region(tmp_path: Path) -> None:
+    metadata = CorpusMetadata("cc0-1.0", {"a phrase book": "cc0-1.0"}, languages=("en", "pt-BR"))
+    save_corpus([{"source": "bus", "target": "ônibus"}], tmp_path / "corpus", metadata)
+    assert header_of((tmp_path / "corpus" / "README.md").read_text("utf-8"))["language"] == ["en", "pt"]
+    (row,) = open_source(Source.parse(str(tmp_path / "corpus")), languages=["en", "pt-BR"])
+    assert (row["source"], row["target"]) == ("bus", "ônibus")
 
 
 def test_push_from_python(hub: Hub, tmp_path: Path) -> None:
