@@ -8,15 +8,20 @@ import json
 import re
 import shutil
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 COMMIT = "0" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """Repositories as folders `home/NAME/repo` of `me/NAME`; a commit is there as a whole or not at all."""
+    """Repositories as folders `home/NAME/repo` of `me/NAME`; a commit is there as a whole or not at all.
+
+    The name of a dataset begins with `datasets/`.
+    """
 
     daemon_threads = True
 
@@ -47,6 +52,26 @@ class Hub(ThreadingHTTPServer):
         new.rename(self.folder(name))
 
 
+def key_of(kind: str, name: str) -> str:
+    """The name of a repository of `models` or `datasets`."""
+    return f"datasets/{name}" if kind == "datasets" else name
+
+
+def tree(files: dict[str, bytes], folder: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
+    """The files in a folder, and the folders, as the Hub lists them."""
+    start = f"{folder}/" if folder else ""
+    folders = set()
+    for path, content in files.items():
+        if not path.startswith(start):
+            continue
+        first, slash, _ = path.removeprefix(start).partition("/")
+        if slash and start + first not in folders:
+            folders.add(start + first)
+            yield {"type": "directory", "path": start + first, "oid": COMMIT}
+        if recursive or not slash:
+            yield {"type": "file", "path": path, "size": len(content), "oid": COMMIT}
+
+
 class Requests(BaseHTTPRequestHandler):
     """Answers by method and path."""
 
@@ -70,15 +95,16 @@ class Requests(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if match := re.fullmatch(r"/api/models/me/([^/]+)/tree/.*", path):
-            files = self.server.files(match[1])
-            self.answer([{"type": "file", "path": name, "size": len(files[name]), "oid": COMMIT} for name in files])
-        elif match := re.fullmatch(r"/api/models/me/([^/]+)(/revision/.*)?", path):
-            names = [{"rfilename": name} for name in self.server.files(match[1])]
-            self.answer({"id": f"me/{match[1]}", "private": False, "sha": COMMIT, "siblings": names, "tags": []})
-        elif match := re.fullmatch(r"/me/([^/]+)/resolve/[^/]+/(.+)", path):
-            content = self.server.files(match[1]).get(match[2])
+        path, _, query = self.path.partition("?")
+        path = unquote(path)
+        if match := re.fullmatch(r"/api/(models|datasets)/me/([^/]+)/tree/[^/]+/?(.*)", path):
+            files = self.server.files(key_of(match[1], match[2]))
+            self.answer(list(tree(files, match[3], recursive="recursive=true" in query.lower())))
+        elif match := re.fullmatch(r"/api/(models|datasets)/me/([^/]+)(/revision/.*)?", path):
+            names = [{"rfilename": name} for name in self.server.files(key_of(match[1], match[2]))]
+            self.answer({"id": f"me/{match[2]}", "private": False, "sha": COMMIT, "siblings": names, "tags": []})
+        elif match := re.fullmatch(r"/(datasets/)?me/([^/]+)/resolve/[^/]+/(.+)", path):
+            content = self.server.files(f"{match[1] or ''}{match[2]}").get(match[3])
             if content is None:
                 self.answer({}, 404, X_Error_Code="EntryNotFound")
             else:
@@ -97,13 +123,15 @@ class Requests(BaseHTTPRequestHandler):
         body = self.body()
         path = self.path.partition("?")[0]
         if path.endswith("/api/repos/create"):
-            self.answer({"url": f"{self.server.url}/me/{json.loads(body)['name']}"})
+            wanted = json.loads(body)
+            prefix = "datasets/" if wanted.get("type") == "dataset" else ""
+            self.answer({"url": f"{self.server.url}/{prefix}me/{wanted['name']}"})
         elif path.endswith("/api/validate-yaml"):
             self.answer({})
         elif "/preupload/" in path:
             modes = []
             for file in json.loads(body)["files"]:
-                mode = "lfs" if file["path"].endswith(".safetensors") else "regular"
+                mode = "lfs" if file["path"].endswith((".safetensors", ".parquet")) else "regular"
                 modes.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False})
             self.answer({"files": modes})
         elif path.endswith("/info/lfs/objects/batch"):
@@ -112,8 +140,8 @@ class Requests(BaseHTTPRequestHandler):
                 if entry["oid"] not in self.server.large:
                     entry["actions"] = {"upload": {"href": f"{self.server.url}/large/{entry['oid']}"}}
             self.answer({"transfer": "basic", "objects": objects})
-        elif match := re.fullmatch(r"/api/models/me/([^/]+)/commit/.*", path):
-            self._commit(match[1], body)
+        elif match := re.fullmatch(r"/api/(models|datasets)/me/([^/]+)/commit/.*", path):
+            self._commit(key_of(match[1], match[2]), body)
         else:
             self.answer({}, 404)
 
@@ -129,6 +157,6 @@ class Requests(BaseHTTPRequestHandler):
             elif entry["key"] == "deletedFile":
                 files.pop(value["path"], None)
         self.server.commit(name, files)
-        self.answer(
-            {"success": True, "commitUrl": f"{self.server.url}/me/{name}/commit/{COMMIT}", "commitOid": COMMIT}
-        )
+        prefix = "datasets/" if name.startswith("datasets/") else ""
+        address = f"{self.server.url}/{prefix}me/{name.removeprefix(prefix)}"
+        self.answer({"success": True, "commitUrl": f"{address}/commit/{COMMIT}", "commitOid": COMMIT})

@@ -32,7 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "negatives": ("negatives", "Add hard negatives to translation pairs."),
     "prune": ("export", "Make an encoder smaller: the tokens of some texts, and some of its layers."),
     "export": ("export", "Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."),
-    "push": ("export", "Push a run or a model to the Hub, after a question."),
+    "push": ("push", "Push a run, a model or pairs to the Hub, after a question."),
     "card": ("export", "Write the card of a run or a model."),
     "debias": ("encode", "Remove language bias from sentence embeddings."),
     "recipes": ("train", "List the recipes by method, with what they read."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_xlsr.cli.options import LANGUAGES
+from hf_xlsr.cli.reproduce import command_of
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
 from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
@@ -63,6 +64,7 @@ def clean(options: CleanOptions) -> None:
     from hf_xlsr.data.cleaning.cleaner import RemovedExamples
     from hf_xlsr.data.cleaning.cost import BAD_PAIRS, EXAMPLES, cleaning_cost, cost_counts, cost_warnings
     from hf_xlsr.data.formats.quarantine import Quarantine
+    from hf_xlsr.mining.facts import files_facts, new_step, write_facts
     from hf_xlsr.utils.files import write_text
 
     languages = comma_separated(options.languages)
@@ -81,6 +83,16 @@ def clean(options: CleanOptions) -> None:
 
     counts = cost_counts(cost)
     summary = {"pairs": count, "cleaning": cleaner.counts, "bad_lines": quarantine.report(), "cost": counts}
+    if options.output:
+        facts = {
+            "files": files_facts(options.pairs),
+            "pairs": {"in": next(iter(cleaner.counts.values()))["in"], "out": count},
+            "cleaning": {"pairs": cleaner.counts},
+            "cost": counts,
+            "skipped": dict(quarantine.counts),
+        }
+        step = new_step("clean", {}, facts, command=command_of("clean", options), languages=languages)
+        write_facts(options.output, step, options.pairs)
     removed = {name: examples.by_step.get(number, []) for number, name in enumerate(cleaner.counts)}
     if options.report:
         write_text(options.report, "\n".join(_lines(summary, removed, cost, list(BAD_PAIRS))) + "\n")
@@ -94,13 +106,17 @@ def clean(options: CleanOptions) -> None:
 
 def _check_outputs(options: CleanOptions, languages: Sequence[str]) -> None:
     """Raises an error for files that cannot be written, or that are also read."""
+    from hf_xlsr.mining.facts import facts_file
     from hf_xlsr.mining.outputs import output_format
     from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import check_writable
 
     outputs = {"--output": options.output, "--report": options.report}
     files = {option: file for option, file in outputs.items() if file}
-    check_named(None, {"PAIRS": options.pairs, "--known": options.known}, outputs=files.values())
+    written = list(files.values())
+    if options.output:
+        written.append(str(facts_file(options.output)))
+    check_named(None, {"PAIRS": options.pairs, "--known": options.known}, outputs=written)
     if len(set(map(os.path.realpath, files.values()))) < len(files):
         raise XlsrError(f"--output and --report are one file, '{options.output}'.")
     for option, file in files.items():

@@ -1,4 +1,4 @@
-"""The verbs `export`, `prune`, `push` and `card`."""
+"""The verbs `export`, `prune` and `card`."""
 
 import json
 import shutil
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_xlsr.cli.options import MODEL, TEXTS, TextOptions, new_folder, parse_named, read_texts
 from hf_xlsr.cli.report import in_words
-from hf_xlsr.utils.console import ask, say, warn
+from hf_xlsr.utils.console import say, warn
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.files import atomic_folder
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from hf_xlsr.encoders.reading import ModelPlace
-    from hf_xlsr.export.hub import RepoUpload
     from hf_xlsr.runs.methods import Method
 
 
@@ -249,68 +248,6 @@ def _training_texts(run: "Method") -> Iterator[str]:
         for row in open_source(source, languages=recipe.languages, quarantine=Quarantine(), seed=recipe.seed):
             yield row["source"]
             yield row["target"]
-
-
-@dataclass(kw_only=True)
-class PushOptions:
-    """Options of `hf-xlsr push`."""
-
-    model: Annotated[str, typer.Argument(help=MODEL)]
-    repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="Repository of the encoder.")]
-    private: Annotated[bool, typer.Option("--private", help="Make it private; the training state always is.")] = False
-    what: Annotated[
-        Literal["encoder", "training", "all"],
-        typer.Option(help="What to push; the training state goes to OWNER/NAME-training."),
-    ] = "encoder"
-    exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Write to a repository that was not pushed from here.")
-    ] = False
-    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Send without a question.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print files and card, and send nothing.")] = False
-
-
-def push(options: PushOptions) -> int:
-    """Push a run or a model to the Hub, after a question.
-
-    The access token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted upload.
-    """
-    from hf_xlsr.export.hub import push_uploads
-    from hf_xlsr.runs.publish import uploads_of
-
-    planned = uploads_of(options.model, options.repo, what=options.what, private=options.private)
-    with planned as uploads:
-        for upload in uploads:
-            _print_upload(upload, with_card=options.dry_run)
-        if options.dry_run:
-            return 0
-
-        unasked = "push asks for confirmation, but standard input is not a terminal. Add --yes to send without asking."
-        if not options.yes and not ask("Send these files?", unasked):
-            say("Nothing was sent.")
-            return 1
-
-        for result in push_uploads(uploads, exist_ok=options.exist_ok, message=options.message):
-            visibility = "private" if result.private else "public"
-            say(f"{result.url} ({visibility}): {result.files} files, {result.size / 1e6:.1f} MB")
-    return 0
-
-
-def _print_upload(upload: "RepoUpload", *, with_card: bool) -> None:
-    """Prints what would be sent to a repository."""
-    from hf_xlsr.export.hub import CARD
-    from hf_xlsr.utils.redaction import redact_tokens
-
-    visibility = "private" if upload.private else "public"
-    say(f"To {redact_tokens(upload.repo)} ({visibility}): {len(upload.files) + 1} files, {upload.size / 1e6:.1f} MB")
-    sizes = {CARD: len(upload.card.encode())}
-    sizes |= {name: path.stat().st_size for name, path in upload.files.items()}
-    for name, size in sizes.items():
-        say(f"  {name}  {size:,} bytes")
-    if upload.left_out:
-        say(f"Not sent, as they are no files of a model: {', '.join(upload.left_out)}.")
-    if with_card:
-        say(f"\n{redact_tokens(upload.card)}")
 
 
 @dataclass(kw_only=True)

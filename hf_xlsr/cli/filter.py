@@ -11,9 +11,11 @@ import typer
 from hf_xlsr.cli.mine import SearchOptions
 from hf_xlsr.cli.options import MODEL
 from hf_xlsr.cli.report import print_facts
+from hf_xlsr.cli.reproduce import command_of
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
 from hf_xlsr.utils.console import say
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.local_paths import public_name
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.filtering.pair_filter import FilteredPairs
@@ -144,6 +146,7 @@ def _finish(
     options: FilterVerbOptions, result: "FilteredPairs", pairs: list[dict[str, Any]], languages: list[str]
 ) -> None:
     """Chooses the threshold, writes pairs, reliability and page, and prints them."""
+    from hf_xlsr.mining.facts import files_facts, histogram, new_step, scoring_facts, write_facts
     from hf_xlsr.mining.outputs import write_report
     from hf_xlsr.utils.files import write_json
 
@@ -178,8 +181,24 @@ def _finish(
 
     page = f"{options.output}.report.html"
     sample = ({**row, "score": row["probability"]} for row in rows)
-    title = f"{' and '.join(options.pairs)}: probability to be good"
+    title = f"{' and '.join(map(public_name, options.pairs))}: probability to be good"
     write_report(page, sample, result.probability, curve, threshold, title=title, languages=languages)
+
+    known = {name: count for name, count in report["known"].items() if name != "first"}
+    step_facts = {
+        **scoring_facts(result.facts),
+        "files": files_facts(options.pairs),
+        "pairs": {"in": len(pairs), "out": report["pairs"]},
+        "known": known,
+        "held_out": kinds,
+        "reliability": reliability,
+        "columns": comma_separated(options.features),
+        "histogram": histogram(result.probability, "probability to be good"),
+        "curve": curve.values(),
+    }
+    estimates = {"threshold": threshold, "estimate": estimate}
+    step = new_step("filter", estimates, step_facts, command=command_of("filter", options), languages=languages)
+    write_facts(options.output, step, options.pairs, page)
     if not options.work:
         shutil.rmtree(options.folder)
 

@@ -19,9 +19,11 @@ from hf_xlsr.cli.options import (
     read_vectors,
 )
 from hf_xlsr.cli.report import OutputOptions
+from hf_xlsr.cli.reproduce import command_of
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
 from hf_xlsr.utils.console import say
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.local_paths import public_name
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.options import MiningOptions
@@ -294,12 +296,24 @@ def _finish_mining(
     report |= options.write(cleaner(row | row_languages for row in best.sentences()), columns, languages)
     if options.steps:
         report["cleaning"] = {**cleaning_counts, "pairs": cleaner.counts}
+    best = replace(best, report=report)
+    step = best.step("mine", run, languages=languages, command=command_of("mine", options))
+    if options.steps:
+        # Counts only: sentences on bad lines name files with their folders.
+        step["cleaning"] = {name: reading["cleaning"] for name, reading in cleaning_counts.items() if reading}
+        step["cleaning"]["pairs"] = cleaner.counts
+    for name, side in zip(("source", "target"), sides, strict=True):
+        step["inputs"][name]["name"] = public_name(getattr(options, name))
+        skipped = getattr(side, "skipped", {})
+        if skipped:
+            step["inputs"][name]["skipped"] = skipped
     options.finish(
         run,
         run.rows.score,
         report,
-        title=f"{options.source} and {options.target}",
+        title=f"{public_name(options.source)} and {public_name(options.target)}",
         languages=languages,
+        step=step,
     )
 
 
@@ -377,6 +391,7 @@ def score(options: ScoreOptions) -> None:
     import numpy as np
 
     from hf_xlsr.data.file_languages import text_language
+    from hf_xlsr.mining.facts import files_facts, histogram, new_step, scoring_facts
     from hf_xlsr.mining.labels import find_labelled, label_curve
     from hf_xlsr.mining.outputs import SCORE_COLUMNS, read_labels
     from hf_xlsr.mining.scoring import run_scoring
@@ -423,12 +438,23 @@ def score(options: ScoreOptions) -> None:
         report = run.report | options.write(rows, SCORE_COLUMNS, mining.languages)
         report |= {"threshold": threshold, "estimate": estimate, "labels": label_counts}
         report |= {"bad_lines": sources.bad_lines}
+        estimates = {name: report[name] for name in ("threshold", "estimate", "labels")}
+        facts = {
+            **scoring_facts(run.facts),
+            "files": files_facts(options.pairs),
+            "pairs": {"in": len(run.scores.score), "out": report["pairs"]},
+            "histogram": histogram(run.scores.score, "margin score"),
+            "curve": run.curve and run.curve.values(),
+        }
+        step = new_step("score", estimates, facts, command=command_of("score", options), languages=mining.languages)
         options.finish(
             run,
             run.scores.score,
             report,
-            title=" and ".join(options.pairs),
+            title=" and ".join(map(public_name, options.pairs)),
             languages=mining.languages,
+            step=step,
+            inputs=options.pairs,
         )
 
 

@@ -38,8 +38,10 @@ class OutputOptions:
     @property
     def written(self) -> list[str]:
         """All files that may be written."""
+        from hf_xlsr.mining.facts import facts_file
+
         skipped = [self._skipped_file(side) for side in SIDES]
-        return [self.output, f"{self.output}.report.html", *skipped]
+        return [self.output, f"{self.output}.report.html", str(facts_file(self.output)), *skipped]
 
     def _skipped_file(self, side: str) -> str:
         from hf_xlsr.mining.texts import SKIPPED
@@ -92,8 +94,10 @@ class OutputOptions:
         *,
         title: str,
         languages: Sequence[str] | None,
+        step: Mapping[str, Any],
+        inputs: Iterable[str] = (),
     ) -> None:
-        """Writes the skipped lines, and the page with samples of all pairs; prints the report.
+        """Writes the skipped lines, the page with samples of all pairs, and the facts; prints the report.
 
         Args:
             run: What was mined or scored.
@@ -101,7 +105,10 @@ class OutputOptions:
             report: Facts of the run by name, with those of `write`.
             title: Of the page.
             languages: Source and target.
+            step: What the verb did, for the file of facts.
+            inputs: Files of pairs that the verb read.
         """
+        from hf_xlsr.mining.facts import write_facts
         from hf_xlsr.mining.outputs import write_report
 
         page = f"{self.output}.report.html"
@@ -114,6 +121,7 @@ class OutputOptions:
             title=title,
             languages=languages,
         )
+        write_facts(self.output, dict(step), inputs, page)
         summary = {**report, "skipped_lines": self._copy_skipped(report), "page": page}
         if not self.work:
             shutil.rmtree(self.folder)

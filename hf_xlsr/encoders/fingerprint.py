@@ -51,6 +51,12 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     return digest.hexdigest()
 
 
+def hub_revision(model: str) -> str | None:
+    """The commit of a model of the Hub in the local cache; None for a folder."""
+    path = find_model(model).path
+    return None if Path(path).is_dir() else _cached_folder(path).name
+
+
 def _cached_folder(model: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub import DatasetCard, HfApi, ModelCard, get_token
 from huggingface_hub.errors import (  # type: ignore[attr-defined]
     HFValidationError,
     HTTPError,
@@ -31,6 +32,9 @@ TAG = "hf-xlsr"  # in the cards of our encoders
 CARD = "README.md"
 EMPTY = {".gitattributes", CARD}  # files that the Hub adds to a new repository
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+MODEL = "model"
+DATASET = "dataset"
+CARDS = {MODEL: ModelCard, DATASET: DatasetCard}
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.onnx", "*.onnx.data", "*openvino_model*")
 LONGEST = 500  # characters of an error
 
@@ -78,8 +82,8 @@ def hub_errors(what: str) -> Iterator[None]:
 class RepoUpload:
     """Files (path in the repository -> local file) and card to upload to one repository.
 
-    `left_out` are the paths of files that are not sent. An existing repository may be overwritten if its card has the
-    tag; files there that match `replaces` are deleted.
+    `left_out` are the paths of files (of a dataset, the columns) that are not sent. An existing repository may be
+    overwritten if its card has the tag; files there that match `replaces` are deleted. `kind` is `model` or `dataset`.
     """
 
     repo: str
@@ -89,6 +93,8 @@ class RepoUpload:
     tag: str = TAG
     replaces: Sequence[str] = WEIGHTS
     left_out: Sequence[str] = ()
+    left_out_because: str = "they are no files of a model"
+    kind: str = MODEL
 
     @property
     def size(self) -> int:
@@ -124,7 +130,7 @@ def push_uploads(
         check_repo(upload.repo)
         check_no_token(upload.card, CARD)
         with hub_errors(f"the card of {upload.repo}"):
-            ModelCard(upload.card).validate()
+            CARDS[upload.kind](upload.card).validate()
 
     api = HfApi(token=token)
     private = [_create_repo(upload, api, exist_ok) for upload in uploads]
@@ -135,10 +141,10 @@ def _create_repo(upload: RepoUpload, api: HfApi, exist_ok: bool) -> bool:
     """Creates a missing repository, or checks that it may be overwritten; returns whether it is private."""
     repo = upload.repo
     with hub_errors(repo):
-        api.create_repo(repo, private=upload.private or None, exist_ok=True)
-        info = api.model_info(repo)
+        api.create_repo(repo, repo_type=upload.kind, private=upload.private or None, exist_ok=True)
+        info: Any = api.dataset_info(repo) if upload.kind == DATASET else api.model_info(repo)
         names = {file.rfilename for file in info.siblings or ()}
-        may_overwrite = exist_ok or names <= EMPTY or upload.tag in _tags(api, repo)
+        may_overwrite = exist_ok or names <= EMPTY or upload.tag in _tags(api, repo, upload.kind)
 
     if upload.private and not info.private:
         raise XlsrError(f"Repository {repo} is public. Make it private on its page, or choose another name.")
@@ -147,11 +153,11 @@ def _create_repo(upload: RepoUpload, api: HfApi, exist_ok: bool) -> bool:
     return bool(info.private)
 
 
-def _tags(api: HfApi, repo: str) -> list[str]:
+def _tags(api: HfApi, repo: str, kind: str) -> list[str]:
     """The tags in the card of a repository; none without a readable card."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            card = Path(api.hf_hub_download(repo, CARD, local_dir=folder)).read_text("utf-8")
+            card = Path(api.hf_hub_download(repo, CARD, repo_type=kind, local_dir=folder)).read_text("utf-8")
         return as_list(front_matter(card).get("tags"))
     except (RemoteEntryNotFoundError, ValueError):
         return []
@@ -176,9 +182,11 @@ def _push(
         (Path(folder) / CARD).write_text(upload.card, "utf-8")
         api.upload_folder(
             repo_id=repo,
+            repo_type=upload.kind,
             folder_path=folder,
             commit_message=redact_tokens(message or "Push by hf-xlsr"),
             delete_patterns=list(upload.replaces) or None,
         )
 
-    return UploadResult(f"{api.endpoint}/{repo}", private, len(upload.files) + 1, upload.size)
+    address = f"datasets/{repo}" if upload.kind == DATASET else repo
+    return UploadResult(f"{api.endpoint}/{address}", private, len(upload.files) + 1, upload.size)

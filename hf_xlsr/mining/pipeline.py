@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder, unit_length
+from hf_xlsr.mining.facts import PairFacts, Step, histogram, new_step
 from hf_xlsr.mining.hidden_pairs import HiddenPairs, hidden_curve, mine_hidden
 from hf_xlsr.mining.labels import RowLabels
 from hf_xlsr.mining.options import MiningOptions
@@ -45,6 +46,8 @@ class MiningRun:
     texts: tuple[TextStore, TextStore] | None
     report: dict[str, Any]
     curve: PrecisionCurve | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Encoder, settings and hashes of the texts, for `new_step`."""
 
     @property
     def pairs(self) -> MinedBitext:
@@ -74,6 +77,25 @@ class MiningRun:
         rows = MinedBitext(run.rows.source[is_kept], run.rows.target[is_kept], run.rows.score[is_kept])
         report = {"pairs": len(rows), "labels": labels.counts(is_chosen)}
         return replace(self, rows=rows, report=self.report | report)
+
+    def step(
+        self,
+        verb: str,
+        run: MiningRun,
+        *,
+        languages: Sequence[str] | None = None,
+        command: str = "",
+    ) -> Step:
+        """What mining did, for the file of facts; `run` has all pairs, from which these were chosen."""
+        facts = {
+            **self.facts,
+            "pairs": {"in": len(run.rows), "out": self.report["pairs"]},
+            "histogram": histogram(np.asarray(run.rows.score), "margin score"),
+            "curve": run.curve and run.curve.values(),
+        }
+        search = {"method": self.report["method"], "share_of_neighbours_found": self.report["recall"]}
+        facts["settings"] = {**facts["settings"], **search}
+        return new_step(verb, self.report, facts, command=command, languages=languages)
 
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
         """Precision and recall by threshold against all translations that are in the texts.
@@ -157,7 +179,9 @@ def mine_bitext(
     options = replace(options or MiningOptions(), **changes)
     with job_folder(folder) as work:
         run = run_mining(source, target, work, options, encoder=encoder, known=known, runner=runner)
-        return run.chosen(options, precision).pairs
+        chosen = run.chosen(options, precision)
+        step = chosen.step("mine_bitext", run, languages=options.languages)
+        return replace(chosen.pairs, facts=PairFacts([step]))
 
 
 def run_mining(
@@ -203,7 +227,7 @@ def run_mining(
             hidden_numbers = [_hidden_numbers(store, report[side]) for side, store in stores.items()]
 
         figures = _mine(job, unit_vectors, hidden_numbers)
-        run = MiningRun(_load_pairs(job, "pairs"), None, report | figures | job.report())
+        run = MiningRun(_load_pairs(job, "pairs"), None, report | figures | job.report(), facts=job.facts())
         if stores:
             run.texts = (stores["source"], stores["target"])
             if hidden.complete:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class ScoringRun:
     report: dict[str, Any]
     curve: PrecisionCurve | None = None
     means: tuple[np.ndarray, np.ndarray] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Encoder, settings and hashes of the texts, for `new_step`."""
 
     def margins(self) -> dict[str, np.ndarray]:
         """Scores of each pair by name, `(pairs,)`: margin, cosine, and how far it is above the means of both sides."""
@@ -154,7 +156,7 @@ def run_scoring(
 
     report |= {"pairs": len(scores.score), "k": options.k, **job.report()}
     sides = (stores["source"], stores["target"])
-    run = ScoringRun(scores, sides, (source_rows, target_rows), report)
+    run = ScoringRun(scores, sides, (source_rows, target_rows), report, facts=job.facts())
     run.means = (stored_means["source"], stored_means["target"])
     return run
 

@@ -24,7 +24,7 @@ import torch
 from hf_xlsr.data.prompts import PromptTable
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, check_directions, embed
-from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
+from hf_xlsr.encoders.fingerprint import content_hash, hub_revision, loaded_hash
 from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
 from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.encoders.stock import longest_text
@@ -36,6 +36,7 @@ from hf_xlsr.mining.texts import Sentences, TextStore, counted, file_of, input_h
 from hf_xlsr.mining.work_folder import Stage, WorkFolder, save_rows, write_arrays
 from hf_xlsr.utils.devices import hardware_name, parse_size
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.local_paths import public_name
 from hf_xlsr.utils.tasks import InProcess, Runner, Task
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,15 @@ class LazyEncoder:
     def settings(self) -> tuple[Any, ...]:
         """What a model given by name is loaded by."""
         return self.model, self._device, self._dtype, self._truncate_dim, self._vectors
+
+    @property
+    def public_name(self) -> str:
+        """The id on the Hub or the name of the folder; of an object, its class."""
+        return public_name(self.model) if self.model is not None else type(self._encoder).__qualname__
+
+    def revision(self) -> str | None:
+        """The commit of a model on the Hub; None for a folder or an object."""
+        return hub_revision(self.model) if self.model is not None else None
 
     def release(self) -> None:
         """Frees a model that was loaded by name."""
@@ -267,6 +277,7 @@ class Job:
             device = options.device or self.runner.device
             self.encoder = LazyEncoder(encoder, device, options.dtype, options.vectors, options.truncate_dim)
         self.encodings: dict[str, dict[str, Any]] = {}
+        self.inputs: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
 
@@ -295,6 +306,7 @@ class Job:
             file = file_of(sentences)
             digest = input_hash(sentences)
             inputs[side] = {"name": file and os.path.abspath(file), "sha256": digest}
+            self.inputs[side] = {"sha256": digest}
             text = {"sha256": digest, "duplicates": self.duplicates}
             if self.hidden.get(side):
                 text["hidden"] = input_hash(self.hidden[side])
@@ -450,6 +462,35 @@ class Job:
         """Time by stage, and the stages of an earlier call."""
         seconds = {stage: round(seconds, 3) for stage, seconds in self.seconds.items()}
         return {"seconds": seconds, "reused": self.reused}
+
+    def facts(self) -> dict[str, Any]:
+        """The encoder, what made the embeddings of each side, and the hashes of the texts, for `new_step`."""
+        hashes = {side: entry["sha256"] for side, entry in self.inputs.items()}
+        facts: dict[str, Any] = {"text_hashes": hashes, "settings": self._settings()}
+        if self.encoder is None:
+            return facts
+
+        identities = dict.fromkeys(encoding["encoder"] for encoding in self.encodings.values())
+        prompts = {side: encoding["prompt"] for side, encoding in self.encodings.items() if encoding["prompt"]}
+        facts["encoder"] = {
+            "name": self.encoder.public_name,
+            "revision": self.encoder.revision(),
+            "hash": ", ".join(identities),
+            "prompts": prompts,
+        }
+        return facts
+
+    def _settings(self) -> dict[str, Any]:
+        """Options that change scores or pairs."""
+        options = self.options
+        return {
+            "k": options.k,
+            "margin": options.margin,
+            "retrieval": options.retrieval,
+            "one_to_one": options.one_to_one,
+            "duplicates": self.duplicates,
+            "max_pairs": options.max_pairs,
+        }
 
 
 @contextmanager

@@ -295,6 +295,7 @@ class SourceTexts:
     split: bool = False
     cleaning: Sequence[Any] = ()
     report: dict[str, Any] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)  # rows by reason
 
     def __iter__(self) -> Iterator[str]:
         language = self.language or "und"
@@ -307,6 +308,7 @@ class SourceTexts:
         for row in cleaner(rows):
             yield " ".join(row["text"].split())
         self.report = {"cleaning": cleaner.counts, "bad_lines": quarantine.report()}
+        self.skipped = dict(quarantine.counts)
 
 
 def _split_rows(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -42,6 +42,9 @@ CASES = [
     ("plot spaces model --data p.png --output OUT", "p.png"),
     ("plot languages p.png --output OUT", "p.png"),
     ("card model --output model/config.json", "model/config.json"),
+    ("push p.tsv --repo o/n --license mit --sources a=mit --yes --output OUT", "p.tsv"),
+    ("mine a.txt p.tsv.facts.json --model model --output p.tsv", "p.tsv.facts.json"),
+    ("clean p.tsv.facts.json --output p.tsv", "p.tsv.facts.json"),
     ("export model --output model", "model/config.json"),
     ("prune model --texts en=a.txt --output model", "model/config.json"),
     ("debias fit model --texts en=out/debias.json --output out", "out/debias.json"),
@@ -49,7 +52,7 @@ CASES = [
     ("train run.yaml --output_dir run --overwrite true", "run/training/p.tsv"),
     ("prepare run.yaml --output_dir run --overwrite true", "run/training/p.tsv"),
 ]
-WRITE_NOTHING = {"nearest", "push", "recipes", "corpora"}
+WRITE_NOTHING = {"nearest", "recipes", "corpora"}
 RECIPE = "method: lightweight\nlanguages: [en, de]\ndata: {train: run/training/p.tsv, dev: p.tsv}\n"
 WAYS: dict[str, Callable[[Path, Path], object]] = {
     "hard link": lambda link, file: os.link(file, link),
@@ -62,6 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "p.tsv", "q.en", "q.de", "l.tsv", "r.json", "p.png", "p.tsv.report.html"):
         Path(name).write_text("source\ttarget\na\tb\n", "utf-8")
+    Path("p.tsv.facts.json").write_text("[]", "utf-8")
     for name in ("out/en.txt", "out/en.faiss", "out/table.csv", "out/debias.json", "run/training/p.tsv"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("source\ttarget\na\tb\n", "utf-8")

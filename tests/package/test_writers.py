@@ -37,6 +37,7 @@ REASONS = {
     "data/conversion.py:write_tokens": "the file of a task",
     "mining/negative_counts.py:write": "the file of a task",
     "data/tokenization.py:make": "into a folder of `cached`",
+    "export/corpus_files.py:write_shards": "into a folder of atomic_folder, or a temporary one",
     "export/onnx_files.py:write_graph": "into a folder of atomic_folder",
     "export/onnx_files.py:_quantize": "into a folder of atomic_folder",
     "export/openvino_files.py:write_int8": "into a folder of atomic_folder",

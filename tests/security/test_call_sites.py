@@ -155,6 +155,8 @@ JOINED = {
     "hf_xlsr/evaluation/mteb/submission.py": {"f'{_identifier(name)}.py'", "f'{task}.json'"},
     "hf_xlsr/evaluation/plots/results.py": {"f'{stem}.png'", "f'{stem}-{number}.png'"},
     "hf_xlsr/evaluation/suites/suite.py": {"f'{file_name(name)}.json'", "f'table{ending}'", "file_name(label)"},
+    "hf_xlsr/export/corpus.py": {"name"},
+    "hf_xlsr/export/corpus_files.py": {"f'part-{len(parts)}.parquet'", "name"},
     "hf_xlsr/export/hub.py": {"name"},
     "hf_xlsr/export/old_names.py": {"name"},
     "hf_xlsr/export/published_files.py": {"part", "name"},

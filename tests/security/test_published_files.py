@@ -183,8 +183,10 @@ def test_nothing_else_sends_files() -> None:
         "hf_xlsr/runs/publish.py:_encoder",
         "hf_xlsr/runs/publish.py:_model",
         "hf_xlsr/runs/publish.py:_training",
+        "hf_xlsr/export/corpus.py:_plain_files",
     } <= listing
     assert places_of(lambda site: site.method == "RepoUpload") == {
+        "hf_xlsr/export/corpus.py:_write",  # what it wrote itself, from the file that the user named
         "hf_xlsr/runs/publish.py:_upload",
         "hf_xlsr/runs/publish.py:_training",
     }

@@ -107,6 +107,7 @@ class FilteredPairs:
         held_out: What the probabilities are worth.
         features: Names of what the classifier looks at.
         report: Counts of known pairs, and facts of the encoding.
+        facts: Encoder and settings, for `hf_xlsr.mining.facts.new_step`.
     """
 
     probability: np.ndarray
@@ -114,6 +115,7 @@ class FilteredPairs:
     held_out: HeldOut
     features: list[str]
     report: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def _classified(
     probability = np.empty(0)
     if num_pairs:
         probability = classifier.predict_proba(features[:num_pairs])[:, 1]
-    return FilteredPairs(probability, scores, held_out, names, dict(report))
+    return FilteredPairs(probability, scores, held_out, names, dict(report), run.facts)
 
 
 def training_pairs(

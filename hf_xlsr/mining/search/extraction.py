@@ -7,14 +7,16 @@ import logging
 import operator
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 
+from hf_xlsr.mining.facts import PairFacts
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.sorted_pairs import PAIR, best_first, pairs_of
 from hf_xlsr.mining.work_folder import Stage, save_rows
@@ -47,11 +49,13 @@ class MinedBitext:
         source: Row of each pair's source, int64.
         target: Row of each pair's target, int64.
         score: Margin score of each pair, float64.
+        facts: How `mine_bitext` found them, for the card of a dataset.
     """
 
     source: np.ndarray
     target: np.ndarray
     score: np.ndarray
+    facts: PairFacts | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, pairs: np.ndarray) -> MinedBitext:
@@ -68,6 +72,21 @@ class MinedBitext:
 
     def __getitem__(self, rows: slice) -> MinedBitext:
         return MinedBitext(self.source[rows], self.target[rows], self.score[rows])
+
+    def rows(self, source: Sequence[str], target: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The pairs with their texts, best first, for `write_pairs` and `push_corpus`.
+
+        Args:
+            source: The sentences that were mined, by row.
+            target: Those of the other side.
+
+        Examples:
+            >>> mined = MinedBitext(np.array([1]), np.array([0]), np.array([1.25]))
+            >>> list(mined.rows(["yes", "good day"], ["bonjour"]))
+            [{'score': 1.25, 'source': 'good day', 'target': 'bonjour'}]
+        """
+        for source_row, target_row, score in zip(self.source, self.target, self.score, strict=True):
+            yield {"score": float(score), "source": source[source_row], "target": target[target_row]}
 
     def best(self, threshold: float | None = None, max_pairs: int | None = None) -> MinedBitext:
         """The pairs at or above the threshold, at most `max_pairs` of them."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import make_pairs
-from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub import DatasetCard, HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
 from hf_xlsr.runs.recipe import load_runs
@@ -67,6 +67,11 @@ def refusal(status: int, message: str, kind: type[HfHubHTTPError] = HfHubHTTPErr
     return kind(f"{status}: {message}", response=response)
 
 
+def key_of(repo_id: str, repo_type: str | None) -> str:
+    """The name of a repository in `Hub.repos`: datasets and models may have one id."""
+    return f"datasets/{repo_id}" if repo_type == "dataset" else repo_id
+
+
 class Hub:
     """Repositories of `me` in memory, in place of those methods of `HfApi` that send requests."""
 
@@ -78,9 +83,10 @@ class Hub:
         self.card_error = ""  # what the Hub says of every card
         for name in ("create_repo", "upload_folder", "create_commit"):
             patch.setattr(HfApi, name, self._request(getattr(self, name), writes=True))
-        for name in ("model_info", "hf_hub_download"):
+        for name in ("model_info", "dataset_info", "hf_hub_download"):
             patch.setattr(HfApi, name, self._request(getattr(self, name)))
-        patch.setattr(ModelCard, "validate", self._validate)
+        for card in (ModelCard, DatasetCard):
+            patch.setattr(card, "validate", self._validate)
         patch.setenv("HF_TOKEN", TOKEN)
 
     def _request(self, answer: Callable[..., Any], *, writes: bool = False) -> Callable[..., Any]:
@@ -102,26 +108,36 @@ class Hub:
         if self.card_error:
             raise ValueError(self.card_error)
 
-    def create_repo(self, repo_id: str, private: bool | None = None, **_: Any) -> Any:
-        self.repos.setdefault(repo_id, Repo(bool(private)))
+    def create_repo(self, repo_id: str, private: bool | None = None, repo_type: str | None = None, **_: Any) -> Any:
+        self.repos.setdefault(key_of(repo_id, repo_type), Repo(bool(private)))
         return SimpleNamespace(repo_id=repo_id)
 
     def model_info(self, repo_id: str) -> Any:
         repo = self.repos[repo_id]
         return SimpleNamespace(private=repo.private, siblings=[SimpleNamespace(rfilename=path) for path in repo.files])
 
-    def hf_hub_download(self, repo_id: str, filename: str, local_dir: str) -> str:
-        if filename not in self.repos[repo_id].files:
+    def dataset_info(self, repo_id: str) -> Any:
+        return self.model_info(key_of(repo_id, "dataset"))
+
+    def hf_hub_download(self, repo_id: str, filename: str, local_dir: str, repo_type: str | None = None) -> str:
+        files = self.repos[key_of(repo_id, repo_type)].files
+        if filename not in files:
             raise refusal(404, filename, RemoteEntryNotFoundError)
-        (Path(local_dir) / filename).write_bytes(self.repos[repo_id].files[filename])
+        (Path(local_dir) / filename).write_bytes(files[filename])
         return str(Path(local_dir) / filename)
 
     def upload_folder(
-        self, repo_id: str, folder_path: str, delete_patterns: Any = (), run_as_future: bool = False, **_: Any
+        self,
+        repo_id: str,
+        folder_path: str,
+        delete_patterns: Any = (),
+        run_as_future: bool = False,
+        repo_type: str | None = None,
+        **_: Any,
     ) -> Any:
         paths = [path for path in Path(folder_path).rglob("*") if path.is_file()]
         files = {path.relative_to(folder_path).as_posix(): path.read_bytes() for path in paths}
-        self._commit(self.repos[repo_id], files, delete_patterns or ())
+        self._commit(self.repos[key_of(repo_id, repo_type)], files, delete_patterns or ())
         done: Future[Any] = Future()
         done.set_result(SimpleNamespace(oid="0" * 40))
         return done if run_as_future else done.result()

@@ -1,0 +1,194 @@
+"""Mined pairs as a dataset: Parquet files, a card of stored facts, plots and the report page, on disk or on the Hub."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from hf_xlsr.data.columns import Row
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.export.card import card_for
+from hf_xlsr.export.corpus_card import (
+    CURVE_PLOT,
+    FACTS,
+    PAGE,
+    SCORES_PLOT,
+    CorpusFacts,
+    CorpusMetadata,
+    corpus_card,
+)
+from hf_xlsr.export.corpus_files import open_rows, write_shards
+from hf_xlsr.export.hub import CARD, DATASET, RepoUpload, UploadResult, check_repo, push_uploads
+from hf_xlsr.export.published_files import named_files
+from hf_xlsr.mining.facts import PairFacts, read_facts
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import can_plot
+from hf_xlsr.utils.files import atomic_folder, copy_file, write_json, write_text
+from hf_xlsr.utils.hashing import file_sha256
+
+Pairs = str | Path | Iterable[Row]
+REPLACED = ("data/*.parquet", PAGE, FACTS, SCORES_PLOT, CURVE_PLOT)
+LEFT_OUT = "they are neither texts nor scores"
+
+
+def push_corpus(
+    pairs: Pairs,
+    repo: str,
+    metadata: CorpusMetadata,
+    *,
+    facts: PairFacts | None = None,
+    private: bool = False,
+    exist_ok: bool = False,
+    message: str | None = None,
+) -> UploadResult:
+    """Pushes pairs to a dataset repository of the Hub, without a question.
+
+    Args:
+        pairs: A file that `mine`, `score`, `filter` or `clean` wrote, or rows with `source`, `target` and scores, such as
+            `MinedBitext.rows` gives.
+        repo: OWNER/NAME; it is created if it is missing.
+        metadata: Licence and sources.
+        facts: How rows were made, such as `MinedBitext.facts`; a file has them beside it.
+        private: Make the repository private.
+        exist_ok: Write to a repository that was not pushed from here.
+        message: Of the commit.
+
+    Raises:
+        XlsrError: The file has changed since its facts were stored, or the Hub refuses.
+    """
+    with corpus_uploads(pairs, repo, metadata, facts=facts, private=private) as uploads:
+        (result,) = push_uploads(uploads, exist_ok=exist_ok, message=message)
+    return result
+
+
+def save_corpus(
+    pairs: Pairs,
+    folder: str | Path,
+    metadata: CorpusMetadata,
+    *,
+    facts: PairFacts | None = None,
+) -> list[str]:
+    """Writes what `push_corpus` would send to a new folder, which `load_dataset` reads; returns the names of the files.
+
+    Examples:
+        >>> rows = [{"score": 1.25, "source": "good day", "target": "bonjour"}]
+        >>> metadata = CorpusMetadata("cc0-1.0", {"a phrase book": "cc0-1.0"}, languages=("en", "fr"))
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     save_corpus(rows, Path(place) / "corpus", metadata)
+        ['README.md', 'data/train-00000-of-00001.parquet']
+    """
+    with atomic_folder(folder) as partial:
+        upload = _write(pairs, partial, metadata, facts, Path(folder).name)
+        write_text(partial / CARD, upload.card)
+        return sorted([CARD, *upload.files])
+
+
+@contextmanager
+def corpus_uploads(
+    pairs: Pairs,
+    repo: str,
+    metadata: CorpusMetadata,
+    *,
+    facts: PairFacts | None = None,
+    private: bool = False,
+    folder: str | Path | None = None,
+) -> Iterator[list[RepoUpload]]:
+    """What `push_corpus` would send, one upload; the files are temporary, unless they are kept in a new `folder`."""
+    check_repo(repo)
+    title = repo.rpartition("/")[2]
+    if folder is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            upload = _write(pairs, Path(scratch), metadata, facts, title)
+            yield [replace(upload, repo=repo, card=card_for(upload.card, repo), private=private)]
+        return
+
+    with atomic_folder(folder) as partial:
+        upload = _write(pairs, partial, metadata, facts, title)
+        card = card_for(upload.card, repo)
+        write_text(partial / CARD, card)
+    kept = {name: Path(folder) / name for name in upload.files}
+    yield [replace(upload, repo=repo, card=card, private=private, files=kept)]
+
+
+def _write(
+    pairs: Pairs,
+    folder: Path,
+    metadata: CorpusMetadata,
+    facts: PairFacts | None,
+    title: str,
+) -> RepoUpload:
+    """Writes the files of a dataset into a folder; the card is text, whose code loads the dataset from no place yet."""
+    if not metadata.title:
+        metadata = replace(metadata, title=title)
+    page = None
+    if isinstance(pairs, (str, Path)):
+        pairs, page = _plain_files(Path(pairs).expanduser())
+        made = read_facts(pairs)
+    else:
+        made = facts or PairFacts()
+
+    languages = _languages(metadata, made)
+    numbers: list[str] = []
+    for step in made.steps:
+        numbers += step.get("columns", ())
+    corpus = open_rows(pairs, languages, numbers)
+    written = write_shards(folder, corpus)
+
+    extras = _write_extras(folder, made, page)
+    size = sum(file.stat().st_size for file in written.files.values())
+    card_facts = CorpusFacts(
+        metadata, made, corpus.features, written, size, languages, corpus.skipped, extras=list(extras)
+    )
+    return RepoUpload(
+        title,
+        corpus_card(card_facts),
+        {**written.files, **extras},
+        kind=DATASET,
+        replaces=REPLACED,
+        left_out=corpus.left_out,
+        left_out_because=LEFT_OUT,
+    )
+
+
+def _plain_files(file: Path) -> tuple[Path, Path | None]:
+    """A file of pairs and its report page, if there is one; links are refused."""
+    if not file.is_file():
+        raise XlsrError(f"the file of pairs '{file}' does not exist.")
+    page_name = f"{file.name}.report.html"
+    files = named_files(file.parent.resolve(), [file.name, page_name])
+    return files[file.name], files.get(page_name)
+
+
+def _languages(metadata: CorpusMetadata, made: PairFacts) -> Sequence[str] | None:
+    """Source and target: those that were stored, and must not be stated otherwise."""
+    stored = made.languages
+    stated = metadata.languages
+    if stored and stated and list(map(language_code, stored)) != list(map(language_code, stated)):
+        raise XlsrError(f"`languages` must be {','.join(stored)}, as stored with the pairs, got {','.join(stated)}.")
+    return stated or stored
+
+
+def _write_extras(folder: Path, made: PairFacts, page: Path | None) -> dict[str, Path]:
+    """Writes facts, plots and the report page that belongs to them; the files by name."""
+    extras: dict[str, Path] = {}
+    if made.steps:
+        extras[FACTS] = folder / FACTS
+        write_json(extras[FACTS], {"steps": list(made.steps)})
+    if page is not None and made.page == file_sha256(page):
+        extras[PAGE] = folder / PAGE
+        copy_file(page, extras[PAGE])
+
+    drawn = [step for step in made.steps if step.get("histogram")]
+    if drawn and can_plot():
+        from hf_xlsr.export.corpus_plots import draw_curve, draw_scores
+
+        step = drawn[-1]
+        extras[SCORES_PLOT] = folder / SCORES_PLOT
+        draw_scores(step["histogram"], step.get("threshold"), extras[SCORES_PLOT])
+        if step.get("curve"):
+            extras[CURVE_PLOT] = folder / CURVE_PLOT
+            draw_curve(step["curve"], step.get("threshold"), extras[CURVE_PLOT])
+    return extras
