@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 
 import psutil
+
+
+def import_path(test_file: str) -> str:
+    """The `PYTHONPATH` with which workers import a test file and the helpers that it imports."""
+    folders = [str(Path(test_file).parent), str(Path(__file__).parent)]
+    inherited = os.environ.get("PYTHONPATH")
+    if inherited:
+        folders.append(inherited)
+    return os.pathsep.join(folders)
 
 
 def kill_worker(generator: random.Random) -> bool:

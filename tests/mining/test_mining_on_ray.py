@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mining_fakes import NumberEncoder, assert_same_pairs, numbered, write_lines
-from ray_workers import kill_worker
+from ray_workers import import_path, kill_worker
 
 from hf_xlsr.mining import MinedBitext, mine_bitext, stages
 from hf_xlsr.utils.ray_tasks import RETRIES, RUNTIME
@@ -90,8 +90,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of two texts; workers import the encoder of this file."""
     for name, value in {**RUNTIME, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}.items():
         monkeypatch.setenv(name, value)
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYTHONPATH", import_path(__file__))
     monkeypatch.setattr(stages, "SMALLEST_SHARD", SHARD)
     write_lines(tmp_path / "en.txt", numbered("en", 1600))
     write_lines(tmp_path / "fr.txt", numbered("fr", 1500, start=300, seed=1))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_workers import kill_worker
+from ray_workers import import_path, kill_worker
 
 from hf_xlsr.data import preparation
 from hf_xlsr.data.sources import Source
@@ -35,7 +35,8 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ.update(RUNTIME)
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # workers import the tasks of this file
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", import_path(__file__))
     nodes = Cluster(initialize_head=True, head_node_args=NODE)
     for _ in range(2):
         nodes.add_node(**NODE)
@@ -43,7 +44,7 @@ def cluster() -> Iterator[Any]:
     yield nodes
     ray.shutdown()
     nodes.shutdown()
-    del os.environ["PYTHONPATH"]
+    patch.undo()
 
 
 def square(output: Path, number: int, notes: Path | None = None) -> None:
