@@ -5,21 +5,19 @@ pairs, and asks for the precision of the best 30, 50, 70 and 90 % of the pairs, 
 precision of 90 %. `known` draws two sets of vectors of which a share have a partner, mines them with hidden known pairs,
 and asks for the precision of what is mined, at the same points and at the threshold with the best F1.
 
-usage: python -m benchmarks.coverage {labels,known} [--draws 300] [--seed 1]
-Prints Markdown.
+usage: python -m benchmarks coverage [--kind known] [--draws 300] [--seed 1]
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from scipy.special import expit
-from tqdm import tqdm
 
+from benchmarks.harness import Job, Step
 from hf_xlsr.mining.hidden_pairs import HiddenPairs, hidden_curve, mine_hidden
 from hf_xlsr.mining.labels import RowLabels, band_floors, bands_of, label_curve
 from hf_xlsr.mining.outputs import sampled_pairs
@@ -81,7 +79,7 @@ def label_draws(curve: Curve, num_labels: int, draws: int, seed: int) -> Covered
     """Coverage of the intervals of labels, where the chance to be right follows a curve."""
     covered: Covered = {}
     ranks = (np.arange(PAIRS) + 0.5) / PAIRS
-    for draw in tqdm(range(draws), desc=f"{num_labels} labels", leave=False, disable=None):
+    for draw in range(draws):
         rng = np.random.default_rng([seed, num_labels, draw])
         scores = np.sort(rng.normal(1.1, 0.05, PAIRS))[::-1]
         right = rng.random(PAIRS) < curve(ranks)
@@ -104,7 +102,7 @@ def known_draws(share: float, noise: float, known: int, draws: int, seed: int) -
     hidden = HiddenPairs(texts, texts, known // 2)
     partners = int(share * SENTENCES)
     alone = known // 4
-    for draw in tqdm(range(draws), desc=f"{share:.0%}", leave=False, disable=None):
+    for draw in range(draws):
         rng = np.random.default_rng([seed, partners, draw])
         # Texts: partners, then sentences without. Hidden: complete pairs, then sentences without.
         true = rng.normal(size=(partners, WIDTH))
@@ -133,43 +131,55 @@ def known_draws(share: float, noise: float, known: int, draws: int, seed: int) -
     return covered
 
 
-def table(covered_by_row: Iterator[tuple[list[str], Covered]], titles: list[str]) -> list[str]:
-    """A Markdown table of coverage, and of mean widths in points."""
+DEFAULTS: Job = {"kind": "labels", "draws": 300, "seed": 1}
+QUICK: Job = {"draws": 3}
+MEMORY = WARM_UP = False
+ROUNDS = 1
+
+
+def sides(job: Job) -> list[str]:
+    """The first cells of each row of the table."""
+    if job["kind"] == "known":
+        return [f"{name} | {known}" for name, (_, _, known) in WORLDS.items()]
+    return [f"{name} | {num_labels}" for name in CURVES for num_labels in LABELS]
+
+
+def prepare(job: Job, sides: list[str]) -> Step:
+    def step(side: str, warm_up: bool) -> dict[str, Any]:
+        name, number = side.split(" | ")
+        if job["kind"] == "known":
+            covered = known_draws(*WORLDS[name], job["draws"], job["seed"])
+        else:
+            covered = label_draws(CURVES[name], int(number), job["draws"], job["seed"])
+        return figures_of(covered)
+
+    return step
+
+
+def figures_of(covered: Covered) -> dict[str, Any]:
+    """The coverage of each point with the mean width and error of its intervals, and the coverage of all but `CHOSEN`."""
+    figures: dict[str, Any] = {"points": {}}
+    fixed: list[bool] = []
+    for point, intervals in covered.items():
+        figures["points"][point] = np.array(intervals, dtype=float).mean(axis=0).tolist()
+        if point != CHOSEN:
+            fixed += [is_covered for is_covered, _, _ in intervals]
+    if fixed:
+        figures["fixed"] = float(np.mean(fixed))
+    return figures
+
+
+def page(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Coverage at each point, with the mean width of the intervals and the mean error in percent points."""
     points = [*(f"{share:.0%}" for share in KEPT), CHOSEN]
-    rows = []
-    for name, covered in covered_by_row:
+    lines = []
+    for row in rows:
         cells = []
         for point in points:
-            intervals = np.array(covered.get(point, []), dtype=float).reshape(-1, 3)
             cells.append("-")
-            if len(intervals):
-                share, width, error = intervals.mean(axis=0)
+            if point in row["points"]:
+                share, width, error = row["points"][point]
                 cells[-1] = f"{share:.1%} ({100 * width:.0f}, {100 * error:+.1f})"
-        fixed = [is_covered for point in points[:-1] for is_covered, _, _ in covered.get(point, [])]
-        rows.append([*name, *cells, f"{np.mean(fixed):.1%}" if fixed else "-"])
-    return markdown_table([*titles, *points, "all but chosen"], rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("labels", "known"))
-    parser.add_argument("--draws", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-
-    def rows() -> Iterator[tuple[list[str], Covered]]:
-        if options.kind == "known":
-            for name, (share, noise, known) in WORLDS.items():
-                covered = known_draws(share, noise, known, options.draws, options.seed)
-                yield [name, str(known)], covered
-            return
-        for name, curve in CURVES.items():
-            for num_labels in LABELS:
-                yield [name, str(num_labels)], label_draws(curve, num_labels, options.draws, options.seed)
-
-    titles = ["texts", "known pairs"] if options.kind == "known" else ["true curve", "labels"]
-    print("\n".join(table(rows(), titles)))
-
-
-if __name__ == "__main__":
-    main()
+        fixed = f"{row['fixed']:.1%}" if "fixed" in row else "-"
+        lines.append([*row["side"].split(" | "), *cells, fixed])
+    return markdown_table(["", "labels or known pairs", *points, "all but chosen"], lines)

@@ -8,9 +8,12 @@ A case is a module with
 - `prepare(job, sides)`: gives `step(side, warm_up)`, which does the work once, small when `warm_up`, and may return
   figures; `"seconds"` among them replaces the time on the clock.
 
-With `ALONE = True` each side of each round runs in a process of its own; `WARM_UP = False` leaves out the warm-up.
-Memory is measured unless `MEMORY = False`: the peak above what was allocated before, by torch's allocator on a GPU, else
-resident memory by psutil.
+With `ALONE = True` each side of each round runs in a process of its own; `WARM_UP = False` leaves out the warm-up, and
+`ROUNDS` is the number of rounds if the command names none. Memory is measured unless `MEMORY = False`: the peak above
+what was allocated before, by torch's allocator on a GPU, else resident memory by psutil. With `FREES = True`, for cases
+that measure memory themselves, freed memory goes back to the system in every round.
+
+A case for a page of docs/results/ also has `page(rows)`: Markdown that is printed instead of the table.
 
 usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--OPTION VALUE ...]
 """
@@ -42,9 +45,11 @@ from hf_xlsr.utils.files import write_json
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = (
-    "cmlm engines exports gradient_cache hictl methods mining negatives queue_info_nce queue_loss recall thresholds "
-    "trainable_rows"
+    "cmlm coverage engines exports gradient_cache hictl meaning methods mining mining_memory negatives queue_info_nce "
+    "queue_loss recall thresholds trainable_rows"
 ).split()
+# With these, glibc returns freed tensors to the system, so that memory is what is in use.
+FREEING = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -153,9 +158,8 @@ def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
     sides = sides_of(case, job)
 
     def worker(chosen: Sequence[str], count: int) -> dict[str, Any]:
-        # glibc returns freed tensors to the system, so that memory is what is in use.
-        returning = {} if count else {"MALLOC_MMAP_THRESHOLD_": "65536"}
-        return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])], **returning)
+        variables = FREEING if not count or getattr(module, "FREES", False) else {}
+        return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])], **variables)
 
     alone = getattr(module, "ALONE", False)
     turns = [worker([side], 1) for _ in range(rounds) for side in sides] if alone else [worker(sides, rounds)]
@@ -204,15 +208,21 @@ def hardware() -> dict[str, Any]:
 
 
 def run_case(case: str, options: Job, rounds: int, output: Path) -> None:
+    module = importlib.import_module(f"benchmarks.{case}")
     jobs = jobs_of(case, options)
-    varying = [key for key in jobs[0] if any(job.get(key) != jobs[0][key] for job in jobs)]
+    grid = getattr(module, "GRID", {})
     output.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for job in jobs:
-        rows += [{key: job[key] for key in varying} | row for row in measure(case, job, rounds)]
+        rows += [{key: job[key] for key in grid} | row for row in measure(case, job, rounds)]
         write_json(output, {**hardware(), "options": options, "rounds": rounds, "rows": rows})
-    fixed = {key: value for key, value in jobs[0].items() if key not in varying}
-    print_table(f"{case}: {', '.join(f'{key} {value}' for key, value in fixed.items())}", rows)
+    settings = ", ".join(f"{key} {value}" for key, value in jobs[0].items() if key not in grid)
+    title = f"{case}: {settings}"
+    if hasattr(module, "page"):
+        print(f"{title}\n")
+        print("\n".join(module.page(rows)))
+    else:
+        print_table(title, rows)
     print(f"written to {output}")
 
 
@@ -242,6 +252,6 @@ def main() -> None:
         nargs = {"nargs": "*"} if isinstance(value, list) else {}
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(first), default=value, **nargs)
     options = vars(parser.parse_args())
-    rounds = options["rounds"] or (1 if known.quick else 3)
+    rounds = options["rounds"] or (1 if known.quick else getattr(module, "ROUNDS", 3))
     output = options["output"] or Path("outputs/benchmarks") / f"{known.case}.json"
     run_case(known.case, {name: options[name] for name in (*values, "threads")}, rounds, output)

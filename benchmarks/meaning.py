@@ -6,16 +6,13 @@ negatives: edits of its English side, as far as they can be made, else mined one
 English of NTREX, among the distractors of one kind at a time, from words, numbers and names that training never has; on
 Tatoeba and on English STS-B.
 
-usage: HF_XLSR_DATA=... HF_XLSR_ENCODERS=... python -m benchmarks.meaning [--pairs 4000] [--steps 400] [--seeds 3]
-           [--output outputs/meaning]
+usage: HF_XLSR_DATA=... HF_XLSR_ENCODERS=... python -m benchmarks meaning [--pairs 4000] [--steps 400] [--seeds 3]
+           [--folder outputs/meaning]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +23,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 
-from benchmarks.harness import hardware
+from benchmarks.harness import Job, Step
 from benchmarks.papers.controls import pairs_of
 from hf_xlsr.data.sources import Source, open_source
 from hf_xlsr.encoders.cache import CachedEncoder, VectorStore
@@ -35,7 +32,6 @@ from hf_xlsr.evaluation import sts, tatoeba, xsim_pp
 from hf_xlsr.losses import alignment_loss
 from hf_xlsr.mining import MiningOptions, NegativeOptions, hard_negatives
 from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.utils.files import write_json
 from hf_xlsr.utils.markdown import markdown_table
 
 RECIPE = "benchmarks/papers/recipes/negatives_student.yaml"
@@ -165,60 +161,62 @@ def measure(encoder: HeadEncoder, ntrex_rows: int) -> dict[str, float]:
     return {name: 100 * value for name, value in figures.items()}
 
 
-def table(results: dict[str, list[dict[str, float]]]) -> list[str]:
-    """Means over seeds, with their range."""
-    names = list(next(iter(results.values()))[0])
-    rows = []
-    for row, figures in results.items():
-        cells = [row]
-        for name in names:
-            values = [figure[name] for figure in figures]
-            spread = f" ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else ""
-            cells.append(f"{fmean(values):.1f}{spread}")
-        rows.append(cells)
-    return markdown_table(["", *names], rows)
+SIDES = (START, *ROWS)
+DEFAULTS: Job = {"pairs": 4000, "ntrex_rows": 300, "steps": 400, "seeds": 3, "folder": "outputs/meaning"}
+QUICK: Job = {"pairs": 200, "ntrex_rows": 20, "steps": 10, "seeds": 1}
+MEMORY = WARM_UP = False
+ROUNDS = 1
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=4000)
-    parser.add_argument("--ntrex-rows", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("outputs/meaning"))
-    options = parser.parse_args()
-
+def prepare(job: Job, sides: list[str]) -> Step:
+    folder = Path(job["folder"])
     path = str(Path(os.environ["HF_XLSR_ENCODERS"]) / "e5-small")
     loaded = load_encoder(path)
-    store = VectorStore(str(options.output / "vectors"), encoder_facts(loaded, path))
+    store = VectorStore(str(folder / "vectors"), encoder_facts(loaded, path))
     encoder = Vectors(CachedEncoder(loaded, store))
-    started = time.monotonic()
-    file = options.output / "pairs.parquet"
+
+    file = folder / "pairs.parquet"
     if not file.is_file():
         (method,) = load_runs(RECIPE)
         pairs_of(method, MOST_PAIRS, seed=1).to_parquet(file)
-    pairs = Dataset.from_parquet(str(file)).select(range(options.pairs))
-    sources, targets = pairs["target"][:], pairs["source"][:]
-    source, target = vectors_of(encoder, sources), vectors_of(encoder, targets)
+    pairs = Dataset.from_parquet(str(file)).select(range(job["pairs"]))
+    sources = pairs["target"][:]
+    targets = pairs["source"][:]
+    source = vectors_of(encoder, sources)
+    target = vectors_of(encoder, targets)
 
-    results = {START: [measure(HeadEncoder(encoder, None), options.ntrex_rows)]}
-    for row, (kinds, split) in ROWS.items():
+    def step(side: str, warm_up: bool) -> dict[str, list[float]]:
+        if side == START:
+            return of_seeds([measure(HeadEncoder(encoder, None), job["ntrex_rows"])])
+
+        kinds, split = ROWS[side]
         negatives = []
         if kinds is not None:
-            for column in negative_columns(encoder, sources, targets, kinds, options.output):
+            for column in negative_columns(encoder, sources, targets, kinds, folder):
                 negatives.append(vectors_of(encoder, column))
-        results[row] = []
-        for seed in range(1, options.seeds + 1):
-            head = trained(source, target, negatives, split, options.steps, seed)
-            results[row].append(measure(HeadEncoder(encoder, head), options.ntrex_rows))
-        print(row, results[row], flush=True)
+        figures = []
+        for seed in range(1, job["seeds"] + 1):
+            head = trained(source, target, negatives, split, job["steps"], seed)
+            figures.append(measure(HeadEncoder(encoder, head), job["ntrex_rows"]))
+        return of_seeds(figures)
 
-    facts = {**hardware(), "seconds": time.monotonic() - started, "threads": torch.get_num_threads()}
-    values = {name: value for name, value in vars(options).items() if name != "output"}
-    write_json(options.output / "meaning.json", {**facts, "options": values, "results": results})
-    print("\n".join(table(results)))
-    print(json.dumps(facts))
+    return step
 
 
-if __name__ == "__main__":
-    main()
+def of_seeds(figures: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """The values of all seeds by name."""
+    return {name: [values[name] for values in figures] for name in figures[0]}
+
+
+def page(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Means over seeds, with their range."""
+    names = [name for name, values in rows[0].items() if isinstance(values, list) and name != "range"]
+    lines = []
+    for row in rows:
+        cells = [row["side"]]
+        for name in names:
+            values = row[name]
+            spread = f" ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else ""
+            cells.append(f"{fmean(values):.1f}{spread}")
+        lines.append(cells)
+    return markdown_table(["", *names], lines)

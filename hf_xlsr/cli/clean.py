@@ -4,11 +4,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import LANGUAGES
+from hf_xlsr.cli.options import LANGUAGES, WORKERS, WorkerOptions
 from hf_xlsr.cli.reproduce import command_of
 from hf_xlsr.runs.own_data import COLUMNS, comma_separated
 from hf_xlsr.utils.console import say, warn
@@ -23,7 +24,7 @@ UNKNOWN = "Without --known, this cannot tell good pairs from bad ones: look at t
 
 
 @dataclass(kw_only=True)
-class CleanOptions:
+class CleanOptions(WorkerOptions):
     """Options of `hf-xlsr clean`."""
 
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")]
@@ -50,15 +51,28 @@ class CleanOptions:
         str | None,
         typer.Option(metavar="FILE", help="Markdown: the tables, and ten examples for each step and kind of pair."),
     ] = None
+    work: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder of several processes to resume from; by default OUTPUT.work.", **WORKERS
+        ),
+    ] = None
     seed: Annotated[int, typer.Option(help="Draws the bad pairs.")] = 1
     json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False
+
+    @property
+    def folder(self) -> Path | None:
+        """Where several processes keep what is finished; None for a temporary folder."""
+        if self.work:
+            return Path(self.work)
+        return Path(f"{self.output}.work") if self.output else None
 
 
 def clean(options: CleanOptions) -> None:
     """Clean pairs, and measure what that costs.
 
     With --known, each step also runs on good pairs and on bad ones made from them: shuffled, truncated, untranslated, in
-    another language, with another number, boilerplate.
+    another language, with another number, boilerplate. A killed call of several processes resumes.
     """
     from hf_xlsr.data.cleaning import Cleaner, build_steps, parse_steps
     from hf_xlsr.data.cleaning.cleaner import RemovedExamples
@@ -67,6 +81,7 @@ def clean(options: CleanOptions) -> None:
     from hf_xlsr.mining.facts import files_facts, new_step, write_facts
     from hf_xlsr.utils.files import write_text
 
+    runner = options.runner()
     languages = comma_separated(options.languages)
     _check_outputs(options, languages)
     steps = build_steps(parse_steps(options.steps), languages or None)
@@ -79,7 +94,8 @@ def clean(options: CleanOptions) -> None:
     examples = RemovedExamples(EXAMPLES)
     cleaner = Cleaner(steps, examples)
     quarantine = Quarantine()
-    count = _write(cleaner(_rows(options.pairs, options, quarantine)), options, languages)
+    rows = cleaner(_rows(options.pairs, options, quarantine), runner=runner, folder=options.folder)
+    count = _write(rows, options, languages)
 
     counts = cost_counts(cost)
     summary = {"pairs": count, "cleaning": cleaner.counts, "bad_lines": quarantine.report(), "cost": counts}
@@ -121,6 +137,8 @@ def _check_outputs(options: CleanOptions, languages: Sequence[str]) -> None:
         raise XlsrError(f"--output and --report are one file, '{options.output}'.")
     for option, file in files.items():
         check_writable(file, option)
+    if options.work:
+        check_writable(options.work, "--work", folder=True)
     if options.output:
         output_format(options.output, None, languages or None)
 

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from hf_xlsr.cli.options import DATA, MODEL, SEED, ModelOptions, RowOptions, labelled, load_labelled
+from hf_xlsr.cli.options import (
+    DATA,
+    MODEL,
+    SEED,
+    EncodingWorkerOptions,
+    ModelOptions,
+    RowOptions,
+    labelled,
+    load_labelled,
+)
 from hf_xlsr.cli.report import print_facts
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.protocol import FOR_ALL, PROTOCOLS, OptionSpec, Protocol, option_specs, specs_of
 from hf_xlsr.runs.own_data import comma_separated
 from hf_xlsr.utils.console import SafeConsole, say
 from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.tasks import InProcess
 
 if TYPE_CHECKING:
     from hf_xlsr.evaluation.comparison import ComparisonTable
@@ -63,7 +73,7 @@ ProtocolOptions: Any = make_dataclass("ProtocolOptions", map(_option_of, PROTOCO
 
 
 @dataclass(kw_only=True)
-class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions):  # type: ignore[misc]
+class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions, EncodingWorkerOptions):  # type: ignore[misc]
     """Options of `hf-xlsr evaluate`."""
 
     model: Annotated[
@@ -167,7 +177,8 @@ def _evaluate_suite(models: list[str], options: EvaluateOptions) -> None:
         [output, *result_files(suite, output)],
     )
     metrics = comma_separated(options.metric)
-    _print_tables(evaluate_suite(suite, output, vectors=options.vectors, metrics=metrics))
+    tables = evaluate_suite(suite, output, vectors=options.vectors, metrics=metrics, runner=options.runner())
+    _print_tables(tables)
 
 
 def _evaluate_model(model: str, options: EvaluateOptions) -> None:
@@ -180,6 +191,10 @@ def _evaluate_model(model: str, options: EvaluateOptions) -> None:
     data = options.data_options(options.data or (), options.name)
     if options.metric:
         raise XlsrError(f"--metric {options.metric} is for tables of several models; one model has all metrics.")
+    if not isinstance(options.runner(), InProcess):
+        raise XlsrError(
+            "Several processes (--num-proc, --engine) share a suite or several models; one model needs one."
+        )
 
     encoder = options.encoder_options()
     protocol_options = options.protocol_options()

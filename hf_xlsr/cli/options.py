@@ -177,6 +177,10 @@ class WorkerOptions:
             raise XlsrError("--address needs --engine ray.")
         return self.num_proc
 
+    def runner(self) -> Runner:
+        """What runs the tasks."""
+        return runner_of(self.processes)
+
 
 @dataclass(kw_only=True)
 class EncodingWorkerOptions(WorkerOptions):

@@ -15,12 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from huggingface_hub import HfApi
 
-from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, ComparingStep, Verdicts, judge_rows
+from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, Verdicts, judge_rows
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import RowKind, row_columns
@@ -169,9 +168,7 @@ def write_judged(
     features = kind.text_features()
     batch = pa.RecordBatch.from_pydict(row_columns(judged_rows, features), features.arrow_schema)
 
-    # Each column as uint64 before they are joined: numpy would join integers and hashes as rounded floats.
-    columns = [verdicts.dropped_by, *verdicts.changed_by.T, *verdicts.keys.values()]
-    table = np.column_stack([column.astype(np.uint64) for column in columns])
+    table = verdicts.table()
     batch = batch.append_column(_VERDICTS, pa.FixedSizeListArray.from_arrays(table.ravel(), table.shape[1]))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)
@@ -183,15 +180,7 @@ def read_judged(steps: Sequence[AnyStep], path: Path) -> tuple[pa.RecordBatch, V
         batch = pa.ipc.open_stream(file).read_next_batch()
 
     table = batch[_VERDICTS].flatten().to_numpy().reshape(len(batch), -1)
-    dropped_by = table[:, 0]
-    changed_by = table[:, 1 : 1 + len(steps)].astype(bool)
-    column = 1 + len(steps)
-    keys: dict[int, np.ndarray] = {}
-    for number, step in enumerate(steps):
-        if isinstance(step, ComparingStep):
-            keys[number] = table[:, column : column + step.num_keys]
-            column += step.num_keys
-    return batch, Verdicts(dropped_by, changed_by, keys)
+    return batch, Verdicts.of_table(steps, table)
 
 
 def source_content(source: Source) -> list[Any]:

@@ -202,6 +202,10 @@ class Protocol:
     lower_is_better: bool = False
     has_outcomes: bool = True
 
+    def __reduce__(self) -> tuple[Callable[[str], Protocol], tuple[str]]:
+        """Another process finds its functions by its name."""
+        return PROTOCOLS.__getitem__, (self.name,)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that it reads."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from hf_xlsr.encoders.encoding import EncodingOptions, embed
 from hf_xlsr.mining.stages import LazyEncoder, worker_encoder
-from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import private_folder
 from hf_xlsr.utils.hashing import address_of, data_hash
-from hf_xlsr.utils.tasks import LocalPool, Runner, Task, import_ahead
+from hf_xlsr.utils.tasks import LocalPool, Runner, Task, import_ahead, resumed_folder
 
 
 class ChunkEncoder:
@@ -55,20 +50,13 @@ def encoded_by_tasks(
     """
     if isinstance(runner, LocalPool):
         import_ahead(__name__)
-    home = private_folder(folder.absolute() / work.address)
-    try:
-        lock = FileLock(home / "lock").acquire(timeout=0)
-    except Timeout:
-        raise XlsrError(f"'{home}' is in use: another command encodes in this language by this model there.") from None
 
-    def tasks() -> Iterator[Task]:
-        remaining = iter(texts)
-        while chunk := list(islice(remaining, rows)):
-            yield Task(home / f"{data_hash(chunk)}.npy", chunk)
+    with resumed_folder(folder, work.address) as home:
 
-    with lock:
+        def tasks() -> Iterator[Task]:
+            remaining = iter(texts)
+            while chunk := list(islice(remaining, rows)):
+                yield Task(home / f"{data_hash(chunk)}.npy", chunk)
+
         for task in runner.run(work, tasks(), description=work.language):
             yield task.content, np.load(task.output)
-    shutil.rmtree(home)
-    with suppress(OSError):  # others use it
-        folder.rmdir()

@@ -8,11 +8,13 @@ never write different content to one name.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
@@ -20,10 +22,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
 
+from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from hf_xlsr.utils.errors import XlsrError, require_positive
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import atomic_write, private_folder
 
 # Tasks in the hands of a pool, for each of its processes, so that none waits for the slowest.
 TASKS_PER_PROCESS = 4
@@ -145,6 +148,27 @@ def complete(work: Work, task: Task) -> None:
             work(partial, task.content)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())  # a file that exists counts as done, also after the machine has crashed
+
+
+@contextmanager
+def resumed_folder(folder: Path, address: str) -> Iterator[Path]:
+    """A private, locked folder for the files of one stage, which is removed at its end; a stop leaves the files.
+
+    Args:
+        folder: Others may use it at the same time, for other addresses.
+        address: Differs for other content of files of equal names.
+    """
+    home = private_folder(folder.absolute() / address)
+    try:
+        lock = FileLock(home / "lock").acquire(timeout=0)
+    except Timeout:
+        raise XlsrError(f"'{home}' is in use: another command does the same there.") from None
+
+    with lock:
+        yield home
+    shutil.rmtree(home)
+    with suppress(OSError):  # others use it
+        folder.rmdir()
 
 
 def import_ahead(*modules: str) -> None:

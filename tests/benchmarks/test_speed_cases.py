@@ -43,6 +43,25 @@ def test_searches_find_the_translations() -> None:
     assert in_memory["ours"]["true_pairs"] == 1.0
 
 
+def test_page_of_coverage_has_a_line_for_each_case() -> None:
+    coverage = importlib.import_module("benchmarks.coverage")
+    job = {"kind": "known", "draws": 1, "seed": 1}
+    sides = coverage.sides(job)[:2]
+    step = coverage.prepare(job, sides)
+    lines = coverage.page([{"side": side, **step(side, False)} for side in sides])
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["300", "1200"]
+    assert lines[2].split(" | ")[2].startswith(("0.0%", "100.0%"))
+
+
+def test_page_of_meaning_has_means_and_ranges() -> None:
+    meaning = importlib.import_module("benchmarks.meaning")
+    rows = []
+    for side, errors in (("e5-small", [3.0]), ("mined", [1.0, 2.0])):
+        figures = meaning.of_seeds([{"number": error} for error in errors])
+        rows.append({"side": side, "seconds": 1.0, "ratio": 1.0, "range": [1.0, 1.0], **figures})
+    assert meaning.page(rows)[2:] == ["| e5-small | 3.0 |", "| mined | 1.5 (1.0-2.0) |"]
+
+
 @pytest.mark.slow
 def test_exports_have_the_embeddings_of_torch() -> None:
     figures = measured("exports")

@@ -8,6 +8,7 @@ import pytest
 from cli_helpers import failing
 
 from hf_xlsr.cli.app import main
+from hf_xlsr.data.cleaning import tasks
 from hf_xlsr.data.formats.reading import read_rows
 
 PAIRS = "source\ttarget\n1 dog\t1 Hund\n1 dog!\t1 Hund\nhello\thello\n2 cats\t3 Katzen\nbad line\n4 birds\t4 Vögel\n"
@@ -112,3 +113,52 @@ def test_mistakes_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> 
         capsys, "clean", pairs, "--steps", "length: {min_chars: 99}", "--output", str(files / "none.tsv")
     )
     assert not (files / "none.tsv").exists()
+
+
+STEPS = "normalize, length: {min_chars: 3}, near_duplicates, drop_identical, deduplicate: {on: target}"
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file for several tasks, with rows that each step changes or removes, also for rows of other tasks."""
+    monkeypatch.setattr(tasks, "TASK_ROWS", 50)
+    lines = ["source\ttarget\tscore"]
+    for number in range(230):
+        lines.append(f"dog  {'x' * (number % 70)}\tHund {'y' * (number % 35)}\t{number / 7}")
+    lines += ["same\tsame\t1", "x\ty\t1", "bad line"]
+    file = tmp_path / "many.tsv"
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    return str(file)
+
+
+def outputs(capsys: pytest.CaptureFixture[str], pairs: str, name: str, *words: str) -> list[Any]:
+    """What a call prints and writes."""
+    folder = Path(pairs).parent
+    output = folder / f"{name}.jsonl"
+    report = folder / f"{name}.md"
+    arguments = ["--steps", STEPS, "--languages", "en,de", "--output", str(output), "--report", str(report)]
+    summary = cleaned(capsys, pairs, *arguments, *words)
+    assert not list(folder.glob("*.work"))
+    return [summary, output.read_bytes(), report.read_text("utf-8")]
+
+
+def test_several_processes_write_what_one_writes(many: str, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = outputs(capsys, many, "one")
+    for name, count in alone[0]["cleaning"].items():
+        assert count["changed"] or count["out"] < count["in"], name
+    assert outputs(capsys, many, "by 2", "--num-proc", "2") == alone
+    assert outputs(capsys, many, "by 3", "--num-proc", "3", "--work", str(Path(many).parent / "kept")) == alone
+
+
+@pytest.mark.slow
+def test_ray_writes_what_one_process_writes(many: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    alone = outputs(capsys, many, "one")
+    try:
+        assert outputs(capsys, many, "ray", "--engine", "ray") == alone
+    finally:
+        ray.shutdown()
+
+
+def test_work_folder_must_be_writable(many: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--work" in failing(capsys, "clean", many, "--work", many)

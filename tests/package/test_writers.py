@@ -30,6 +30,7 @@ REASONS = {
     "cli/encode.py:fit": "calls Debias.save",
     "cli/export.py:_copy_files": "into a folder of atomic_folder",
     "cli/export.py:_write_card": "into a folder of atomic_folder",
+    "data/cleaning/tasks.py:write_verdicts": "the file of a task",
     "data/conversion.py:tokenise_rows": "into a folder of `cached`",
     "data/formats/quarantine.py:reject": "line by line into a folder of `cached` or of a stage",
     "data/preparation.py:_make_rows": "into a folder of `cached`",

@@ -188,7 +188,7 @@ def test_vectors_below_a_folder_of_another_user(tmp_path: Path) -> None:
 # --- New call sites --------------------------------------------------------------------------------------------------
 
 REMOVING = {
-    "hf_xlsr/mining/text_tasks.py:encoded_by_tasks": "a private folder that is locked",
+    "hf_xlsr/utils/tasks.py:resumed_folder": "a private folder that is locked",
     "hf_xlsr/cli/filter.py:_finish": "the work folder of this job",
     "hf_xlsr/utils/files.py:remove_leftovers": "folders that only this package makes",
     "hf_xlsr/cli/report.py:OutputOptions.finish": "the work folder of this job",
@@ -226,9 +226,9 @@ def test_believed_folders_are_private() -> None:
     users = {place.partition(":")[0] for place in places_of(lambda site: site.method == "private_folder")}
     assert users == {
         "hf_xlsr/encoders/cache.py",
-        "hf_xlsr/mining/text_tasks.py",
         "hf_xlsr/mining/work_folder.py",
         "hf_xlsr/utils/hashing.py",
+        "hf_xlsr/utils/tasks.py",
     }
     temporary = places_of(lambda site: site.method in ("gettempdir", "mktemp"))
     assert temporary == {"hf_xlsr/cli/ending.py:unexpected"}  # which names the folder in a message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_xlsr.data.cleaning.cleaner import BATCH_ROWS, Cleaner, Verdicts, judge_rows
+from hf_xlsr.data.cleaning.cleaner import BATCH_ROWS, Cleaner
 from hf_xlsr.data.cleaning.duplicates import Deduplicate, FuzzyDuplicates, NearDuplicates
 from hf_xlsr.data.cleaning.evaluation_texts import (
     RemoveEvaluation,
@@ -27,6 +27,7 @@ from hf_xlsr.data.cleaning.steps import (
     text_columns,
     texts_of,
 )
+from hf_xlsr.data.cleaning.verdicts import Verdicts, judge_rows
 
 __all__ = [
     "BATCH_ROWS",

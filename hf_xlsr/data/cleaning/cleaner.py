@@ -4,61 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from hf_xlsr.data.cleaning.steps import AnyStep, ComparingStep, texts_of
+from hf_xlsr.data.cleaning.tasks import judged_by_tasks
+from hf_xlsr.data.cleaning.verdicts import Verdicts, judge_rows
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.seen import SeenHashes, hash64
+from hf_xlsr.utils.tasks import InProcess, Runner
 
 BATCH_ROWS = 1024
-
-
-@dataclass
-class Verdicts:
-    """What each step says of each of some rows, whatever rows come before them.
-
-    Attributes:
-        dropped_by: Number of the step that drops each row by itself, `(rows,)`; the number of steps if none does.
-        changed_by: Whether each step changed each row, `(rows, steps)`.
-        keys: Number of each step that compares rows -> hashes of the keys of each row that reaches it, `(rows, keys)`,
-            uint64.
-    """
-
-    dropped_by: np.ndarray
-    changed_by: np.ndarray
-    keys: dict[int, np.ndarray]
-
-
-def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row], Verdicts]:
-    """Rows as steps change them, and the verdicts of the steps, as if every row were new to those that compare rows."""
-    judged_rows = list(rows)
-    dropped_by = np.full(len(rows), len(steps))
-    changed_by = np.zeros((len(rows), len(steps)), dtype=bool)
-    keys: dict[int, np.ndarray] = {}
-    remaining = list(range(len(rows)))
-
-    for number, step in enumerate(steps):
-        remaining_rows = [judged_rows[row] for row in remaining]
-        if isinstance(step, ComparingStep):
-            hashes = step.hashes(remaining_rows)
-            keys[number] = np.zeros((len(rows), hashes.shape[1]), dtype=np.uint64)
-            keys[number][remaining] = hashes
-            continue
-
-        results = step.apply(remaining_rows)
-        for row, before, after in zip(remaining, remaining_rows, results, strict=True):
-            if after is None:
-                dropped_by[row] = number
-            elif after is not before:
-                changed_by[row, number] = True
-                judged_rows[row] = after
-        remaining = [row for row in remaining if dropped_by[row] == len(steps)]
-
-    return judged_rows, Verdicts(dropped_by, changed_by, keys)
 
 
 class RemovedExamples:
@@ -116,16 +75,39 @@ class Cleaner:
             if isinstance(step, ComparingStep):
                 self._seen[number] = SeenHashes()
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows that are kept, in order. Rows are read and counted in batches of 1024."""
-        stream = iter(rows)
-        while batch := list(islice(stream, BATCH_ROWS)):
-            judged_rows, verdicts = judge_rows(self.steps, batch)
+    def __call__(
+        self,
+        rows: Iterable[Row],
+        *,
+        runner: Runner | None = None,
+        folder: Path | None = None,
+    ) -> Iterator[Row]:
+        """Yields the rows that are kept, in order. Rows are read and counted in batches.
+
+        Args:
+            rows: What is cleaned, read by this process.
+            runner: What runs the steps on each batch, such as a `LocalPool` or a `RayRunner`; this process by default.
+                Steps that compare rows compare hashes here, so that the result is the same.
+            folder: Where the batches of a runner are kept until the last one was read, so that the same call continues
+                after a stop; None for a temporary one.
+        """
+        if runner is None or isinstance(runner, InProcess):
+            batches = self._judged_here(rows)
+        else:
+            batches = judged_by_tasks(self.steps, rows, runner, folder)
+
+        for batch, judged_rows, verdicts in batches:
             last_steps = self.last_steps(verdicts)
             if self.examples is not None:
                 self.examples.add(batch, last_steps, len(self.steps))
             for row in np.flatnonzero(last_steps == len(self.steps)).tolist():
                 yield judged_rows[row]
+
+    def _judged_here(self, rows: Iterable[Row]) -> Iterator[tuple[list[Row], list[Row], Verdicts]]:
+        """Batches of rows, as they are read and as steps change them, with the verdicts."""
+        stream = iter(rows)
+        while batch := list(islice(stream, BATCH_ROWS)):
+            yield batch, *judge_rows(self.steps, batch)
 
     def keeps(self, verdicts: Verdicts, limit: int | None = None) -> np.ndarray:
         """Whether each row is kept, `(rows,)`, after all rows before it.

@@ -11,8 +11,9 @@ from itertools import compress
 import numpy as np
 from scipy.stats import binomtest
 
-from hf_xlsr.data.cleaning.cleaner import Cleaner, drawn, judge_rows
+from hf_xlsr.data.cleaning.cleaner import Cleaner, drawn
 from hf_xlsr.data.cleaning.steps import AnyStep, ComparingStep, known_language
+from hf_xlsr.data.cleaning.verdicts import judge_rows
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sample_sentences import SENTENCES

@@ -7,12 +7,15 @@ import json
 import logging
 import os
 import re
+import traceback
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -31,13 +34,17 @@ from hf_xlsr.evaluation.results import Results, load_results, outcomes_file, sav
 from hf_xlsr.utils.console import warn
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import FullDiskError, check_writable, path_name, write_text
+from hf_xlsr.utils.files import LEFTOVER, FullDiskError, check_writable, path_name, read_json, write_json, write_text
 from hf_xlsr.utils.hashing import file_sha256
+from hf_xlsr.utils.tasks import InProcess, LocalPool, Runner, import_ahead
+from hf_xlsr.utils.tasks import Task as Cell
 from hf_xlsr.utils.validation import explain
 from hf_xlsr.utils.variables import expand
 from hf_xlsr.utils.yaml import parse_yaml
 
 logger = logging.getLogger(__name__)
+_runners: dict[tuple[str, str], _Runner] = {}
+"""What measures an encoder in this process, by the id of its suite and its label; one at a time."""
 
 
 class SuiteEncoder(EncoderOptions):
@@ -158,6 +165,7 @@ def evaluate_suite(
     *,
     vectors: str | os.PathLike[str] | None = None,
     metrics: Sequence[str] = (),
+    runner: Runner | None = None,
 ) -> list[ComparisonTable]:
     """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare_encoders` with its `metrics`.
 
@@ -165,6 +173,9 @@ def evaluate_suite(
     outcomes. A later run measures only what has a new model, data or settings. After a failure the suite goes on with the
     next task, and raises at the end. Tables are `OUTPUT/table.md`, `.csv`, `.tex` and `.json`; plots are in
     `OUTPUT/plots`. Embeddings are kept for other commands in `vectors`, by default `OUTPUT/vectors`.
+
+    `runner` runs each task on each encoder by itself, in several processes or on a Ray cluster, which see both folders;
+    by default one after the other in this process. The tables are the same.
     """
     home = Path(output)
     check_writable(home, "--output", folder=True)
@@ -175,31 +186,59 @@ def evaluate_suite(
     models = {label: expand(encoder.model) for label, encoder in suite.encoders.items()}
     tasks = _read_tasks(suite, models)
 
-    failures = []
-    merged: dict[str, dict[str, Any]] = {}
-    for label, encoder in suite.encoders.items():
-        runner = _Runner(models[label], encoder, Path(vectors or home / "vectors"))
-        contents: dict[str, dict[str, Any]] = {}
-        for name, task in tasks.items():
-            file = _result_file(home, label, name)
-            try:
-                contents[name] = runner.run(task, file)
-            except FullDiskError:
-                raise
-            except Exception as error:  # the others should run
-                reason = error_line(error) or type(error).__name__
-                failures.append(f"{label}/{name}: {reason}")
-                # What is invalid or full says so in one sentence.
-                logger.error("%s/%s failed", label, name, exc_info=not isinstance(error, XlsrError))
+    runner = runner or InProcess()
+    description = ""
+    if not isinstance(runner, InProcess):
+        description = "evaluating"
+    if isinstance(runner, LocalPool):
+        import_ahead(__name__, "sentence_transformers")
 
-        warn(f"{label}: {runner.account()}")
-        merged[label] = _merged(contents)
+    home.mkdir(parents=True, exist_ok=True)
+    work = _Cells(suite, models, tasks, home, Path(vectors or home / "vectors"), runner.device)
+    failures: list[str] = []
+    merged: dict[str, dict[str, Any]] = {}
+    with TemporaryDirectory(prefix=LEFTOVER, dir=home.absolute()) as reports:
+        cells = []
+        for number, (label, name) in enumerate(product(suite.encoders, tasks)):
+            cells.append(Cell(Path(reports) / f"{number}.json", (label, name)))
+        try:
+            finished = runner.run(work, cells, description=description)
+            for label in suite.encoders:
+                contents, failed = _collected(label, islice(finished, len(tasks)), home)
+                failures += failed
+                merged[label] = _merged(contents)
+            next(finished, None)  # after the last cell it ends its processes
+        finally:
+            _runners.clear()
 
     tables = compare_encoders(merged, metrics)
     _write_tables(home, tables)
     if failures:
         raise XlsrError(f"{len(failures)} tasks failed: {'; '.join(failures)}")
     return tables
+
+
+def _collected(label: str, cells: Iterable[Cell], home: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The contents of the results files of one encoder by task, and what its other tasks failed with."""
+    contents: dict[str, dict[str, Any]] = {}
+    failures = []
+    texts = 0
+    encoding = 0.0
+    total = 0.0
+    for cell in cells:
+        _, name = cell.content
+        report = read_json(cell.output)
+        texts += report["texts"]
+        encoding += report["encoding"]
+        total += report["seconds"]
+        if report["failure"] is None:
+            contents[name] = load_results(_result_file(home, label, name))
+        else:
+            failures.append(f"{label}/{name}: {report['failure']}")
+            logger.error("%s/%s failed%s", label, name, report["traceback"])
+
+    warn(f"{label}: {texts:,} texts encoded in {encoding:,.1f} of {total:,.1f} seconds")
+    return contents, failures
 
 
 def result_files(suite: Suite, output: str | os.PathLike[str]) -> list[Path]:
@@ -253,45 +292,113 @@ def file_name(label: str) -> str:
     return path_name(re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-", "name")
 
 
+class _Cells:
+    """Work of tasks: measures a task of a suite on an encoder. A cell's content is the names of both.
+
+    The results go to their own file; the file of the cell says how it went.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        models: Mapping[str, str],
+        tasks: Mapping[str, Task],
+        home: Path,
+        vectors: Path,
+        device: str | None,
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.encoders = suite.encoders
+        self.models = models
+        self.tasks = tasks
+        self.home = home.absolute()  # other processes may run in another folder
+        self.vectors = vectors.absolute()
+        self.device = device
+        self.locations = {label: _location(model) for label, model in models.items()}
+        self.is_copy = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "is_copy": True}
+
+    def __call__(self, output: Path, content: tuple[str, str]) -> None:
+        label, name = content
+        runner = self._runner(label)
+        texts_before, encoding_before = runner.encoded
+        start = perf_counter()
+        failure = None
+        details = ""
+        try:
+            runner.run(self.tasks[name], _result_file(self.home, label, name))
+        except FullDiskError:
+            raise
+        except Exception as error:  # the others should run
+            failure = error_line(error) or type(error).__name__
+            if not isinstance(error, XlsrError):  # what is invalid says so in one sentence
+                details = f"\n{traceback.format_exc()}"
+
+        texts, encoding = runner.encoded
+        report = {"failure": failure, "traceback": details, "seconds": perf_counter() - start}
+        write_json(output, report | {"texts": texts - texts_before, "encoding": encoding - encoding_before})
+
+    def _runner(self, label: str) -> _Runner:
+        """What measures an encoder in this process, which holds one encoder at a time."""
+        if (self.id, label) not in _runners:
+            _runners.clear()
+            _runners[self.id, label] = _Runner(
+                self.models[label],
+                self.locations[label],
+                self.encoders[label],
+                self.vectors,
+                self.device,
+                show_progress_bar=not self.is_copy,
+            )
+        return _runners[self.id, label]
+
+
+def _location(model: str) -> str:
+    """Where processes that run in other folders find a model."""
+    return os.path.abspath(model) if os.path.isdir(model) else model
+
+
 @dataclass
 class _Runner:
-    """Runs tasks on one encoder, which is loaded when the first needs it."""
+    """Runs tasks on one encoder, which is loaded when the first needs it, on `device` unless its options name one."""
 
     model: str
+    location: str
     options: EncoderOptions
     vectors: Path
-    start: float = field(default_factory=perf_counter)
+    device: str | None
+    show_progress_bar: bool
 
-    def account(self) -> str:
-        """How many texts were encoded so far, and how long it took."""
-        texts = 0
-        seconds = 0.0
-        if "cached" in vars(self):
-            texts = self.cached.encoded
-            seconds = self.cached.seconds
-        total = perf_counter() - self.start
-        return f"{texts:,} texts encoded in {seconds:,.1f} of {total:,.1f} seconds"
+    @property
+    def encoded(self) -> tuple[int, float]:
+        """How many texts were encoded so far, and the seconds that it took."""
+        if "cached" not in vars(self):
+            return 0, 0.0
+        return self.cached.encoded, self.cached.seconds
 
     @cached_property
     def loaded(self) -> Any:
-        return self.options.load(self.model)
+        options = self.options.model_copy(update={"device": self.options.device or self.device})
+        return options.load(self.location)
 
     @cached_property
     def cached(self) -> CachedEncoder:
         """The encoder with the store of its vectors."""
-        return CachedEncoder(self.loaded, VectorStore(self.vectors, encoder_facts(self.loaded, self.model)))
+        return CachedEncoder(self.loaded, VectorStore(self.vectors, encoder_facts(self.loaded, self.location)))
 
     @cached_property
     def hash(self) -> str:
         """The model's `content_hash`; a model of the Hub is downloaded first."""
         try:
-            return content_hash(self.model)
+            return content_hash(self.location)
         except XlsrError:
             _ = self.loaded
-            return content_hash(self.model)
+            return content_hash(self.location)
 
-    def run(self, task: Task, file: Path) -> dict[str, Any]:
-        """The content of the results file, which is measured unless it is there."""
+    def run(self, task: Task, file: Path) -> None:
+        """Writes the results of a task to the file, unless it has them."""
         key = self._key(task)
         if file.is_file():
             try:
@@ -300,12 +407,13 @@ class _Runner:
                 logger.warning("%s It is measured again.", error)
                 content = {"settings": {}}
             if content["settings"].get("suite_key") == key:
-                return content
+                return
 
         inputs = task.inputs_for(self.model, self.options)
+        inputs.encoding["show_progress_bar"] &= self.show_progress_bar
         encoder = self.cached if task.takes_vectors else self.loaded
         results, settings = measure(task, inputs, encoder, self.model, self.options)
-        settings |= {"encoder": encoder_facts(self.loaded, self.model), "suite_key": key}
+        settings |= {"encoder": encoder_facts(self.loaded, self.location), "suite_key": key}
         save_results(
             file,
             results,
@@ -313,7 +421,6 @@ class _Runner:
             data_hashes=task.inputs.hashes,
             predictions=True,
         )
-        return load_results(file)
 
     def _key(self, task: Task) -> str:
         """A hash of all that affects the results of a task."""
