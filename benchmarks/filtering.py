@@ -51,7 +51,7 @@ from hf_xlsr.mining.filtering.pair_filter import (
 )
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.scoring import score_bitext
-from hf_xlsr.mining.thresholds import wilson_shares
+from hf_xlsr.mining.thresholds import PrecisionCurve, wilson_shares
 from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
@@ -84,9 +84,9 @@ WANTED = (0.8, 0.9, 0.95, 0.98)
 BIN_EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.0)
 
 Scored = dict[str, Any]
-"""Of some pairs: `kinds`, `filter`, `margin` and `cosine`; of a mixture, also `lines` and `applies`."""
+"""Of the pairs of a mixture: `kinds`, `filter`, `margin`, `cosine`, `lines`, `applies`, and the first four `held_out`."""
 Cell = dict[str, Any]
-"""Of a language and a seed: the mixtures `foreign` and `own`, and the `held_out` pairs."""
+"""Of a language and a seed: the mixtures `foreign` and `own`."""
 
 
 def one_line(text: str) -> str:
@@ -203,15 +203,14 @@ def measured_cell(
         mixture["lines"] = [row["line"] for row in pairs]
         mixture |= {"filter": result.probability.tolist()}
         mixture |= {"margin": scores.score[:count].tolist(), "cosine": scores.cosine[:count].tolist()}
-        cell[name] = mixture
-
         is_held_out = np.array([row[PART] == TEST for row in training])
-        cell["held_out"] = {
+        mixture["held_out"] = {
             "kinds": [row[KIND] for row in training if row[PART] == TEST],
             "filter": result.held_out.probability.tolist(),
             "margin": scores.score[count:][is_held_out].tolist(),
             "cosine": scores.cosine[count:][is_held_out].tolist(),
         }
+        cell[name] = mixture
     return cell
 
 
@@ -313,61 +312,71 @@ def language_table(rankings: Rankings) -> list[str]:
     return markdown_table(["pair", "noise", *SIDES, "filter - margin"], rows, numbers_from=2)
 
 
-def threshold_figures(cells: Mapping[Any, Cell], side: str, wanted: float) -> dict[str, Any]:
-    """What the printed table promises for a precision, and what the mixtures give; means over the cells that reach it."""
+Curves = dict[tuple[Any, str, str], PrecisionCurve]
+"""Language and seed, mixture and side -> the table that `filter` prints of the held-out pairs."""
+
+
+def held_out_curves(cells: Mapping[Any, Cell]) -> Curves:
+    """What the held-out pairs say of the thresholds of each side."""
+    curves = {}
+    for (key, cell), name, side in product(cells.items(), (OWN, FOREIGN), SIDES):
+        held_out = cell[name]["held_out"]
+        curves[key, name, side] = HeldOut(np.array(held_out[side]), held_out["kinds"]).curve()
+    return curves
+
+
+def threshold_figures(
+    cells: Mapping[Any, Cell], curves: Curves, name: str, side: str, wanted: float
+) -> dict[str, Any]:
+    """What the printed table promises for a precision, and what a mixture gives: means over the cells that reach it."""
     figures: dict[str, list[float]] = {}
-    is_covered: dict[str, list[bool]] = {FOREIGN: [], OWN: []}
-    for cell in cells.values():
-        held_out = HeldOut(np.array(cell["held_out"][side]), cell["held_out"]["kinds"])
+    covered = 0
+    for key, cell in cells.items():
         try:
-            threshold, printed = held_out.curve().chosen(None, wanted)
+            threshold, printed = curves[key, name, side].chosen(None, wanted)
         except XlsrError:
             continue  # no threshold reaches the precision
+        is_kept = np.array(cell[name][side]) >= threshold
+        is_good = np.array([kind == GOOD for kind in cell[name]["kinds"]])
+        precision = float(is_good[is_kept].mean()) if is_kept.any() else 1.0
         figures.setdefault("printed precision", []).append(printed["precision"])
         figures.setdefault("printed recall", []).append(printed["recall"])
-        for name in (OWN, FOREIGN):
-            is_kept = np.array(cell[name][side]) >= threshold
-            is_good = np.array([kind == GOOD for kind in cell[name]["kinds"]])
-            precision = is_good[is_kept].mean() if is_kept.any() else np.nan
-            figures.setdefault(f"{name} precision", []).append(float(precision))
-            figures.setdefault(f"{name} recall", []).append(float(is_kept[is_good].mean()))
-            is_covered[name].append(printed["low"] <= precision <= printed["high"])
-    means: dict[str, Any] = {name: float(np.nanmean(values)) for name, values in figures.items()}
-    return means | {"cells": len(is_covered[OWN]), **{f"{name} covered": sum(is_covered[name]) for name in is_covered}}
+        figures.setdefault("precision", []).append(precision)
+        figures.setdefault("recall", []).append(float(is_kept[is_good].mean()))
+        covered += bool(printed["low"] <= precision <= printed["high"])
+
+    means: dict[str, Any] = {title: float(np.mean(values)) for title, values in figures.items()}
+    return means | {"cells": len(figures.get("recall", ())), "covered": covered}
 
 
-def threshold_table(cells: Mapping[Any, Cell]) -> list[str]:
+def threshold_table(cells: Mapping[Any, Cell], curves: Curves) -> list[str]:
     """Printed against true precision and recall of each side."""
     rows = []
-    for side, wanted in product(SIDES, WANTED):
-        figures = threshold_figures(cells, side, wanted)
-        row = [side, f"{wanted:.0%}", f"{figures['cells']} of {len(cells)}"]
-        if figures["cells"]:
+    for name, side, wanted in product((OWN, FOREIGN), SIDES, WANTED):
+        figures = threshold_figures(cells, curves, name, side, wanted)
+        count = figures["cells"]
+        row = [f"{name} kinds", side, f"{wanted:.0%}", f"{count} of {len(cells)}"]
+        if count:
             row.append(f"{figures['printed precision']:.1%}, {figures['printed recall']:.1%}")
-            for name in (OWN, FOREIGN):
-                row.append(f"{figures[f'{name} precision']:.1%}, {figures[f'{name} recall']:.1%}")
-                row.append(f"{figures[f'{name} covered']} of {figures['cells']}")
-        rows.append([*row, *["-"] * (8 - len(row))])
-    header = [
-        "score",
-        "wanted",
-        "reached",
-        "printed precision, recall",
-        "own kinds",
-        "inside",
-        "foreign kinds",
-        "inside",
-    ]
-    return markdown_table(header, rows)
+            row.append(f"{figures['precision']:.1%}, {figures['recall']:.1%}")
+            row.append(f"{figures['covered']} of {count}")
+        rows.append([*row, *["-"] * (7 - len(row))])
+    header = ["noise", "score", "wanted", "reached", "printed precision, recall", "true", "inside the interval"]
+    return markdown_table(header, rows, numbers_from=2)
 
 
 def reliability_table(cells: Mapping[Any, Cell]) -> list[str]:
     """Share of good pairs by probability, of held-out pairs and of both mixtures, and the expected calibration error."""
     columns = {}
     errors = []
-    for name in ("held_out", OWN, FOREIGN):
-        probability = np.concatenate([cell[name]["filter"] for cell in cells.values()])
-        kinds = [kind for cell in cells.values() for kind in cell[name]["kinds"]]
+    parts = {
+        "held-out pairs": [cell[FOREIGN]["held_out"] for cell in cells.values()],
+        "own kinds, other lines": [cell[OWN] for cell in cells.values()],
+        "foreign kinds": [cell[FOREIGN] for cell in cells.values()],
+    }
+    for name, scored in parts.items():
+        probability = np.concatenate([part["filter"] for part in scored])
+        kinds = [kind for part in scored for kind in part["kinds"]]
         is_good = np.array([kind == GOOD for kind in kinds])
         bins = np.digitize(probability, BIN_EDGES[1:-1])
         column = []
@@ -389,36 +398,37 @@ def reliability_table(cells: Mapping[Any, Cell]) -> list[str]:
         title = f"{BIN_EDGES[number]:.0%} to {BIN_EDGES[number + 1]:.0%}"
         rows.append([title, *(column[number] for column in columns.values())])
     rows.append(["mean error, points", *errors])
-    return markdown_table(["probability", "held-out pairs", "own kinds, test lines", "foreign kinds"], rows)
+    return markdown_table(["probability", *columns], rows)
 
 
-def kept_table(cells: Mapping[Any, Cell]) -> list[str]:
-    """Share of the good pairs and of each kind that reach a threshold: 0.5, and those for a printed precision of 95 %."""
-    counts: dict[str, dict[str, list[bool]]] = {}
-    for cell in cells.values():
-        held_out = HeldOut(np.array(cell["held_out"]["filter"]), cell["held_out"]["kinds"])
-        thresholds = {"filter, 0.5": ("filter", held_out.curve().chosen(0.5)[0])}
-        for side in SIDES:
-            curve = HeldOut(np.array(cell["held_out"][side]), cell["held_out"]["kinds"]).curve()
-            recall = held_out.curve().chosen(0.5)[1]["recall"]
-            # The score's threshold with the recall of the filter at 0.5, on held-out pairs.
+def kept_table(cells: Mapping[Any, Cell], curves: Curves) -> list[str]:
+    """Share of the good pairs and of each kind that the filter keeps at 0.5, and the others at thresholds like it.
+
+    Those of margin and cosine are the highest with at least its recall of held-out pairs.
+    """
+    kept: dict[str, dict[str, list[bool]]] = {}
+    for key, cell in cells.items():
+        recall = curves[key, FOREIGN, "filter"].chosen(0.5)[1]["recall"]
+        thresholds = {"filter": 0.5}
+        for side in ("margin", "cosine"):
+            curve = curves[key, FOREIGN, side]
             assert curve.recall is not None
-            place = int(np.flatnonzero(curve.recall >= recall)[-1])
-            thresholds[f"{side}, equal recall"] = (side, float(curve.threshold[place]))
-        del thresholds["filter, equal recall"]
-        for title, (side, threshold) in thresholds.items():
+            thresholds[side] = float(curve.threshold[curve.recall >= recall][-1])
+        for side, threshold in thresholds.items():
             for kind, score in zip(cell[FOREIGN]["kinds"], cell[FOREIGN][side], strict=True):
-                counts.setdefault(kind, {}).setdefault(title, []).append(score >= threshold)
+                kept.setdefault(kind, {}).setdefault(side, []).append(score >= threshold)
+
     rows = []
     for kind in (GOOD, *kinds_in(cells, FOREIGN)):
-        cells_of_row = [f"{np.mean(is_kept):.1%}" for is_kept in counts[kind].values()]
-        rows.append([kind, *cells_of_row])
-    return markdown_table(["kept pairs", *counts[GOOD]], rows)
+        shares = [f"{np.mean(kept[kind][side]):.1%}" for side in SIDES]
+        rows.append([kind, *shares])
+    return markdown_table(["kept pairs", *SIDES], rows)
 
 
 def report_lines(job: Job, cells: Mapping[tuple[str, int], Cell], rankings: Rankings) -> Iterator[str]:
     """The page of tables."""
     seconds = sum(cell["cpu_seconds"] for cell in cells.values())
+    curves = held_out_curves(cells)
     yield f"{job['split']}: {json.dumps(job)}; {seconds:,.0f} seconds of CPU time\n"
     for (language, seed), cell in cells.items():
         yield f"- en-{language}, seed {seed}: {cell['known']:,} known pairs, {cell['removed']:,} removed"
@@ -426,9 +436,9 @@ def report_lines(job: Job, cells: Mapping[tuple[str, int], Cell], rankings: Rank
         ("Foreign kinds", ranking_table(rankings, FOREIGN)),
         ("Own kinds", ranking_table(rankings, OWN)),
         ("Languages", language_table(rankings)),
-        ("Thresholds", threshold_table(cells)),
+        ("Thresholds", threshold_table(cells, curves)),
         ("Reliability", reliability_table(cells)),
-        ("Kept", kept_table(cells)),
+        ("Kept", kept_table(cells, curves)),
     ):
         yield f"\n## {title}\n"
         yield from lines
@@ -437,6 +447,7 @@ def report_lines(job: Job, cells: Mapping[tuple[str, int], Cell], rankings: Rank
 def prepare(job: Job, sides: list[str]) -> Step:
     cells = cells_of(job)
     rankings = Rankings(cells, job["resamples"])
+    curves = held_out_curves(cells)
     page = Path(job["folder"]) / f"{job['split']}.md"
     page.write_text("\n".join(report_lines(job, cells, rankings)) + "\n", "utf-8")
 
@@ -446,7 +457,7 @@ def prepare(job: Job, sides: list[str]) -> Step:
             area, precision = rankings.of(side, name)
             figures[f"{name} area"] = percent(with_interval(area))
             figures[f"{name} AP"] = percent(with_interval(precision))
-        figures["foreign precision for 95%"] = threshold_figures(cells, side, 0.95).get("foreign precision", "-")
+        figures["precision for 95%"] = threshold_figures(cells, curves, FOREIGN, side, 0.95).get("precision", "-")
         return figures
 
     return step

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 
 from hf_xlsr.data.columns import Row
@@ -135,9 +136,14 @@ def _words_shuffled(material: Material, number: int, generator: random.Random) -
 def _edited(material: Material, number: int, generator: random.Random, kinds: Sequence[str]) -> Row | None:
     """The English side with an edit."""
     row = material.rows[number]
-    editor = Editor("en", "test", kinds, names=material.names, seed=generator.randrange(2**31))
-    edits = editor(row["source"])
+    edits = _editor(tuple(kinds), tuple(material.names))(row["source"], each=3)
     return {**row, "source": generator.choice(edits).text} if edits else None
+
+
+@cache
+def _editor(kinds: tuple[str, ...], names: tuple[str, ...]) -> Editor:
+    """An editor of English, which takes long to make of many names."""
+    return Editor("en", "test", kinds, names=names)
 
 
 def _name_exchanged(material: Material, number: int, generator: random.Random) -> Row | None:

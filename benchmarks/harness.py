@@ -42,8 +42,8 @@ from hf_xlsr.utils.files import write_json
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = (
-    "cmlm engines exports gradient_cache hictl methods mining negatives queue_info_nce queue_loss recall thresholds "
-    "trainable_rows"
+    "cmlm engines exports filtering gradient_cache hictl methods mining negatives queue_info_nce queue_loss recall "
+    "thresholds trainable_rows"
 ).split()
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
