@@ -19,7 +19,8 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -76,6 +77,8 @@ HELD_OUT = Path(__file__).parent / "papers" / "recipes" / "held_out.yaml"
 NEWS = "news/newstest2008_2018.train.parquet"
 DEV_SET = "newstest2017"
 SETS_OF_TESTS = (DEV_SET, "newstest2018")
+WRONG_LANGUAGE = ("untranslated", "other language", "half English", "sister language")
+"""Kinds that a language identifier sees, and the scores of an encoder of many languages do not."""
 FOREIGN = "foreign"
 OWN = "own"
 LEXICON_PAIRS = 3000
@@ -257,8 +260,15 @@ class Rankings:
         num_lines = 1 + max(max(cell[FOREIGN]["lines"]) for cell in cells.values())
         self.weights = line_weights(num_lines, resamples, seed)
 
-    def of(self, side: str, name: str, kind: str | None = None, language: str | None = None) -> np.ndarray:
-        """Area and average precision, `(2, 1 + resamples)`; of one kind, or of all, in one language or in all."""
+    def of(
+        self,
+        side: str,
+        name: str,
+        kind: str | None = None,
+        language: str | None = None,
+        without: Collection[str] = (),
+    ) -> np.ndarray:
+        """Area and average precision, `(2, 1 + resamples)`; of a kind, or all but some, in one language or all."""
         values = []
         for (cell_language, _), cell in self.cells.items():
             scored = cell[name]
@@ -266,7 +276,7 @@ class Rankings:
                 continue
             kinds = np.array(scored["kinds"])
             is_good = kinds == GOOD
-            is_bad = ~is_good
+            is_bad = ~is_good & ~np.isin(kinds, list(without))
             if kind:
                 is_bad = kinds == kind
                 is_good &= np.array(scored["applies"].get(kind, [True] * len(kinds)))
@@ -287,15 +297,20 @@ def signed(value: tuple[float, float, float]) -> str:
 
 def ranking_table(rankings: Rankings, name: str) -> list[str]:
     """Area by kind for each side, how much the filter is above the margin, and average precision."""
+    kinds = kinds_in(rankings.cells, name)
+    groups: dict[str, tuple[str | None, Collection[str]]] = {"**all**": (None, ())}
+    groups["**all in the right language**"] = (None, WRONG_LANGUAGE)
+    groups |= {kind: (kind, ()) for kind in kinds}
+    counts = Counter(kind for cell in rankings.cells.values() for kind in cell[name]["kinds"])
+
     rows = []
-    for kind in (None, *kinds_in(rankings.cells, name)):
-        by_side = {side: rankings.of(side, name, kind) for side in SIDES}
-        pairs = [list(cell[name]["kinds"]) for cell in rankings.cells.values()]
-        number = sum(one != GOOD if kind is None else one == kind for kinds in pairs for one in kinds)
+    for title, (kind, without) in groups.items():
+        by_side = {side: rankings.of(side, name, kind, without=without) for side in SIDES}
+        number = counts[kind] if kind else sum(counts[one] for one in kinds if one not in without)
         areas = [percent(with_interval(by_side[side][0])) for side in SIDES]
         precisions = [f"{100 * by_side[side][1][0]:.1f}" for side in SIDES]
         above = signed(with_interval(by_side["filter"][0] - by_side["margin"][0]))
-        rows.append([f"**{kind or 'all'}**" if kind is None else kind, f"{number:,}", *areas, above, *precisions])
+        rows.append([title, f"{number:,}", *areas, above, *precisions])
     titles = [*(f"{side}, area" for side in SIDES), "filter - margin", *(f"{side}, AP" for side in SIDES)]
     return markdown_table(["noise", "bad pairs", *titles], rows)
 
@@ -304,11 +319,12 @@ def language_table(rankings: Rankings) -> list[str]:
     """Area over all kinds by language."""
     rows = []
     for language in dict.fromkeys(language for language, _ in rankings.cells):
-        for name in (FOREIGN, OWN):
-            by_side = {side: rankings.of(side, name, language=language)[0] for side in SIDES}
+        for name, without in product((FOREIGN, OWN), ((), WRONG_LANGUAGE)):
+            by_side = {side: rankings.of(side, name, language=language, without=without)[0] for side in SIDES}
             above = signed(with_interval(by_side["filter"] - by_side["margin"]))
             areas = [percent(with_interval(by_side[side])) for side in SIDES]
-            rows.append([f"en-{language}", f"{name} kinds", *areas, above])
+            title = f"{name} kinds, right language" if without else f"{name} kinds"
+            rows.append([f"en-{language}", title, *areas, above])
     return markdown_table(["pair", "noise", *SIDES, "filter - margin"], rows, numbers_from=2)
 
 

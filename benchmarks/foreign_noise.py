@@ -34,7 +34,7 @@ MENUS = {
 }
 """What web pages have beside their text."""
 
-_CLAUSE = re.compile(r"(?<=[,;:，、；：])\s*")
+_CLAUSE = re.compile(r"(?<=[,;:，、；：])\s*(?=\S)")
 _WORD = re.compile(r"[^\W\d_]+")
 _SMALLEST_CLAUSE = 0.2  # of the text
 _FEWEST_CHARACTERS = 12  # of a text whose parts are exchanged or repeated
