@@ -32,7 +32,7 @@ class FilterVerbOptions(SearchOptions):
     known: Annotated[
         list[str],
         typer.Option(
-            metavar="FILE", help="Good pairs that are not among these, 120 or more, in any format.", **FILTER
+            metavar="FILE", help="Good pairs that are not among these, 200 or more, in any format.", **FILTER
         ),
     ]
     columns: Annotated[str | None, typer.Option(help=f"{COLUMNS}: source=en,target=de.")] = None

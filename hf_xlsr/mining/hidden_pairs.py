@@ -108,7 +108,8 @@ def hidden_curve(
     where `S` is the number of sentences of both sides and `M` the unknown number of true pairs: a share `2M / S` of the
     sentences have a partner. `f_1` is the share of complete hidden pairs that are found in the band. `f_2` and `f_0` are
     the numbers of false pairs with a sentence of the texts per hidden sentence: `f_2` of those with a translation, `f_0`
-    of those that were hidden alone. The prior of the share is that of Jeffreys, that of the rates in each band Dirichlet's with `PRIOR`.
+    of those that were hidden alone. The prior of the share is that of Jeffreys; that of the rates adds `PRIOR` to each
+    count (Dirichlet).
 
     Draws from the posterior of all of these (Gibbs sampling) say how many pairs of each band are true. The precision is
     the mean over the draws, and its interval holds 95 % of them. The recall is the sum of `f_1`, with Wilson's interval.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
+from itertools import islice, permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hf_xlsr.mining import stages
 from hf_xlsr.mining.filtering.damage import DAMAGE, GOOD, damaged_mixture
 from hf_xlsr.mining.filtering.features import FEATURES
 from hf_xlsr.mining.filtering.negation import num_negations, without_negation
-from hf_xlsr.mining.filtering.pair_filter import FilterOptions, HeldOut, filter_bitext, training_pairs
+from hf_xlsr.mining.filtering.pair_filter import FEWEST_KNOWN, FilterOptions, HeldOut, filter_bitext, training_pairs
 from hf_xlsr.utils.errors import XlsrError
 
 FILTERING = FilterOptions(("en", "de"), identifier="script")
@@ -58,6 +60,31 @@ def test_training_pairs_are_not_among_the_pairs() -> None:
 
     with pytest.raises(XlsrError, match="90"):
         training_pairs([], KNOWN[:90], FILTERING)
+
+
+def test_replaced_words_are_some_of_the_next_row() -> None:
+    rows = [
+        {"source": "a b c d e f", "target": "一二三四五六", "source_lang": "en", "target_lang": "zh"},
+        {"source": "u v w x y z", "target": "甲乙丙丁戊己", "source_lang": "en", "target_lang": "zh"},
+    ]
+    for seed in range(10):
+        damaged = DAMAGE["words replaced"](rows, random.Random(seed))[0]
+        (side,) = [side for side in ("source", "target") if damaged[side] != rows[0][side]]
+        assert len(damaged[side]) == len(rows[0][side])
+        new_words = set(damaged[side]) - set(rows[0][side])
+        assert 1 <= len(new_words) <= 2
+        assert new_words <= set(rows[1][side])
+
+
+def test_the_fewest_known_pairs_suffice() -> None:
+    """Pairs without numbers and negations have fewer kinds of damage."""
+    words = ["red", "green", "blue", "old", "new", "big", "small", "long"]
+    known = []
+    for first, second, third in islice(permutations(words, 3), FEWEST_KNOWN):
+        known.append({"source": f"{first} {second} {third} house", "target": f"Haus, {third} {second} {first}"})
+    pairs = [row(number) for number in range(20)]
+    result = filter_bitext(pairs, known, FILTERING, encoder=NumberEncoder())
+    assert result.held_out.curve().recall is not None
 
 
 def test_negations() -> None:

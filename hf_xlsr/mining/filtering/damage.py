@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from hf_xlsr.data.cleaning.cost import BAD_PAIRS
 from hf_xlsr.data.columns import Row
-from hf_xlsr.mining.filtering.negation import without_negation
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.mining.filtering.negation import UNSPACED, without_negation
 
 GOOD = "good"
 REPEATS = 3  # pairs that share a target
@@ -66,6 +67,27 @@ def _repeated(rows: Sequence[Row], generator: random.Random) -> list[Row]:
     return damaged
 
 
+def _words_replaced(rows: Sequence[Row], generator: random.Random) -> list[Row]:
+    """A tenth to a third of the words of one side replaced by words of the next row; where none are spaced, characters.
+
+    The numbers and the length stay much as they are, so that only the scores tell a partly wrong pair from a good one.
+    """
+    damaged = []
+    for row, following in zip(rows, [*rows[1:], *rows[:1]], strict=True):
+        side = generator.choice(("source", "target"))
+        is_spaced = language_code(row[f"{side}_lang"]) not in UNSPACED
+        words = row[side].split() if is_spaced else list(row[side])
+        other_words = following[side].split() if is_spaced else list(following[side])
+
+        count = max(1, round(len(words) * generator.uniform(0.1, 0.33)))
+        for place in generator.sample(range(len(words)), count):
+            words[place] = generator.choice(other_words)
+        text = (" " if is_spaced else "").join(words)
+        if text != row[side]:
+            damaged.append({**row, side: text})
+    return damaged
+
+
 Damage = Callable[[Sequence[Row], random.Random], list[Row]]
 DAMAGE: dict[str, Damage] = {
     "negation changed": _negation_changed,
@@ -75,6 +97,7 @@ DAMAGE: dict[str, Damage] = {
     "untranslated": _untranslated,
     "other language": BAD_PAIRS["other language"],
     "repeated target": _repeated,
+    "words replaced": _words_replaced,
 }
 """Kind of damage -> what makes it of some rows. The first kinds apply to few rows."""
 
