@@ -9,11 +9,12 @@ from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.encoding import PAIRS
-from hf_xlsr.data.formats.reading import column_names
+from hf_xlsr.data.formats.reading import column_names, expand_braces
+from hf_xlsr.data.formats.tables import dataset_splits
 from hf_xlsr.data.languages import language_of_name, nearest_tag
 from hf_xlsr.data.sources import Source, as_list
 from hf_xlsr.evaluation.before_after import SCORED
-from hf_xlsr.runs.inputs import missing_files
+from hf_xlsr.runs.inputs import is_dataset, missing_files
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.own_data import OwnData, own_values
 from hf_xlsr.runs.sections import holds_named_sources, holds_sources
@@ -193,7 +194,7 @@ def drawn_dev(source: Mapping[str, Any], files: int) -> dict[str, Any] | None:
 
     columns = source.get("parallel") or {"source": "source", **parse_columns(source.get("columns"))}
     first_column = next(iter(columns.values()))
-    return {
+    drawn = {
         **source,
         "hash_split": "held",
         "hash_key": first_column,
@@ -201,3 +202,16 @@ def drawn_dev(source: Mapping[str, Any], files: int) -> dict[str, Any] | None:
         "distinct": True,
         "sample": max(1, DEV_PAIRS // files),
     }
+    if "train" in splits_of(source):
+        # A dev set is read from the split `dev` otherwise.
+        drawn.setdefault("split", "train")
+    return drawn
+
+
+def splits_of(source: Mapping[str, Any]) -> list[str]:
+    """The splits of a dataset in a folder or on the Hub; none of files."""
+    path = source["path"]
+    if unset_variables(path) or missing_files(Source(path=path)):
+        return []
+    paths, _ = expand_braces(expand(path))
+    return dataset_splits(str(paths[0]), source.get("config")) if is_dataset(paths, source.get("format")) else []

@@ -22,6 +22,8 @@ from benchmarks.filtering import (
 from benchmarks.foreign_noise import Material
 from hf_xlsr.mining.filtering.damage import GOOD
 
+pytestmark = pytest.mark.slow
+
 
 class NumberEncoder:
     """Encodes sentences with the same number near each other."""

@@ -1,13 +1,10 @@
-"""The code blocks of Markdown pages, and small stand-ins for the files and models that the pages name."""
+"""Small stand-ins for the files and models that Markdown pages name."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
-import shlex
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from hf_xlsr.evaluation import language_bias
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.evaluation.rows import both_sides
 
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # A recipe of a reader's own.
 RECIPE = """
 method: lightweight
@@ -35,42 +31,6 @@ model: {encoder: {num_hidden_layers: 1, num_attention_heads: 2, max_position_emb
 """
 # Languages that the pages ask for; all but English are written in the words of one.
 OTHERS = ("fr", "de", "es", "zh", "sw")
-
-
-@dataclass
-class Block:
-    """A fenced block: its page, the line of its fence, its tag, its text, and the plain text right behind it."""
-
-    page: str
-    line: int
-    tag: str
-    text: str
-    shown: str | None = None
-
-
-def blocks_of(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
-    text = page.read_text("utf-8")
-    blocks: list[Block] = []
-    end = 0
-    for match in FENCE.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        block = Block(page.name, line, match[1].strip(), match[2])
-        if blocks and block.tag == "text" and not text[end : match.start()].strip():
-            blocks[-1].shown = block.text
-        blocks.append(block)
-        end = match.end()
-    return blocks
-
-
-def commands_of(text: str) -> list[list[str]]:
-    """The words of each command of a shell block; lines that end in a backslash go on."""
-    commands = []
-    for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if words:
-            commands.append(words)
-    return commands
 
 
 def write_stand_ins(folder: Path, export: str, tokenizer: Any) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 import yaml
-from docs_helpers import FENCE, Block, blocks_of, commands_of, write_stand_ins
+from docs_helpers import write_stand_ins
+from page_blocks import FENCE, Block, blocks_of, commands_of
 
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.sources import Source
@@ -36,7 +37,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.parent.name != "notebooks"]  # which `make docs` writes and other tests run
 # Pages all of whose blocks have tests of their own.
-WHOLLY_TESTED = {"export.md": "export/test_export_command.py", "extend.md": "docs/test_extend.py"}
+WHOLLY_TESTED = {
+    "export.md": "export/test_export_command.py",
+    "extend.md": "docs/test_extend.py",
+    "mined-corpus.md": "stories/test_mined_corpus.py",
+}
 # Their Python has tests of its own, which look closer.
 OWN_TESTS = {
     "train.md": "docs/test_method_pages.py",

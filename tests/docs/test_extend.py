@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 from conftest import make_pairs
-from docs_helpers import blocks_of
+from page_blocks import blocks_of
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer

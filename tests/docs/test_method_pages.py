@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from docs_helpers import blocks_of
+from page_blocks import blocks_of
 from story_helpers import write_files
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

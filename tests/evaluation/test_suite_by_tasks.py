@@ -66,6 +66,7 @@ def leftovers(output: Path) -> set[str]:
     return {file.name for file in output.iterdir()} - {"a", "b", "vectors"} - set(results(output))
 
 
+@pytest.mark.slow
 def test_two_processes_write_what_one_writes_and_keep_it(folder: Path) -> None:
     assert main(command(folder, "one")) == 0
     assert main(command(folder, "two", "--num-proc", "2")) == 0

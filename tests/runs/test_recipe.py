@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from dataclasses import fields
 from pathlib import Path
@@ -65,6 +66,19 @@ def test_no_sentence_occurs_twice_in_a_drawn_dev_set(tmp_path: Path) -> None:
 
     held = [source for source in sources if zlib.crc32(source.encode()) % 10 == 0]
     assert dev == held and len(held) > 10
+
+
+@pytest.mark.parametrize("splits", [("train",), ("train", "validation")])
+def test_the_drawn_dev_set_of_a_dataset_is_of_its_training_split(splits: tuple[str, ...], tmp_path: Path) -> None:
+    for split in splits:
+        rows = [{"en": f"{split} {number}", "fr": f"mot {number}"} for number in range(300)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    (run,) = load_runs("finetune", ["--encoder", "x", "--train", str(tmp_path), "--languages", "en,fr"])
+
+    dev = [row["source"] for row in run.evaluation_sets()["dev"]]
+
+    assert len(dev) > 10
+    assert all(source.startswith("train ") for source in dev)
 
 
 @pytest.mark.parametrize(
