@@ -56,6 +56,7 @@ from hf_xlsr.mining.thresholds import PrecisionCurve, wilson_shares
 from hf_xlsr.runs.inputs import held_out_texts
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.hashing import address_of
 from hf_xlsr.utils.markdown import markdown_table
 
 MEMORY = WARM_UP = False
@@ -165,7 +166,7 @@ def nearest_rows(rows: Sequence[Row], encoder: Any) -> list[int]:
 
 
 class Encoders:
-    """Both encoders, loaded when a text is not in the stored vectors, which stay for the next run."""
+    """Both encoders; the vectors of their texts stay for the next run."""
 
     def __init__(self, job: Job) -> None:
         self.folder = Path(job["folder"]) / "vectors"
@@ -218,7 +219,7 @@ def measured_cell(
 
 
 def cells_of(job: Job) -> dict[tuple[str, int], Cell]:
-    """Every language and seed; those that are finished are read."""
+    """Every language and seed; those that are finished with these settings are read, whatever the code was."""
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     cells = {}
@@ -226,7 +227,8 @@ def cells_of(job: Job) -> dict[tuple[str, int], Cell]:
     for language in job["languages"]:
         material = None
         for seed in job["seeds"]:
-            file = folder / f"{job['split']}-{language}-{seed}-{job['lines']}-{job['known']}.json"
+            settings = {name: job[name] for name in ("encoder", "other", "prompt", "split", "lines", "known")}
+            file = folder / f"{language}-{seed}-{address_of(settings)}.json"
             if not file.is_file():
                 started = time.process_time()
                 encoders = encoders or Encoders(job)

@@ -137,8 +137,10 @@ def _check_outputs(options: CleanOptions, languages: Sequence[str]) -> None:
         raise XlsrError(f"--output and --report are one file, '{options.output}'.")
     for option, file in files.items():
         check_writable(file, option)
-    if options.work:
-        check_writable(options.work, "--work", folder=True)
+    if options.work and options.processes == 1:
+        raise XlsrError("--work keeps what several processes have finished. Add --num-proc N or --engine ray.")
+    if options.folder and options.processes != 1:
+        check_writable(options.folder, "--work", folder=True)
     if options.output:
         output_format(options.output, None, languages or None)
 

@@ -264,6 +264,7 @@ def _finish_mining(
 ) -> None:
     """Chooses the threshold, cleans the pairs, and writes them."""
     from hf_xlsr.data.cleaning import Cleaner, build_steps
+    from hf_xlsr.mining.facts import files_facts
     from hf_xlsr.mining.labels import find_labelled, label_curve
     from hf_xlsr.mining.outputs import PAIR_COLUMNS, read_labels
 
@@ -303,7 +304,7 @@ def _finish_mining(
         step["cleaning"] = {name: reading["cleaning"] for name, reading in cleaning_counts.items() if reading}
         step["cleaning"]["pairs"] = cleaner.counts
     for name, side in zip(("source", "target"), sides, strict=True):
-        step["inputs"][name]["name"] = public_name(getattr(options, name))
+        step["inputs"][name] |= files_facts([getattr(options, name)])[0]
         skipped = getattr(side, "skipped", {})
         if skipped:
             step["inputs"][name]["skipped"] = skipped

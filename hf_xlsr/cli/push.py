@@ -63,7 +63,7 @@ class PushOptions:
     title: Annotated[str | None, typer.Option(help="Title of the card; by default NAME.", **PAIRS)] = None
     output: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Write the files to this new folder and keep them.", **PAIRS),
+        typer.Option(metavar="FOLDER", help="Write the files to this new folder; with --dry-run.", **PAIRS),
     ] = None
 
     @property
@@ -73,6 +73,8 @@ class PushOptions:
 
     def check_kind(self) -> None:
         """Raises for options of pairs with a model, and the other way round."""
+        if self.output and not self.dry_run:
+            raise XlsrError("--output needs --dry-run: it writes the files to look at them, and sends nothing.")
         if self.is_pairs:
             if self.what != "encoder":
                 raise XlsrError(f"--what {self.what} is for models, but '{self.model}' is a file of pairs.")
@@ -92,9 +94,13 @@ class PushOptions:
             raise XlsrError('Pairs need --sources, each with its licence, e.g. --sources "Wikipedia=cc-by-sa-4.0".')
         sources = {}
         for source in self.sources:
-            name, _, licence = source.rpartition("=")
+            # An address may hold an equals sign: on either side, the rest is the address.
+            is_address = source.startswith(("http://", "https://"))
+            name, _, licence = source.rpartition("=") if is_address else source.partition("=")
             if not name.strip() or not licence.strip():
                 raise XlsrError(f"--sources must be NAME=LICENCE, got '{source}'.")
+            if name.strip() in sources:
+                raise XlsrError(f"--sources names '{name.strip()}' twice. Give each source once, with all its terms.")
             sources[name.strip()] = licence.strip()
         return CorpusMetadata(
             self.license,

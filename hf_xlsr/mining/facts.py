@@ -54,7 +54,7 @@ class PairFacts:
 
 def facts_file(pairs: str | Path) -> Path:
     """The file of facts of a file of pairs."""
-    return Path(f"{pairs}.facts.json")
+    return Path(f"{pairs}.facts.json").expanduser()
 
 
 def write_facts(pairs: str | Path, step: Step, inputs: Iterable[str] = (), page: str | Path | None = None) -> None:
@@ -77,7 +77,7 @@ def write_facts(pairs: str | Path, step: Step, inputs: Iterable[str] = (), page:
         page_hash = file_sha256(Path(page))
     content = {
         "format": FORMAT,
-        "sha256": file_sha256(Path(pairs)),
+        "sha256": file_sha256(Path(pairs).expanduser()),
         "page": page_hash,
         "steps": [*earlier, step],
     }
@@ -95,7 +95,7 @@ def read_facts(pairs: str | Path) -> PairFacts:
         return PairFacts()
 
     content = _read(file)
-    if content["sha256"] != file_sha256(Path(pairs)):
+    if content["sha256"] != file_sha256(Path(pairs).expanduser()):
         raise XlsrError(
             f"'{pairs}' has changed since '{file}' said how it was made. Make it again, or remove that file: how the "
             "pairs were made is then unknown."
@@ -106,12 +106,17 @@ def read_facts(pairs: str | Path) -> PairFacts:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        is_known = content["format"] == FORMAT and all(step["verb"] for step in content["steps"])
-        is_known = is_known and {"sha256", "page"} <= content.keys()
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        is_known = content["format"] == FORMAT
+        is_whole = {"sha256", "page"} <= content.keys()
+        is_whole = is_whole and all(
+            {"verb", "version", "command", "inputs"} <= step.keys() for step in content["steps"]
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise XlsrError(
             f"'{file}' cannot be read ({type(error).__name__}). Make the pairs again, or remove it."
         ) from None
+    if not is_whole:
+        raise XlsrError(f"'{file}' lacks facts that this package writes. Make the pairs again, or remove it.")
     if not is_known:
         raise XlsrError(f"'{file}' must have the format {FORMAT}, got {content['format']}. Make the pairs again.")
     return content
@@ -120,7 +125,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _earlier_steps(pairs: str) -> list[Step]:
     """The steps that made a file of pairs; none, with a warning, if the facts beside it are of another content."""
     try:
-        return list(read_facts(pairs).steps) if Path(pairs).is_file() else []
+        return list(read_facts(pairs).steps) if Path(pairs).expanduser().is_file() else []
     except XlsrError as error:
         logger.warning("%s", error)
         return []
@@ -149,7 +154,8 @@ def new_step(
             counts = report[side]
             inputs[side] = {"name": public_name(counts["name"])}
             inputs[side] |= {name: counts[name] for name in COUNTS if name in counts}
-            inputs[side]["sha256"] = facts.get("text_hashes", {}).get(side)
+            # `texts_sha256` is of texts that were read from a table, split or cleaned.
+            inputs[side] |= facts.get("input_hashes", {}).get(side, {})
 
     step: Step = {"verb": verb, "version": version("hf-xlsr"), "command": command, "languages": None}
     if languages and set(languages) != {"und"}:
@@ -157,7 +163,7 @@ def new_step(
     step["inputs"] = inputs
     estimates = {name: report.get(name) for name in ESTIMATES}
     for name, value in {**estimates, **facts}.items():
-        if name != "text_hashes" and value not in (None, {}, [], ""):
+        if name != "input_hashes" and value not in (None, {}, [], ""):
             step[name] = value
     return step
 

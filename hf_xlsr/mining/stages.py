@@ -306,7 +306,7 @@ class Job:
             file = file_of(sentences)
             digest = input_hash(sentences)
             inputs[side] = {"name": file and os.path.abspath(file), "sha256": digest}
-            self.inputs[side] = {"sha256": digest}
+            self.inputs[side] = {"sha256" if file else "texts_sha256": digest}
             text = {"sha256": digest, "duplicates": self.duplicates}
             if self.hidden.get(side):
                 text["hidden"] = input_hash(self.hidden[side])
@@ -465,8 +465,7 @@ class Job:
 
     def facts(self) -> dict[str, Any]:
         """The encoder, what made the embeddings of each side, and the hashes of the texts, for `new_step`."""
-        hashes = {side: entry["sha256"] for side, entry in self.inputs.items()}
-        facts: dict[str, Any] = {"text_hashes": hashes, "settings": self._settings()}
+        facts: dict[str, Any] = {"input_hashes": self.inputs, "settings": self._settings()}
         if self.encoder is None:
             return facts
 
@@ -490,6 +489,8 @@ class Job:
             "one_to_one": options.one_to_one,
             "duplicates": self.duplicates,
             "max_pairs": options.max_pairs,
+            "dtype": options.dtype,
+            "truncate_dim": options.truncate_dim,
         }
 
 

@@ -117,7 +117,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path to write to, which is moved to `path` at the end.
 
     A reader finds the old content or the new, even after a stop. A symbolic link is replaced; what it points to stays. A
-    pipe or a device, such as `/dev/stdout`, receives the bytes at the end.
+    pipe or a device, such as `/dev/stdout`, receives the bytes at the end. Missing folders are made.
 
     Raises:
         XlsrError: The disk is full.
@@ -140,6 +140,7 @@ def _partial_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     file = Path(path)
     if file.is_symlink() and file.is_relative_to("/dev"):  # of the system: /dev/stdout is a link to a file
         file = file.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
     with place_beside(file) as partial:
         yield partial
         partial.replace(file)

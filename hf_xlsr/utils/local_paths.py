@@ -6,9 +6,12 @@ import os
 import re
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
-# Folders before the last name of a path: behind `fasttext:`, or at the start of a word, of a path that is not relative.
+# Folders before the last name of a path: behind `fasttext:` also with spaces, of an address of a file, of a share, and at
+# the start of a word of a path that is not relative.
 _FOLDERS = re.compile(
-    r"""(?:(?<=fasttext:)[^\s,'"{}]*[/\\]"""
+    r"""(?:(?<=fasttext:)[^,'"{}]*[/\\]"""
+    r"""|\bfile:/[^\s,'"{}]*[/\\]"""
+    r"""|(?<![\w./\\])\\\\[^\s,'"{}]*[/\\]"""
     r"""|(?<![\w./\\])(?:~[\w-]*|\.{1,2}|[A-Za-z]:)?[/\\](?![/\\])(?:[^\s,'"{}]*[/\\])?)(?=[\w.])"""
 )
 
@@ -23,7 +26,12 @@ def public_name(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if _HUB_ID.fullmatch(text) and not os.path.exists(text) and not os.path.isdir(os.path.dirname(text)):
         return text
-    names = [name for name in re.split(r"[\\/]", text) if name not in ("", ".", "..", "~")]
+    return last_name(text)
+
+
+def last_name(path: str) -> str:
+    """The last name of a path, also of one of Windows; empty for a path without one."""
+    names = [name for name in re.split(r"[\\/]", path) if name not in ("", ".", "..", "~")]
     return names[-1] if names else ""
 
 
@@ -33,6 +41,8 @@ def without_folders(text: str) -> str:
     Examples:
         >>> without_folders("language: {method: fasttext:/home/someone/lid.ftz}, length")
         'language: {method: fasttext:lid.ftz}, length'
+        >>> without_folders("fasttext:/home/some one/lid.ftz, file:///home/someone/x")
+        'fasttext:lid.ftz, x'
         >>> without_folders("https://example.org/a or a/b")
         'https://example.org/a or a/b'
     """

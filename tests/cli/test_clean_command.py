@@ -98,6 +98,12 @@ def test_without_known_pairs_the_cost_is_said_to_be_unknown(files: Path, capsys:
     assert "--known" in capsys.readouterr().out
 
 
+def test_folders_of_outputs_are_made(files: Path) -> None:
+    report = files / "no" / "such" / "r.md"
+    assert main(["clean", str(files / "pairs.tsv"), "--report", str(report)]) == 0
+    assert report.is_file()
+
+
 def test_mistakes_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = str(files / "pairs.tsv")
     assert "lenght" in failing(capsys, "clean", pairs, "--steps", "lenght")
@@ -106,7 +112,7 @@ def test_mistakes_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "{1: 2}" in failing(capsys, "clean", pairs, "--steps", "length: {1: 2}")
     assert "['normalize']" in failing(capsys, "clean", pairs, "--steps", "[normalize]")
     assert "'text'" in failing(capsys, "clean", pairs, "--steps", "deduplicate: {on: text}")
-    assert "no/such" in failing(capsys, "clean", pairs, "--report", str(files / "no/such/r.md"))
+    assert "--num-proc" in failing(capsys, "clean", pairs, "--work", str(files / "work"))
     same = [str(files / "r.tsv"), "--report", f"{files}/./r.tsv"]
     assert "one file" in failing(capsys, "clean", pairs, "--output", *same)
     assert "removes every pair" in failing(

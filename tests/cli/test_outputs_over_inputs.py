@@ -42,7 +42,7 @@ CASES = [
     ("plot spaces model --data p.png --output OUT", "p.png"),
     ("plot languages p.png --output OUT", "p.png"),
     ("card model --output model/config.json", "model/config.json"),
-    ("push p.tsv --repo o/n --license mit --sources a=mit --yes --output OUT", "p.tsv"),
+    ("push p.tsv --repo o/n --license mit --sources a=mit --dry-run --output OUT", "p.tsv"),
     ("mine a.txt p.tsv.facts.json --model model --output p.tsv", "p.tsv.facts.json"),
     ("clean p.tsv.facts.json --output p.tsv", "p.tsv.facts.json"),
     ("export model --output model", "model/config.json"),

@@ -29,7 +29,7 @@ MORE_IS_BETTER = frozenset(
     "script_source script_target language_source language_target numbers names "
     "margin cosine above_source above_target".split()
 )
-"""Features of which more never makes a pair less probable to be good."""
+"""Features of which more never makes a pair less probable to be good in the trees; in the regression it may."""
 SCRIPT = "script"
 SLACK = 10.0  # characters added to both lengths, as in the cleaning step `ratio`
 SHINGLE = 3
