@@ -108,10 +108,11 @@ def hidden_curve(
     where `S` is the number of sentences of both sides and `M` the unknown number of true pairs: a share `2M / S` of the
     sentences have a partner. `f_1` is the share of complete hidden pairs that are found in the band. `f_2` and `f_0` are
     the numbers of false pairs with a sentence of the texts per hidden sentence: `f_2` of those with a translation, `f_0`
-    of those that were hidden alone. The prior of the share is that of Jeffreys; that of the rates adds `PRIOR` to each
-    count (Dirichlet).
+    of those that were hidden alone. The prior of `M` in the smaller text is that of Jeffreys; that of the rates adds
+    `PRIOR` to each count (Dirichlet).
 
-    Draws from the posterior of all of these (Gibbs sampling) say how many pairs of each band are true. The precision is
+    Draws from the posterior of all of these (Gibbs sampling, approximately: the number of pairs is taken as Poisson) say
+    how many pairs of each band are true. The precision is
     the mean over the draws, and its interval holds 95 % of them. The recall is the sum of `f_1`, with Wilson's interval.
 
     Args:
@@ -176,8 +177,9 @@ class _Posterior:
     """The mixture of `hidden_curve`: numbers of pairs by band, of the texts and of each kind of hidden pair.
 
     `sizes` are the hidden pairs, and the hidden sentences with and without translation, behind `f_1`, `f_2` and `f_0`.
-    Many chains of Gibbs sampling run at a time, each from its own draw of the rates of hidden pairs alone: one chain
-    moves slowly, since the rates and the split of the texts' pairs depend on each other.
+    Many chains of Gibbs sampling run at a time. Each begins with rates that are drawn from the hidden pairs alone, since
+    a chain moves slowly: rates and the split of the texts' pairs depend on each other. In texts of a million sentences
+    of which few have a partner, chains move too slowly, and the precision is too high.
     """
 
     def __init__(self, counts: Sequence[np.ndarray], sizes: Sequence[int], sentences: Sequence[int]) -> None:
@@ -192,7 +194,7 @@ class _Posterior:
 
     def draws(self, rng: np.random.Generator) -> np.ndarray:
         """Numbers of true pairs of the texts that are mined in each band, `(draws, bands)`."""
-        # At first, the pairs of the texts tell of no kind.
+        # At first, only the hidden pairs count.
         split = np.zeros((CHAINS, *self.hidden.shape))
         weights = np.zeros((CHAINS, len(self.sizes)))
         true = []
