@@ -183,12 +183,16 @@ def _introduction(facts: CorpusFacts) -> str:
     languages = "unknown languages"
     if facts.languages:
         languages = " and ".join(map(code, facts.languages))
-    elif facts.written.language_pairs:
+    elif _rows_name_languages(facts):
         languages = "the languages of the columns `source_lang` and `target_lang`"
     verbs = dict.fromkeys(step["verb"] for step in facts.made.steps)
     mined = "mined " if set(FINDING) & set(verbs) else ""
     made = f" Made by {', '.join(map(code, verbs))} of hf-xlsr." if verbs else ""
     return f"{facts.written.rows:,} {mined}pairs of sentences in {languages}.{made}"
+
+
+def _rows_name_languages(facts: CorpusFacts) -> bool:
+    return any(map(any, facts.written.language_pairs))
 
 
 def _use(facts: CorpusFacts) -> Iterator[str]:
@@ -417,7 +421,7 @@ def _reproduction(steps: Sequence[Step]) -> Iterator[str]:
 def _unknown(facts: CorpusFacts) -> Iterator[str]:
     """A sentence for each fact that is unknown."""
     steps = facts.made.steps
-    if not facts.languages and not facts.written.language_pairs:
+    if not facts.languages and not _rows_name_languages(facts):
         yield "The languages: nothing names them."
     if not steps:
         yield "How the pairs were made, by which encoder, and above which threshold."
