@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from hf_xlsr.data.columns import Row
-from hf_xlsr.data.languages import language_code
 from hf_xlsr.export.card import card_for
 from hf_xlsr.export.corpus_card import (
     CURVE_PLOT,
@@ -20,17 +19,18 @@ from hf_xlsr.export.corpus_card import (
     CorpusMetadata,
     corpus_card,
 )
-from hf_xlsr.export.corpus_files import open_rows, write_shards
+from hf_xlsr.export.corpus_files import Written, are_other_languages, open_rows, write_shards
 from hf_xlsr.export.hub import CARD, DATASET, RepoUpload, UploadResult, check_repo, push_uploads
 from hf_xlsr.export.published_files import named_files
 from hf_xlsr.mining.facts import PairFacts, read_facts
+from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import atomic_folder, copy_file, write_json, write_text
 from hf_xlsr.utils.hashing import file_sha256
 
 Pairs = str | Path | Iterable[Row]
-REPLACED = ("data/*.parquet", PAGE, FACTS, SCORES_PLOT, CURVE_PLOT)
+REPLACED = ("data/train-*.parquet", PAGE, FACTS, SCORES_PLOT, CURVE_PLOT)
 LEFT_OUT = "they are neither texts nor scores"
 
 
@@ -51,13 +51,14 @@ def push_corpus(
             `MinedBitext.rows` gives.
         repo: OWNER/NAME; it is created if it is missing.
         metadata: Licence and sources.
-        facts: How rows were made, such as `MinedBitext.facts`; a file has them beside it.
+        facts: How the pairs were made, such as `MinedBitext.facts`; None: what is stored beside a file.
         private: Make the repository private.
         exist_ok: Write to a repository that was not pushed from here.
         message: Of the commit.
 
     Raises:
-        XlsrError: The file has changed since its facts were stored, or the Hub refuses.
+        XlsrError: The file has changed since its facts were stored, the facts are of other pairs, facts or page hold an
+            access token, a row is no pair, or the Hub refuses.
     """
     with corpus_uploads(pairs, repo, metadata, facts=facts, private=private) as uploads:
         (result,) = push_uploads(uploads, exist_ok=exist_ok, message=message)
@@ -99,18 +100,14 @@ def corpus_uploads(
     """What `push_corpus` would send, one upload; the files are temporary, unless they are kept in a new `folder`."""
     check_repo(repo)
     title = repo.rpartition("/")[2]
-    if folder is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            upload = _write(pairs, Path(scratch), metadata, facts, title)
-            yield [replace(upload, repo=repo, card=card_for(upload.card, repo), private=private)]
-        return
-
-    with atomic_folder(folder) as partial:
-        upload = _write(pairs, partial, metadata, facts, title)
-        card = card_for(upload.card, repo)
-        write_text(partial / CARD, card)
-    kept = {name: Path(folder) / name for name in upload.files}
-    yield [replace(upload, repo=repo, card=card, private=private, files=kept)]
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(folder or Path(scratch) / title)
+        with atomic_folder(place) as partial:
+            upload = _write(pairs, partial, metadata, facts, title)
+            card = card_for(upload.card, repo)
+            write_text(partial / CARD, card)
+        files = {name: place / name for name in upload.files}
+        yield [replace(upload, repo=repo, card=card, private=private, files=files)]
 
 
 def _write(
@@ -124,11 +121,14 @@ def _write(
     if not metadata.title:
         metadata = replace(metadata, title=title)
     page = None
+    made = facts or PairFacts()
     if isinstance(pairs, (str, Path)):
         pairs, page = _plain_files(Path(pairs).expanduser())
-        made = read_facts(pairs)
-    else:
-        made = facts or PairFacts()
+        if facts is None:
+            made = read_facts(pairs)
+    if page is not None and made.page != file_sha256(page):
+        page = None  # of another call
+    _check_tokens(made, page)
 
     languages = _languages(metadata, made)
     numbers: list[str] = []
@@ -136,7 +136,10 @@ def _write(
         numbers += step.get("columns", ())
     corpus = open_rows(pairs, languages, numbers)
     written = write_shards(folder, corpus)
+    if facts is not None:
+        _check_number(facts, written, corpus.skipped)
 
+    languages = languages or _named_languages(written)
     extras = _write_extras(folder, made, page)
     size = sum(file.stat().st_size for file in written.files.values())
     card_facts = CorpusFacts(
@@ -162,22 +165,47 @@ def _plain_files(file: Path) -> tuple[Path, Path | None]:
     return files[file.name], files.get(page_name)
 
 
+def _check_tokens(made: PairFacts, page: Path | None) -> None:
+    """Raises for an access token in what is sent beside the pairs as it is."""
+    check_no_token(list(made.steps), f"What is stored of the pairs ({FACTS})")
+    if page is not None:
+        check_no_token(page.read_text("utf-8", "replace"), f"The report page '{page.name}'")
+
+
+def _check_number(facts: PairFacts, written: Written, skipped: Mapping[str, int]) -> None:
+    """Raises for facts of other pairs, by the number that the last step wrote."""
+    counts = facts.steps[-1].get("pairs") if facts.steps else None
+    read = written.rows + sum(skipped.values())
+    if counts and counts["out"] != read:
+        raise XlsrError(
+            f"`facts` must be of these pairs, but {facts.steps[-1]['verb']} gave {counts['out']:,} pairs, got {read:,}."
+        )
+
+
 def _languages(metadata: CorpusMetadata, made: PairFacts) -> Sequence[str] | None:
     """Source and target: those that were stored, and must not be stated otherwise."""
     stored = made.languages
     stated = metadata.languages
-    if stored and stated and list(map(language_code, stored)) != list(map(language_code, stated)):
+    if stored and stated and any(map(are_other_languages, stored, stated)):
         raise XlsrError(f"`languages` must be {','.join(stored)}, as stored with the pairs, got {','.join(stated)}.")
     return stated or stored
 
 
+def _named_languages(written: Written) -> Sequence[str] | None:
+    """Source and target, if all rows name the same ones."""
+    if len(written.language_pairs) != 1:
+        return None
+    source, target = written.language_pairs[0]
+    return (source, target) if source and target else None
+
+
 def _write_extras(folder: Path, made: PairFacts, page: Path | None) -> dict[str, Path]:
-    """Writes facts, plots and the report page that belongs to them; the files by name."""
+    """Writes facts, plots and the report page; the files by name."""
     extras: dict[str, Path] = {}
     if made.steps:
         extras[FACTS] = folder / FACTS
         write_json(extras[FACTS], {"steps": list(made.steps)})
-    if page is not None and made.page == file_sha256(page):
+    if page is not None:
         extras[PAGE] = folder / PAGE
         copy_file(page, extras[PAGE])
 

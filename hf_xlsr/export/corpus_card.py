@@ -5,6 +5,7 @@ What is unknown is called unknown.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,18 +14,18 @@ from huggingface_hub import DatasetCardData
 
 from hf_xlsr.data.cleaning.cost import cost_table, removal_table
 from hf_xlsr.export.card import PLACE, code, code_block, one_line, prose, python_text
-from hf_xlsr.export.corpus_files import MEANINGS, SIDES, SPLIT, TEXT, Written
+from hf_xlsr.export.corpus_files import FINDING, MEANINGS, SIDES, SPLIT, TEXT, Written
 from hf_xlsr.export.hub import TAG
 from hf_xlsr.export.model_card import CardMetadata, hub_languages
 from hf_xlsr.mining.facts import PairFacts, Step
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.markdown import markdown_table
+from hf_xlsr.utils.markdown import SPECIAL, markdown_table
 from hf_xlsr.utils.printable import printable
+from hf_xlsr.utils.redaction import redact_tokens
 
 TASKS = ["translation", "sentence-similarity"]
 TAGS = ["bitext-mining", "parallel-corpus"]
 SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
-FINDING = ("mine", "mine_bitext")  # steps before which there are no pairs
 PAGE = "report.html"
 FACTS = "facts.json"
 SCORES_PLOT = "scores.png"
@@ -182,11 +183,16 @@ def _introduction(facts: CorpusFacts) -> str:
     languages = "unknown languages"
     if facts.languages:
         languages = " and ".join(map(code, facts.languages))
+    elif _rows_name_languages(facts):
+        languages = "the languages of the columns `source_lang` and `target_lang`"
     verbs = dict.fromkeys(step["verb"] for step in facts.made.steps)
+    mined = "mined " if set(FINDING) & set(verbs) else ""
     made = f" Made by {', '.join(map(code, verbs))} of hf-xlsr." if verbs else ""
-    return (
-        f"{facts.written.rows:,} pairs of sentences in {languages} that are probably translations of each other.{made}"
-    )
+    return f"{facts.written.rows:,} {mined}pairs of sentences in {languages}.{made}"
+
+
+def _rows_name_languages(facts: CorpusFacts) -> bool:
+    return any(map(any, facts.written.language_pairs))
 
 
 def _use(facts: CorpusFacts) -> Iterator[str]:
@@ -198,18 +204,19 @@ def _use(facts: CorpusFacts) -> Iterator[str]:
         f"texts = pairs.select_columns([{names}])  # what losses of sentence-transformers read",
         "python",
     )
-    languages = ""
-    if facts.languages:
-        languages = f" --languages {','.join(map(one_line, facts.languages))}"
-    command = f'hf-xlsr train finetune --encoder ENCODER --train "{PLACE}"{languages}'
-    yield code_block(command, "sh")
+    if facts.languages:  # without which training refuses it
+        languages = ",".join(map(one_line, facts.languages))
+        yield code_block(f'hf-xlsr train finetune --encoder ENCODER --train "{PLACE}" --languages {languages}', "sh")
 
 
 def _columns(facts: CorpusFacts) -> str:
     sentences = ["sentence", "its translation"]
+    verbs = {step["verb"] for step in facts.made.steps}
     rows = []
     for name, kind in facts.features.items():
-        meaning = MEANINGS.get(name, "a score that the publisher added")
+        meaning, writers = MEANINGS.get(name, ("a score that the publisher added", verbs))
+        if verbs.isdisjoint(writers):
+            meaning = f"{name.replace('_', ' ')}, as it was given"
         if kind == TEXT:
             meaning = sentences.pop(0) if sentences else "language of the text"
         rows.append([code(name, cell=True), kind, meaning])
@@ -239,7 +246,7 @@ def _quality(facts: CorpusFacts) -> Iterator[str]:
 
     rows = [_estimate_row(step) for step in facts.made.steps if step.get("estimate")]
     if rows:
-        yield "Estimates, each of what that step wrote, with 95 % intervals:"
+        yield "Estimates of the pairs above the threshold of a step, with 95 % intervals:"
         yield "\n".join(markdown_table(["step", "threshold", "precision", "recall", "estimated from"], rows, 5))
         yield "\n".join(_estimate_notes(facts.made.steps))
     else:
@@ -289,17 +296,28 @@ def _share(estimate: Mapping[str, Any], name: str, low: str, high: str) -> str:
 
 
 def _estimate_notes(steps: Sequence[Step]) -> Iterator[str]:
-    """What estimates are not: those of a step before others, and those of `filter`."""
+    """What estimates are not: those of a step that changed the pairs afterwards, and those of `filter`."""
     estimated = [number for number, step in enumerate(steps) if step.get("estimate")]
-    if estimated[-1] < len(steps) - 1:
-        yield "Later steps changed the pairs, and nothing was estimated after them."
-    if any(steps[number].get("cleaning") for number in estimated):
-        yield "The estimate of a step with cleaning is of the pairs before it."
-    if any(steps[number].get("held_out") for number in estimated):
+    estimators = [steps[number] for number in estimated]
+    later_steps = steps[estimated[-1] + 1 :]
+    if any(map(_may_change, later_steps)):
+        yield "Later steps may have changed the pairs, and nothing was estimated after them."
+    if any(step.get("cleaning", {}).get("pairs") for step in estimators):
+        yield "The estimate of a step that also cleans its pairs is of the pairs before this cleaning."
+    if any(step.get("labels") for step in estimators):
+        yield "Where labels by hand changed the pairs, the estimate is of those before."
+    if any(step.get("held_out") for step in estimators):
         yield (
-            "The estimate of `filter` is of known pairs and as many damaged ones: where most pairs are good, more of "
-            "those that it keeps are."
+            "The estimate of `filter` was measured on held-out known pairs, half of them good, the others damaged in the "
+            "ways that it was trained on. Where most pairs are good, more of those that it keeps are. Noise of other "
+            "kinds lowers the precision, also far below the interval."
         )
+
+
+def _may_change(step: Step) -> bool:
+    """Whether a step may have left out pairs or changed their texts."""
+    counts = step.get("pairs")
+    return bool(step.get("cleaning")) or not counts or counts["in"] != counts["out"]
 
 
 def _steps(steps: Sequence[Step]) -> Iterator[str]:
@@ -356,11 +374,16 @@ def _encoder_rows(encoder: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not encoder:
         return
     revision = encoder.get("revision")
-    prompts = [f"{side} {python_text(text)}" for side, text in encoder.get("prompts", {}).items()]
+    prompts = [f"{prose(side)} {_quoted(text)}" for side, text in encoder.get("prompts", {}).items()]
     yield "encoder", code(encoder["name"], cell=True)
     yield "revision on the Hub", code(revision, cell=True) if revision else UNKNOWN
     yield "hash of the encoder", code(encoder["hash"], cell=True)
-    yield "prompts", prose(", ".join(prompts)) or "none"
+    yield "prompts", ", ".join(prompts) or "none"
+
+
+def _quoted(text: str) -> str:
+    """A text in quotes, in Markdown, with all its white space: another prompt gives other embeddings."""
+    return SPECIAL.sub(r"\\\1", json.dumps(redact_tokens(text), ensure_ascii=False))
 
 
 def _hash(entry: Mapping[str, Any]) -> str:
@@ -384,7 +407,8 @@ def _counted(values: Mapping[str, Any]) -> str:
 def _reproduction(steps: Sequence[Step]) -> Iterator[str]:
     lines = []
     for step in steps:
-        lines.append(one_line(step.get("command", "")) or f"# {one_line(step['verb'])}: a call from Python")
+        command = redact_tokens(step.get("command", ""))  # with its white space: a prompt may have two spaces
+        lines.append(command or f"# {one_line(step['verb'])}: a call from Python")
     if not lines:
         yield "Unknown."
         return
@@ -397,7 +421,7 @@ def _reproduction(steps: Sequence[Step]) -> Iterator[str]:
 def _unknown(facts: CorpusFacts) -> Iterator[str]:
     """A sentence for each fact that is unknown."""
     steps = facts.made.steps
-    if not facts.languages:
+    if not facts.languages and not _rows_name_languages(facts):
         yield "The languages: nothing names them."
     if not steps:
         yield "How the pairs were made, by which encoder, and above which threshold."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,27 @@ from datasets import Features, Value
 from tqdm import tqdm
 
 from hf_xlsr.data.columns import Row
+from hf_xlsr.data.formats.headers import our_columns
+from hf_xlsr.data.formats.input_file import InputFile
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import column_names, read_rows
-from hf_xlsr.data.languages import is_language_code, language_code
+from hf_xlsr.data.languages import contradict, language_code
 from hf_xlsr.data.seen import SeenHashes, hash_keys
 from hf_xlsr.utils.errors import XlsrError
 
 SIDES = ("source", "target")
 LANGUAGE_COLUMNS = ("source_lang", "target_lang")
-# What the verbs write beside the texts.
+FINDING = ("mine", "mine_bitext")  # steps before which there are no pairs
+# What the verbs write beside the texts: column -> what it is, and the verbs that write it.
 MEANINGS = {
-    "probability": "probability of the pair to be good, by the classifier of `filter`",
-    "score": "margin score of the pair",
-    "cosine": "cosine of both embeddings",
-    "source_line": "line of the source in its file, from 1",
-    "target_line": "line of the target in its file, from 1",
+    "probability": ("probability of the pair to be good, by the classifier of `filter`", ("filter",)),
+    "score": ("margin score of the pair", (*FINDING, "score", "filter")),
+    "cosine": ("cosine of both embeddings", ("score", "filter")),
+    "source_line": ("line of the source in its file, from 1", FINDING),
+    "target_line": ("line of the target in its file, from 1", FINDING),
 }
 WHOLE = {"source_line", "target_line"}
+LARGEST_WHOLE = 1 << 53  # up to which a float holds every whole number
 TEXT = "string"
 SPLIT = "train"
 GROUP_ROWS = 1 << 15
@@ -67,6 +72,7 @@ class Written:
         size: Bytes of the values in memory.
         repeated: Pairs that are equal to an earlier one.
         distinct: Number of distinct texts of each side.
+        language_pairs: Each source and target language that rows have in columns; None where one names none.
     """
 
     files: dict[str, Path] = field(default_factory=dict)
@@ -74,6 +80,7 @@ class Written:
     size: int = 0
     repeated: int = 0
     distinct: dict[str, int] = field(default_factory=dict)
+    language_pairs: list[tuple[str | None, str | None]] = field(default_factory=list)
 
 
 def open_rows(
@@ -94,29 +101,24 @@ def open_rows(
     Raises:
         XlsrError: There are no pairs; while rows are read, one is in other languages or has a text for a number.
     """
-    published = [*MEANINGS, *(name for name in numbers if name not in MEANINGS)]
+    published = list(dict.fromkeys([*MEANINGS, *numbers]))
     quarantine = Quarantine()
     if isinstance(pairs, (str, Path)):
         name = str(pairs)
-        names = column_names(pairs)
-        figures = [figure for figure in published if figure in names]
-        rows = read_rows(
-            pairs, languages=languages, optional=LANGUAGE_COLUMNS, selecting=figures, quarantine=quarantine
-        )
-        key = "_{}".format
+        columns = column_names(pairs)
+        text_inputs = _text_inputs(columns, languages or ())
+        rows = _file_rows(pairs, languages, [figure for figure in published if figure in columns], quarantine)
     else:
         name = "`pairs`"
+        columns = []
+        text_inputs = set(SIDES)
         rows = (dict(row) for row in pairs)
-        names = []
-        figures = published
-        key = "{}".format
 
     first_row = next(rows, None)
     if first_row is None:
         raise XlsrError(f"{name} has no pairs: {quarantine.report() or 'it is empty.'}")
-    if not names:
-        names = list(first_row)
-        figures = [figure for figure in figures if figure in names]
+    columns = columns or list(first_row)
+    figures = [figure for figure in published if figure in columns]
 
     text_columns = SIDES
     more_texts: tuple[str, ...] = tuple(column for column in LANGUAGE_COLUMNS if column in first_row)
@@ -127,10 +129,49 @@ def open_rows(
     features = dict.fromkeys([*text_columns, *more_texts], TEXT)
     for figure in figures:
         features[figure] = "int64" if figure in WHOLE else "float64"
-    known = {*SIDES, *LANGUAGE_COLUMNS, *figures}
-    left_out = [column for column in names if column not in known and not is_language_code(column)]
-    reader = _Reader(name, languages, text_columns, more_texts, figures, key)
+    read = {*text_inputs, *LANGUAGE_COLUMNS, *figures}
+    left_out = [column for column in columns if column not in read]
+    reader = _Reader(name, languages, text_columns, more_texts, figures)
     return CorpusRows(features, map(reader, chain([first_row], rows)), left_out, quarantine.counts)
+
+
+def _file_rows(
+    pairs: str | Path,
+    languages: Sequence[str] | None,
+    figures: Sequence[str],
+    quarantine: Quarantine,
+) -> Iterator[Row]:
+    """The pairs of a file with their languages, where it has them, and its columns of numbers."""
+    rows = read_rows(pairs, languages=languages, optional=LANGUAGE_COLUMNS, selecting=figures, quarantine=quarantine)
+    for row in rows:
+        for figure in figures:
+            row[figure] = row.pop(f"_{figure}")
+        yield row
+
+
+def _text_inputs(columns: Sequence[str], languages: Sequence[str]) -> set[str]:
+    """The columns of a file that are read as its texts; all of a table whose columns have no known names."""
+    if set(SIDES) <= set(columns):
+        return set(SIDES)
+    file = InputFile("", (), (), {}, SIDES, languages, None, None, Quarantine())
+    by_language = file.columns_of_languages(columns)
+    if by_language:
+        return set(by_language.values())
+    by_name = our_columns(columns)
+    if set(SIDES) <= set(by_name):
+        return {by_name[side] for side in SIDES}
+    return set(columns)
+
+
+@lru_cache(maxsize=4096)
+def are_other_languages(first: str, second: str) -> bool:
+    """Whether two tags are of different languages, or say different scripts or regions.
+
+    Examples:
+        >>> are_other_languages("zh", "cmn_Hant"), are_other_languages("zh-Hans", "zh-Hant")
+        (False, True)
+    """
+    return language_code(first) != language_code(second) or contradict(first, second)
 
 
 @dataclass
@@ -142,38 +183,60 @@ class _Reader:
     text_columns: Sequence[str]
     more_texts: Sequence[str]
     figures: Sequence[str]
-    key: Callable[[str], str]
     number: int = 0
 
     def __call__(self, row: Row) -> Row:
         self.number += 1
         if self.languages:
             self._check_languages(row, self.languages)
-        result: Row = {column: row[side] for column, side in zip(self.text_columns, SIDES, strict=True)}
+        result: Row = {}
+        for column, side in zip(self.text_columns, SIDES, strict=True):
+            result[column] = self._text(side, row)
         for column in self.more_texts:
-            result[column] = row[column]
+            result[column] = self._language(column, row)
         for figure in self.figures:
-            result[figure] = self._number(figure, row.get(self.key(figure)))
+            result[figure] = self._number(figure, row.get(figure))
         return result
 
     def _check_languages(self, row: Row, languages: Sequence[str]) -> None:
         for column, language in zip(LANGUAGE_COLUMNS, languages, strict=True):
-            named = row.get(column)
-            if named and language_code(named) != language_code(language):
+            named = self._language(column, row)
+            if named and are_other_languages(named, language):
                 raise XlsrError(
                     f"Pair {self.number:,} of {self.name} has the {column} '{named}', but the dataset is in "
                     f"{'-'.join(languages)}. Push each language pair by itself."
                 )
 
+    def _language(self, column: str, row: Row) -> str | None:
+        """The language that a row names, if it does."""
+        return self._text(column, row) if row.get(column) else None
+
+    def _text(self, column: str, row: Row) -> str:
+        if column not in row:
+            raise XlsrError(
+                f"Pair {self.number:,} of {self.name} has no '{column}'. Name its columns so, got {', '.join(row)}."
+            )
+        value = row[column]
+        if not isinstance(value, str):
+            raise XlsrError(f"Pair {self.number:,} of {self.name} must have a text as its {column}, got {value!r}.")
+        return value
+
     def _number(self, figure: str, value: Any) -> float | int | None:
         if value is None or value == "":
             return None
         try:
-            return int(value) if figure in WHOLE else float(value)
-        except ValueError:
+            number = float(value)
+        except (OverflowError, TypeError, ValueError):
             raise XlsrError(
                 f"Pair {self.number:,} of {self.name} has the {figure} '{value}', which is no number."
             ) from None
+        if figure not in WHOLE:
+            return number
+        if not (number.is_integer() and abs(number) <= LARGEST_WHOLE):
+            raise XlsrError(
+                f"Pair {self.number:,} of {self.name} has the {figure} '{value}', which is no line number."
+            )
+        return int(number)
 
 
 def write_shards(folder: Path, corpus: CorpusRows) -> Written:
@@ -204,6 +267,9 @@ def write_shards(folder: Path, corpus: CorpusRows) -> Written:
             written.size += table.nbytes
             written.rows += len(group)
             written.repeated += _count_repeated(group, text_columns, seen)
+            if set(LANGUAGE_COLUMNS) <= corpus.features.keys():
+                named = [(row["source_lang"], row["target_lang"]) for row in group]
+                written.language_pairs = list(dict.fromkeys([*written.language_pairs, *named]))
 
     for number, part in enumerate(parts):
         name = f"data/{SPLIT}-{number:05d}-of-{len(parts):05d}.parquet"

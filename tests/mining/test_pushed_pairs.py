@@ -26,6 +26,7 @@ from hf_xlsr.export.corpus_card import size_category
 from hf_xlsr.mining import mine_bitext, stages, write_pairs
 from hf_xlsr.mining.facts import PairFacts, new_step
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import file_sha256
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,18 +212,22 @@ def test_steps_follow_each_other(hub: Hub) -> None:
     assert titles == ["### 1. `mine`", "### 2. `clean`", "### 3. `filter`"]
     assert "good pairs removed" in made  # what cleaning costs
     assert "probability" in section(card, "Columns")
-    assert "known pairs and as many damaged ones" in section(card, "Quality")
+    assert "half of them good" in section(card, "Quality")
+    assert "Noise of other kinds lowers the precision" in section(card, "Quality")
     commands = section(card, "Reproduce").split("```sh\n")[1].split("\n```")[0].splitlines()
     assert [shlex.split(command)[1] for command in commands] == ["mine", "clean", "filter"]
 
 
 def test_command_of_the_card_makes_the_same_pairs(hub: Hub) -> None:
-    pairs = mine("--known", "known.tsv", "--prompt", "query: ", "--many", "--k", "3")
+    prompt = "Instruct: find it\nQuery:  "
+    pairs = mine("--known", "known.tsv", "--prompt", prompt, "--many", "--k", "3")
     push(pairs)
     before = pairs.read_bytes()
     pairs.unlink()
 
-    command = section(card_of(hub), "Reproduce").split("```sh\n")[1].split("\n```")[0]
+    card = card_of(hub)
+    assert "Query:  " in section(card, "How the pairs were made")
+    command = section(card, "Reproduce").split("```sh\n")[1].split("\n```")[0]
     assert main(shlex.split(command)[1:]) == 0
     assert pairs.read_bytes() == before
 
@@ -357,16 +362,40 @@ def test_columns_that_nobody_knows_stay(hub: Hub, capsys: Capture) -> None:
     assert "email" not in card_of(hub)
 
 
+@pytest.mark.parametrize(
+    ("header", "left_out"),
+    [
+        ("id\tsource\ttarget\tde", "id, de"),
+        ("id\ten\tfr\tde", "id, de"),
+        ("id\tsrc\ttrg\tde", "id, de"),
+    ],
+)
+def test_columns_that_are_named_like_languages_are_listed(
+    header: str, left_out: str, hub: Hub, capsys: Capture
+) -> None:
+    write_lines(Path("pairs.tsv"), [header, "7\tyes\toui\tja"])
+    push("pairs.tsv", "--languages", "en,fr")
+    assert f": {left_out}." in capsys.readouterr().out
+
+
+def test_texts_of_a_file_without_header_are_not_listed(hub: Hub, capsys: Capture) -> None:
+    write_lines(Path("pairs.tsv"), ["good morning\tbonjour", "no\tnon"])
+    push("pairs.tsv")
+    assert "Not sent" not in capsys.readouterr().out
+
+
 def test_pushed_again(hub: Hub) -> None:
     push(mine())
     files = hub.repos[REPO].files
     files["data/train-00000-of-00002.parquet"] = b"old"
+    files["data/test-00000-of-00001.parquet"] = b"mine"
     files["notes.md"] = b"mine"
 
     write_lines(Path("pairs.tsv"), ["source\ttarget", "yes\toui"])
     push("pairs.tsv")
 
-    assert set(files) == {"README.md", "data/train-00000-of-00001.parquet", "notes.md"}
+    kept = {"data/test-00000-of-00001.parquet", "notes.md"}
+    assert set(files) == {"README.md", "data/train-00000-of-00001.parquet", *kept}
 
 
 def test_repository_of_others(hub: Hub, capsys: Capture) -> None:
@@ -391,6 +420,24 @@ def test_tokens_are_not_sent(hub: Hub, capsys: Capture) -> None:
     main(["push", "--yes", "mined.tsv", "--repo=me/en-fr-mined", *words])
     for content in hub.sent:
         assert TOKEN.encode() not in content
+
+
+@pytest.mark.parametrize("place", ["facts", "page"])
+def test_tokens_beside_the_pairs_are_refused(place: str, hub: Hub, tmp_path: Path) -> None:
+    pairs = mine()
+    file = Path("mined.tsv.facts.json")
+    facts = json.loads(file.read_text("utf-8"))
+    if place == "facts":
+        facts["steps"][0]["inputs"]["source"]["name"] = f"{TOKEN}.txt"
+    else:
+        page = Path("mined.tsv.report.html")
+        page.write_text(f"<p>{TOKEN}</p>", "utf-8")
+        facts["page"] = file_sha256(page)
+    file.write_text(json.dumps(facts), "utf-8")
+
+    with pytest.raises(XlsrError, match="access token"):
+        save_corpus(pairs, tmp_path / "corpus", METADATA)
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_sources_stay_text(hub: Hub) -> None:
@@ -466,11 +513,92 @@ def test_several_language_pairs(tmp_path: Path) -> None:
     assert not (tmp_path / "second").exists()
 
 
-@pytest.mark.parametrize("rows", [[], [{"source": "a", "target": "b", "score": "high"}]])
-def test_rows_that_are_no_corpus(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="no pairs|'high'"):
+def test_languages_that_all_rows_name(tmp_path: Path) -> None:
+    row = {"source": "yes", "target": "oui", "source_lang": "en", "target_lang": "fr"}
+    card = saved_card([row, row], tmp_path / "named")
+    assert header_of(card)["language"] == ["en", "fr"]
+    assert "--languages en,fr" in section(card, "Use")
+
+    card = saved_card([row, {**row, "target_lang": "de"}], tmp_path / "several")
+    assert "hf-xlsr train" not in section(card, "Use")  # which needs two languages
+    assert "languages" not in section(card, "Not known")
+
+
+def saved_card(rows: list[dict[str, Any]], folder: Path, **options: Any) -> str:
+    """The card of pairs whose languages nobody states."""
+    save_corpus(rows, folder, CorpusMetadata("cc0-1.0", {"a phrase book": "cc0-1.0"}), **options)
+    return (folder / "README.md").read_text("utf-8")
+
+
+def test_other_scripts_are_other_languages(tmp_path: Path) -> None:
+    metadata = CorpusMetadata("cc0-1.0", {"a phrase book": "cc0-1.0"}, languages=("en", "zh-Hant"))
+    rows = [{"source": "a book", "target": "书"}]
+    facts = PairFacts([new_step("clean", {}, {}, languages=("en", "zh-Hans"))])
+    with pytest.raises(XlsrError, match="en,zh-Hans"):
+        save_corpus(rows, tmp_path / "corpus", metadata, facts=facts)
+
+    named = {**rows[0], "source_lang": "en", "target_lang": "zh-Hans"}
+    with pytest.raises(XlsrError, match="Pair 1 .* 'zh-Hans'"):
+        save_corpus([named], tmp_path / "corpus", metadata)
+
+
+PAIR = {"source": "a", "target": "b"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "key"),
+    [
+        ([], "no pairs"),
+        ([{**PAIR, "score": "high"}], "Pair 1 .* 'high'"),
+        ([PAIR | {"score": 1}, PAIR | {"score": [1]}], r"Pair 2 .* '\[1\]'"),
+        ([{**PAIR, "source_line": 10**30}], "Pair 1 .* '10{30}'"),
+        ([{**PAIR, "source_line": 1.5}], "Pair 1 .* '1.5'"),
+        ([{"en": "a", "fr": "b"}], "Pair 1 .* 'source'.* en, fr"),
+        ([{"source": "a", "target": None}], "Pair 1 .* target, got None"),
+    ],
+)
+def test_rows_that_are_no_corpus(rows: list[dict[str, Any]], key: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=key):
         save_corpus(rows, tmp_path / "corpus", METADATA)
     assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.parametrize("value", [[1], 10**30])
+def test_figures_of_a_file_that_are_no_numbers(value: Any, tmp_path: Path) -> None:
+    Path("pairs.jsonl").write_text(json.dumps({**PAIR, "source_line": value}), "utf-8")
+    with pytest.raises(XlsrError, match="Pair 1 .* source_line"):
+        save_corpus("pairs.jsonl", tmp_path / "corpus", METADATA)
+
+
+def test_facts_of_a_path_are_those_that_are_given(tmp_path: Path) -> None:
+    write_lines(Path("pairs.tsv"), ["source\ttarget", "yes\toui"])
+    facts = PairFacts([new_step("mine_bitext", {}, {"pairs": {"in": 3, "out": 1}})])
+    save_corpus("pairs.tsv", tmp_path / "corpus", METADATA, facts=facts)
+    assert "`mine_bitext`" in (tmp_path / "corpus" / "README.md").read_text("utf-8")
+
+
+def test_facts_of_other_pairs_are_refused(tmp_path: Path) -> None:
+    facts = PairFacts([new_step("mine_bitext", {}, {"pairs": {"in": 3, "out": 2}})])
+    with pytest.raises(XlsrError, match="2 pairs, got 1"):
+        save_corpus([PAIR], tmp_path / "corpus", METADATA, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("verb", "is_mined", "is_margin"), [("mine_bitext", True, True), ("score", False, True), ("clean", False, False)]
+)
+def test_card_calls_pairs_mined_only_if_they_were(verb: str, is_mined: bool, is_margin: bool, tmp_path: Path) -> None:
+    card = saved_card([PAIR | {"score": 1.5}], tmp_path / "corpus", facts=PairFacts([new_step(verb, {}, {})]))
+    assert ("mined pairs of sentences" in card) == is_mined
+    assert ("margin score" in section(card, "Columns")) == is_margin
+
+
+@pytest.mark.parametrize(("count", "may_change"), [(1, False), (2, True)])
+def test_later_steps_that_change_no_pair(count: int, may_change: bool, tmp_path: Path) -> None:
+    estimate = {"precision": 0.9, "low": 0.8, "high": 0.95}
+    steps = [new_step("mine_bitext", {"estimate": estimate}, {})]
+    steps.append(new_step("score", {}, {"pairs": {"in": count, "out": 1}}))
+    card = saved_card([PAIR], tmp_path / "corpus", facts=PairFacts(steps))
+    assert ("Later steps" in section(card, "Quality")) == may_change
 
 
 def test_columns_that_the_filter_read_are_numbers(tmp_path: Path) -> None:
