@@ -32,6 +32,7 @@ from hf_xlsr.utils.files import atomic_write, private_folder
 TASKS_PER_PROCESS = 4
 # Pools that may break one after the other without a finished task between.
 MAX_RESTARTS = 3
+MADE_HERE = ".made-by-hf-xlsr"
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,20 @@ def resumed_folder(folder: Path, address: str) -> Iterator[Path]:
     """A private, locked folder for the files of one stage, which is removed at its end; a stop leaves the files.
 
     Args:
-        folder: Others may use it at the same time, for other addresses.
+        folder: Where the folder is made. Others may use it at the same time, for other addresses. It is removed with the
+            last of them if it did not exist before.
         address: Differs for other content of files of equal names.
     """
-    home = private_folder(folder.absolute() / address)
+    folder = folder.absolute()
+    # Only a folder that this stage made, perhaps in a call that was stopped, has this file and is removed at the end.
+    made_here = folder / MADE_HERE
+    try:
+        folder.mkdir(parents=True)
+        made_here.touch()
+    except FileExistsError:
+        pass
+
+    home = private_folder(folder / address)
     try:
         lock = FileLock(home / "lock").acquire(timeout=0)
     except Timeout:
@@ -166,9 +177,15 @@ def resumed_folder(folder: Path, address: str) -> Iterator[Path]:
 
     with lock:
         yield home
-    shutil.rmtree(home)
-    with suppress(OSError):  # others use it
-        folder.rmdir()
+        # Under the lock, or a call that takes over would lose its files. Windows keeps an open lock until it is released.
+        shutil.rmtree(home, ignore_errors=True)
+    with suppress(OSError):
+        home.rmdir()
+
+    if made_here.exists() and not any(entry != made_here for entry in folder.iterdir()):
+        with suppress(OSError):  # others begin to use it
+            made_here.unlink()
+            folder.rmdir()
 
 
 def import_ahead(*modules: str) -> None:
