@@ -18,20 +18,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from pickle import PicklingError
 from threading import Thread
 from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from hf_xlsr.utils.errors import XlsrError, require_positive
+from hf_xlsr.utils.errors import XlsrError, error_line, require_positive
 from hf_xlsr.utils.files import atomic_write, private_folder
 
 # Tasks in the hands of a pool, for each of its processes, so that none waits for the slowest.
 TASKS_PER_PROCESS = 4
 # Pools that may break one after the other without a finished task between.
 MAX_RESTARTS = 3
+MADE_HERE = ".made-by-hf-xlsr"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class LocalPool:
     """Runs tasks in processes of this machine, which end with this process, also if it is killed.
 
     Tasks are taken from their iterable as they are needed. Where a worker is killed, often for lack of memory, its task
-    and those that waited run again in a new pool. The processes share the cores of this machine.
+    and those that waited run again in a new pool. Ctrl-C, or an end before the last task, ends the processes at once.
+    The processes share the cores of this machine.
     """
 
     device: str | None = "cpu"
@@ -88,7 +92,11 @@ class LocalPool:
         self.num_proc = num_proc
 
     def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
-        """As `Runner.run`; `work` must be picklable."""
+        """As `Runner.run`.
+
+        Raises:
+            XlsrError: `work` cannot be pickled, or the processes are killed again and again.
+        """
         remaining = iter(tasks)
         started: list[Task] = []
 
@@ -114,22 +122,40 @@ class LocalPool:
         # A fork of this process would copy the locks of the threads of tokenizers and PyTorch.
         method = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
         threads = max(1, (os.cpu_count() or 1) // self.num_proc)
-        pool = ProcessPoolExecutor(self.num_proc, get_context(method), _start, (work, threads))
+        context = get_context(method)
+        end_reader, end_writer = context.Pipe(duplex=False)
+        pool = ProcessPoolExecutor(self.num_proc, context, _start, (work, threads, end_reader))
 
         jobs: list[Future[None]] = []
         try:
-            jobs += [pool.submit(_complete, task) for task in started]
+            jobs += [_submit(pool, task) for task in started]
             while True:
                 for task in islice(remaining, self.num_proc * TASKS_PER_PROCESS - len(started)):
                     started.append(task)
-                    jobs.append(pool.submit(_complete, task))
+                    jobs.append(_submit(pool, task))
                 if not jobs:
                     return
 
                 jobs.pop(0).result()
                 yield started.pop(0)
+        except (KeyboardInterrupt, GeneratorExit):
+            end_writer.close()  # ends the processes; a file that is torn has no name yet
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+            end_writer.close()
+            end_reader.close()
+
+
+def _submit(pool: ProcessPoolExecutor, task: Task) -> Future[None]:
+    """Gives a task to a pool, which starts its processes, and sends them the work, when it gets its first tasks."""
+    try:
+        return pool.submit(_complete, task)
+    except (AttributeError, TypeError, PicklingError) as error:
+        raise XlsrError(
+            f"Several processes cannot take this work ({error_line(error)}): define its functions and classes at the top "
+            "of a module, not as a lambda or inside a function, or use one process."
+        ) from error
 
 
 def task_bar(tasks: Iterable[Task], description: str) -> Any:
@@ -155,10 +181,20 @@ def resumed_folder(folder: Path, address: str) -> Iterator[Path]:
     """A private, locked folder for the files of one stage, which is removed at its end; a stop leaves the files.
 
     Args:
-        folder: Others may use it at the same time, for other addresses.
+        folder: Where the folder is made. Others may use it at the same time, for other addresses. It is removed with the
+            last of them if it did not exist before.
         address: Differs for other content of files of equal names.
     """
-    home = private_folder(folder.absolute() / address)
+    folder = folder.absolute()
+    # Only a folder that this stage made, perhaps in a call that was stopped, has this file and is removed at the end.
+    made_here = folder / MADE_HERE
+    try:
+        folder.mkdir(parents=True)
+        made_here.touch()
+    except FileExistsError:
+        pass
+
+    home = private_folder(folder / address)
     try:
         lock = FileLock(home / "lock").acquire(timeout=0)
     except Timeout:
@@ -166,9 +202,15 @@ def resumed_folder(folder: Path, address: str) -> Iterator[Path]:
 
     with lock:
         yield home
-    shutil.rmtree(home)
-    with suppress(OSError):  # others use it
-        folder.rmdir()
+        # Under the lock, or a call that takes over would lose its files. Windows keeps an open lock until it is released.
+        shutil.rmtree(home, ignore_errors=True)
+    with suppress(OSError):
+        home.rmdir()
+
+    if made_here.exists() and not any(entry != made_here for entry in folder.iterdir()):
+        with suppress(OSError):  # others begin to use it
+            made_here.unlink()
+            folder.rmdir()
 
 
 def import_ahead(*modules: str) -> None:
@@ -181,7 +223,7 @@ def import_ahead(*modules: str) -> None:
 _work: Work
 
 
-def _start(work: Work, threads: int) -> None:
+def _start(work: Work, threads: int, end_reader: Connection) -> None:
     global _work
     _work = work
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -191,14 +233,16 @@ def _start(work: Work, threads: int) -> None:
     # Ctrl-C reaches all processes of a terminal: the first ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_end_with_parent, args=(end_reader,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Ends this process with its parent, also a killed one, so that no two write one file."""
+def _end_with_parent(end_reader: Connection) -> None:
+    """Ends this process with its parent, also a killed one, so that no two write one file; or when a pipe closes."""
+    ends: list[Any] = [end_reader]
     parent = parent_process()
     if parent is not None:
-        parent.join()
+        ends.append(parent.sentinel)
+    wait(ends)
     os._exit(1)
 
 

@@ -204,9 +204,26 @@ def test_two_tasks_may_have_an_average_of_the_same_name() -> None:
     assert suite_module._merged({"x": task, "y": task})["metrics"] == metrics
 
 
-def test_tasks_with_the_same_metrics_stop_after_the_first_encoder(folder: Path, capsys: Any) -> None:
+def test_tasks_that_measure_the_same_are_refused_before_a_model_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("a model was loaded"))
     edit_suite(folder, lambda tasks: tasks.update(again=tasks["bias"]))
-    assert "measures 'wide-language-bias" in failing(capsys, *command(folder))
+    message = failing(capsys, *command(folder))
+    assert "task 'again'" in message
+    assert "task 'bias'" in message
+
+
+def test_one_protocol_on_one_file_with_other_options_is_no_repetition(folder: Path) -> None:
+    edit_suite(
+        folder, lambda tasks: tasks.update(again={**tasks["retrieval"], "options": {"k": 3}, "protocol": "xsim"})
+    )
+    assert main(command(folder)) == 0
+
+
+def test_tasks_that_share_a_language_stop_after_the_first_encoder(folder: Path, capsys: Any) -> None:
+    edit_suite(folder, lambda tasks: tasks.update(again={**tasks["retrieval"], "languages": "en,fr"}))
+    assert "measures 'wide-" in failing(capsys, *command(folder))
     assert (folder / "out/a").exists()
     assert not (folder / "out/b").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from mteb_helpers import shaken
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
+from hf_xlsr.evaluation.suites.suite import evaluate_suite, load_suite
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.tasks import Task, Work, complete
 
 SUITE = """
 encoders:
@@ -94,6 +98,31 @@ def test_failures_of_other_processes_are_reported(
     assert sorted(file.name for file in (folder / "out/b").glob("*.json")) == ["bias.json", "retrieval.json"]
     assert "b" in (folder / "out/table.md").read_text("utf-8")
     assert "a/bias failed" in caplog.text
+
+
+def test_an_error_ends_the_tasks_before_their_folder_is_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_with_folder = []
+
+    class Watched:
+        device = None
+
+        def run(self, work: Work, tasks: Iterable[Task], *, description: str = "") -> Iterator[Task]:
+            cells = list(tasks)
+            try:
+                for cell in cells:
+                    complete(work, cell)
+                    yield cell
+            finally:
+                ended_with_folder.append(cells[0].output.parent.is_dir())
+
+    def broken(contents: Any) -> Any:
+        raise XlsrError("broken")
+
+    monkeypatch.setattr("hf_xlsr.evaluation.suites.suite._merged", broken)
+    with pytest.raises(XlsrError, match="broken") as error:
+        evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", runner=Watched())
+    assert error.traceback  # which holds what ran
+    assert ended_with_folder == [True]
 
 
 def test_one_model_takes_one_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

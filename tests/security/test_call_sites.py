@@ -137,6 +137,7 @@ JOINED = {
     "hf_xlsr/cli/encode.py": {"language"},
     "hf_xlsr/cli/export.py": {"folder.name + '.partial'", "name", "file.name", "route"},
     "hf_xlsr/cli/report.py": {"f'{side}.text'"},
+    "hf_xlsr/data/cleaning/tasks.py": {"f'{content_address(batch)}.npz'"},  # a hash
     "hf_xlsr/data/conversion.py": {"f'{number:06d}.arrow'"},
     DATASETS: {"path_name(split, 'split')", "inside(folder, str(described.get('data_dir') or ''))"},
     "hf_xlsr/mining/negatives.py": {"f'{start:010d}.arrow'", "name"},
@@ -154,7 +155,12 @@ JOINED = {
     "hf_xlsr/encoders/reading.py": {"inside(path, read_json(modules_file)[0]['path'])", "name"},
     "hf_xlsr/evaluation/mteb/submission.py": {"f'{_identifier(name)}.py'", "f'{task}.json'"},
     "hf_xlsr/evaluation/plots/results.py": {"f'{stem}.png'", "f'{stem}-{number}.png'"},
-    "hf_xlsr/evaluation/suites/suite.py": {"f'{file_name(name)}.json'", "f'table{ending}'", "file_name(label)"},
+    "hf_xlsr/evaluation/suites/suite.py": {
+        "f'{file_name(name)}.json'",
+        "f'table{ending}'",
+        "file_name(label)",
+        "f'{number}.json'",
+    },
     "hf_xlsr/export/corpus.py": {"name"},
     "hf_xlsr/export/corpus_files.py": {"f'part-{len(parts)}.parquet'", "name"},
     "hf_xlsr/export/hub.py": {"name"},
@@ -185,6 +191,7 @@ JOINED = {
         "f'{address}.partial'",
     },
     "hf_xlsr/utils/seals.py": {"name"},
+    "hf_xlsr/utils/tasks.py": {"address"},  # a hash
     "hf_xlsr/utils/model_sizes.py": {"hub_options.get('subfolder', '')"},
     "trainers/base.py": {"f'{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}'"},
     "trainers/checkpoints.py": {"name", "torn"},

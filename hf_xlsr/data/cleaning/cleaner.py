@@ -87,9 +87,11 @@ class Cleaner:
         Args:
             rows: What is cleaned, read by this process.
             runner: What runs the steps on each batch, such as a `LocalPool` or a `RayRunner`; this process by default.
-                Steps that compare rows compare hashes here, so that the result is the same.
+                Steps that compare rows compare hashes here. The result is the same if every other step judges a row by
+                itself: a step that counts rows would count those of each process.
             folder: Where the batches of a runner are kept until the last one was read, so that the same call continues
-                after a stop; None for a temporary one.
+                after a stop; None for a temporary one. Steps are known by their `repr`: remove the folder after a change
+                of the code of an own step.
         """
         if runner is None or isinstance(runner, InProcess):
             batches = self._judged_here(rows)

@@ -9,11 +9,12 @@ import numpy as np
 
 from hf_xlsr.data.cleaning.steps import AnyStep, ComparingStep
 from hf_xlsr.data.columns import Row
+from hf_xlsr.utils.errors import XlsrError
 
 
 @dataclass
 class Verdicts:
-    """What each step says of each of some rows, whatever rows come before them.
+    """What each step says of each of some rows, without a look at the rows before them.
 
     Attributes:
         dropped_by: Number of the step that drops each row by itself, `(rows,)`; the number of steps if none does.
@@ -45,7 +46,11 @@ class Verdicts:
 
 
 def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row], Verdicts]:
-    """Rows as steps change them, and the verdicts of the steps, as if every row were new to those that compare rows."""
+    """Rows as steps change them, and the verdicts of the steps, as if every row were new to those that compare rows.
+
+    Raises:
+        XlsrError: A step that compares rows does not give `num_keys` hashes of each row.
+    """
     judged_rows = list(rows)
     dropped_by = np.full(len(rows), len(steps))
     changed_by = np.zeros((len(rows), len(steps)), dtype=bool)
@@ -56,7 +61,12 @@ def judge_rows(steps: Sequence[AnyStep], rows: Sequence[Row]) -> tuple[list[Row]
         remaining_rows = [judged_rows[row] for row in remaining]
         if isinstance(step, ComparingStep):
             hashes = step.hashes(remaining_rows)
-            keys[number] = np.zeros((len(rows), hashes.shape[1]), dtype=np.uint64)
+            if hashes.shape[1] != step.num_keys:
+                raise XlsrError(
+                    f"cleaning step '{step.name}' gives {hashes.shape[1]} hashes of each row; its `num_keys` must be "
+                    f"that number, got {step.num_keys}."
+                )
+            keys[number] = np.zeros((len(rows), step.num_keys), dtype=np.uint64)
             keys[number][remaining] = hashes
             continue
 

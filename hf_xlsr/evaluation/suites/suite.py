@@ -9,7 +9,7 @@ import os
 import re
 import traceback
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.metadata import version
@@ -201,6 +201,7 @@ def evaluate_suite(
         cells = []
         for number, (label, name) in enumerate(product(suite.encoders, tasks)):
             cells.append(Cell(Path(reports) / f"{number}.json", (label, name)))
+        finished: Iterator[Cell] = iter(())
         try:
             finished = runner.run(work, cells, description=description)
             for label in suite.encoders:
@@ -209,6 +210,8 @@ def evaluate_suite(
                 merged[label] = _merged(contents)
             next(finished, None)  # after the last cell it ends its processes
         finally:
+            if isinstance(finished, Generator):
+                finished.close()  # before the folder that its processes write to is removed
             _runners.clear()
 
     tables = compare_encoders(merged, metrics)
@@ -271,10 +274,26 @@ def _read_tasks(suite: Suite, models: Mapping[str, str]) -> dict[str, Task]:
         check_choice(models[label], encoder.device, encoder.dtype)
 
     tasks = {name: task.read() for name, task in suite.tasks.items()}
+    _check_repeated(tasks)
     for task in tasks.values():
         for label, encoder in suite.encoders.items():
             task.inputs_for(models[label], encoder)
     return tasks
+
+
+def _check_repeated(tasks: Mapping[str, Task]) -> None:
+    """Refuses tasks that would measure the same. Those that share only some languages are found in their results."""
+    name_of: dict[str, str] = {}
+    for name, task in tasks.items():
+        data = [task.inputs.name, task.inputs.split, sorted(task.inputs.hashes), task.data.languages]
+        for protocol in task.protocols:
+            measurement = repr([protocol.name, protocol.options.of(task.options), *data])
+            if measurement in name_of:
+                raise XlsrError(
+                    f"task '{name}' measures what task '{name_of[measurement]}' does, protocol {protocol.name} on "
+                    f"'{task.inputs.name}', a second time; give its data another `name`."
+                )
+            name_of[measurement] = name
 
 
 def _write_tables(home: Path, tables: list[ComparisonTable]) -> None:
