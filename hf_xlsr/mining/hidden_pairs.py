@@ -112,8 +112,8 @@ def hidden_curve(
     `PRIOR` to each count (Dirichlet).
 
     Draws from the posterior of all of these (Gibbs sampling, approximately: the number of pairs is taken as Poisson) say
-    how many pairs of each band are true. The precision is
-    the mean over the draws, and its interval holds 95 % of them. The recall is the sum of `f_1`, with Wilson's interval.
+    how many pairs of each band are true. The precision is the mean over the draws, and its interval holds 95 % of them.
+    The recall is the sum of `f_1`, with Wilson's interval.
 
     Args:
         hidden: What was hidden.
@@ -229,4 +229,5 @@ class _Posterior:
         """Draws of how many pairs of the texts are of each kind, `(chains, 3, bands)`, given the expected numbers."""
         expected = expected.transpose(0, 2, 1) + 1e-12
         chances = expected / expected.sum(axis=2, keepdims=True)
-        return rng.multinomial(self.observed, chances).transpose(0, 2, 1)
+        split: np.ndarray = rng.multinomial(self.observed, chances).transpose(0, 2, 1)
+        return split
