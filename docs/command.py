@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,8 @@ def reference() -> str:
     """The page of all options, in Markdown."""
     page = [INTRODUCTION]
     for words, command in commands():
-        page += [f"## `hf-xlsr {words}`", command.help, table(option_rows(command), heading="option")]
+        help_text = re.sub(r"^(Example:) (.+)", r"\1 `\2`", command.help, flags=re.MULTILINE)
+        page += [f"## `hf-xlsr {words}`", help_text, table(option_rows(command), heading="option")]
     return "\n\n".join(page) + "\n"
 
 

@@ -73,6 +73,8 @@ def clean(options: CleanOptions) -> None:
 
     With --known, each step also runs on good pairs and on bad ones made from them: shuffled, truncated, untranslated, in
     another language, with another number, boilerplate. A killed call of several processes resumes.
+
+    Example: hf-xlsr clean pairs.tsv --languages en,de --steps normalize,language --known good.tsv --output clean.tsv
     """
     from hf_xlsr.data.cleaning import Cleaner, build_steps, parse_steps
     from hf_xlsr.data.cleaning.cleaner import RemovedExamples

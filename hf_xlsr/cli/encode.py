@@ -63,6 +63,8 @@ def encode(options: EncodeOptions) -> None:
     """Encode texts: to files, or for other commands.
 
     Embeddings have length 1. A killed call with --vectors or several processes resumes.
+
+    Example: hf-xlsr encode MODEL --texts en=en.txt de=de.txt --vectors vectors
     """
     from hf_xlsr.data.formats.quarantine import Quarantine
 
@@ -222,7 +224,10 @@ class FitOptions(EncodedTexts):
 
 
 def fit(options: FitOptions) -> None:
-    """Find the language bias of a model."""
+    """Find the language bias of a model.
+
+    Example: hf-xlsr debias fit MODEL --texts en=en.txt de=de.txt --output debias
+    """
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.debias import FACTS, TENSORS, check_method, fit_debias
 
@@ -257,7 +262,10 @@ class ApplyOptions:
 
 
 def apply(options: ApplyOptions) -> None:
-    """Remove the language bias from a model."""
+    """Remove the language bias from a model.
+
+    Example: hf-xlsr debias apply debias --model MODEL --output debiased-model
+    """
     from hf_xlsr.encoders.debias import Debias
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.export import debias_sentence_transformer

@@ -120,7 +120,10 @@ class EvaluateOptions(ProtocolOptions, ModelOptions, RowOptions, EncodingWorkerO
 
 
 def evaluate(options: EvaluateOptions) -> None:
-    """Evaluate any sentence encoder under a protocol, or several under a suite."""
+    """Evaluate any sentence encoder under a protocol, or several under a suite.
+
+    Example: hf-xlsr evaluate MODEL --protocol tatoeba,xsim --data pairs.tsv --languages en,de
+    """
     if options.show_list:
         print_facts({protocol.name: _described(protocol) for protocol in PROTOCOLS.values()})
         return
@@ -280,7 +283,10 @@ class CompareOptions:
 
 
 def compare(options: CompareOptions) -> None:
-    """Compare encoders: tables with intervals, and tests of the differences."""
+    """Compare encoders: tables with intervals, and tests of the differences.
+
+    Example: hf-xlsr compare ours.json e5.json --output table.md
+    """
     from hf_xlsr.evaluation.comparison import compare_encoders
     from hf_xlsr.evaluation.comparison_files import ENDINGS, render_tables
     from hf_xlsr.runs.inputs import check_named

@@ -52,7 +52,10 @@ class ExportOptions:
 
 
 def export(options: ExportOptions) -> None:
-    """Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO."""
+    """Export an encoder: sentence-transformers, AutoModel, ONNX, OpenVINO.
+
+    Example: hf-xlsr export MODEL --output my-encoder --onnx --int8
+    """
     from transformers import logging as transformers_logging
 
     from hf_xlsr.encoders.reading import find_model, named_folder
@@ -188,6 +191,8 @@ def prune(options: PruneOptions) -> None:
 
     The embedding of a text changes only where its tokens do, unless layers are dropped: train such a model, see
     docs/distill.md.
+
+    Example: hf-xlsr prune MODEL --texts en=en.txt de=de.txt --layers 0,1 --output student
     """
     from transformers import logging as transformers_logging
 
@@ -268,7 +273,10 @@ class CardOptions:
 
 
 def card(options: CardOptions) -> None:
-    """Write the card of a run or a model."""
+    """Write the card of a run or a model.
+
+    Example: hf-xlsr card outputs/quickstart --license cc-by-sa-4.0
+    """
     from hf_xlsr.encoders.reading import find_model
     from hf_xlsr.export.model_card import CardMetadata
     from hf_xlsr.runs.card import card_of_model, card_of_run

@@ -170,7 +170,10 @@ class MineOptions(ThresholdOptions):
 
 
 def mine(options: MineOptions) -> None:
-    """Find translations in two texts."""
+    """Find translations in two texts.
+
+    Example: hf-xlsr mine en.txt de.txt --model MODEL --languages en,de --known known.tsv --output pairs.tsv
+    """
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.runs.inputs import check_named
 
@@ -386,7 +389,10 @@ class ScoreOptions(ThresholdOptions):
 
 
 def score(options: ScoreOptions) -> None:
-    """Score given pairs by margin and cosine."""
+    """Score given pairs by margin and cosine.
+
+    Example: hf-xlsr score pairs.tsv --model MODEL --languages en,de --output scored.tsv
+    """
     from itertools import compress
 
     import numpy as np

@@ -27,6 +27,8 @@ def nearest(options: NearestOptions) -> None:
     """List the nearest sentences of a query in each language, with their cosines.
 
     Sentences that equal the query are left out.
+
+    Example: hf-xlsr nearest MODEL --query "Where is the station?" --texts en=en.txt de=de.txt
     """
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.encoding import embed

@@ -89,9 +89,9 @@ def negatives(options: NegativesOptions) -> None:
     """Add hard negatives to translation pairs.
 
     Each pair gets near sentences of the target's language that are no translations, and edits of its target. The columns
-    source, target, negative_1, ... are those that DualMomentumTrainer and sentence-transformers' losses read. Example:
-    hf-xlsr negatives pairs.tsv --model intfloat/multilingual-e5-small --languages de,en --synthetic number,negation
-    --output negatives.parquet
+    source, target, negative_1, ... are those that DualMomentumTrainer and sentence-transformers' losses read.
+
+    Example: hf-xlsr negatives pairs.tsv --model MODEL --languages de,en --synthetic number --output negatives.parquet
     """
     from hf_xlsr.mining.negatives import run_negatives
     from hf_xlsr.runs.inputs import check_named

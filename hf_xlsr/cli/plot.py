@@ -33,7 +33,10 @@ class TsneOptions(PairsOptions):
 
 
 def tsne(options: TsneOptions) -> None:
-    """Plot embeddings of translations on a plane."""
+    """Plot embeddings of translations on a plane.
+
+    Example: hf-xlsr plot tsne MODEL --data test.tsv --columns source=en,target=fr --output tsne.png
+    """
     from hf_xlsr.evaluation.plots import plot_tsne
     from hf_xlsr.evaluation.rows import both_sides
 
@@ -52,7 +55,10 @@ class SpacesOptions(PairsOptions):
 
 
 def spaces(options: SpacesOptions) -> None:
-    """Plot the spaces of several models, a panel for each language pair."""
+    """Plot the spaces of several models, a panel for each language pair.
+
+    Example: hf-xlsr plot spaces ours=MODEL other=NAME --data wide.parquet --languages en,de --output spaces.png
+    """
     from hf_xlsr.evaluation.plots import plot_spaces
 
     _, vectors = _encoded(labelled(options.models), options.pairs, options)
@@ -68,7 +74,10 @@ class LanguagesOptions:
 
 
 def languages(options: LanguagesOptions) -> None:
-    """Plot which languages retrieval finds."""
+    """Plot which languages retrieval finds.
+
+    Example: hf-xlsr plot languages bias.json --output languages.png
+    """
     from hf_xlsr.evaluation.plots import plot_languages
     from hf_xlsr.runs.inputs import check_named
 

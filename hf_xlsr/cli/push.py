@@ -134,8 +134,9 @@ def push(options: PushOptions) -> int:
 
     The access token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted upload.
 
-    Pairs become a dataset in Parquet, with a card of what is known about them, plots and the report page. Example:
-    hf-xlsr push mined.tsv --repo me/en-de-mined --license cc-by-sa-4.0 --sources "Wikipedia=cc-by-sa-4.0" --dry-run
+    Pairs become a dataset in Parquet, with a card of what is known about them, plots and the report page.
+
+    Example: hf-xlsr push mined.tsv --repo me/en-de --license cc0-1.0 --sources "Wikipedia=cc-by-sa-4.0" --dry-run
     """
     from hf_xlsr.export.hub import push_uploads
 

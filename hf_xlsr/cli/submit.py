@@ -38,7 +38,10 @@ class SubmitOptions:
 
 
 def submit(options: SubmitOptions) -> None:
-    """Make results of mteb's tasks ready for its leaderboard."""
+    """Make results of mteb's tasks ready for its leaderboard.
+
+    Example: hf-xlsr submit results --model MODEL --name me/model --revision COMMIT --output out --release-date 2026-01-31
+    """
     require_package("mteb")
     from hf_xlsr.evaluation.mteb.submission import write_submission
     from hf_xlsr.runs.inputs import check_named

@@ -75,7 +75,10 @@ class TrainOptions(RecipeOptions):
 
 
 def train(options: TrainOptions) -> int:
-    """Train by a recipe, evaluate, export, write the card."""
+    """Train by a recipe, evaluate, export, write the card.
+
+    Example: hf-xlsr train finetune --encoder intfloat/multilingual-e5-small --train pairs.tsv --languages en,de
+    """
     runs = options.runs()
     if options.show:
         import yaml
@@ -113,6 +116,8 @@ def prepare(options: PrepareOptions) -> None:
     """Prepare the data of a recipe ahead of its training.
 
     They go to the cache, where runs find them. A killed call resumes.
+
+    Example: hf-xlsr prepare finetune --encoder MODEL --train pairs.tsv --languages en,de --num-proc 2
     """
     if options.num_proc > 1:
         import_ahead("transformers", "hf_xlsr.data.conversion", "hf_xlsr.data.preparation")
@@ -140,7 +145,10 @@ class ListOptions:
 
 
 def recipes(options: ListOptions) -> None:
-    """List the recipes by method, with what they read."""
+    """List the recipes by method, with what they read.
+
+    Example: hf-xlsr recipes moco
+    """
     from hf_xlsr.runs.inputs import needs
     from hf_xlsr.runs.recipe import load_runs, read_recipe, recipe_names
 
@@ -164,7 +172,10 @@ def recipes(options: ListOptions) -> None:
 
 
 def corpora(options: ListOptions) -> None:
-    """List the named corpora by kind."""
+    """List the named corpora by kind.
+
+    Example: hf-xlsr corpora news
+    """
     from hf_xlsr.data.corpora.loading import corpora_table
 
     groups: Groups = {}

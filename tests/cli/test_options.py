@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -113,6 +114,15 @@ def test_defaults_are_those_of_python(words: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_summary_is_the_first_line_of_the_help(verb: str) -> None:
     assert load_verb(verb).help.split("\n")[0] == VERBS[verb][1]
+
+
+@EVERY_COMMAND
+def test_help_has_an_example_that_can_be_typed(words: str) -> None:
+    command = COMMANDS[words]
+    _, _, example = command.help.partition("\nExample: hf-xlsr ")
+    assert example.startswith(f"{words} ")
+    arguments = shlex.split(example.removeprefix(words))
+    command.make_context(words, arguments)
 
 
 @EVERY_COMMAND
