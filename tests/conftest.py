@@ -20,6 +20,7 @@ if "HF_XLSR_CACHE" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(shutil.rmtree, os.environ["HF_XLSR_CACHE"], ignore_errors=True)
 
 import random  # noqa: E402
+import signal  # noqa: E402
 from collections import defaultdict  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from hashlib import sha256  # noqa: E402
@@ -140,6 +141,14 @@ def tiny_encoder(vocab_size: int) -> dict[str, Any]:
         "intermediate_size": 32,
         "max_position_embeddings": 40,
     }
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A suite in the background of a shell ignores Ctrl-C, and so would its commands."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

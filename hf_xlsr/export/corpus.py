@@ -101,7 +101,7 @@ def corpus_uploads(
     check_repo(repo)
     title = repo.rpartition("/")[2]
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(folder or Path(scratch) / title)
+        place = Path(folder or Path(scratch) / "dataset")
         with atomic_folder(place) as partial:
             upload = _write(pairs, partial, metadata, facts, title)
             card = card_for(upload.card, repo)

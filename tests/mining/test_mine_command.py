@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ TARGET = numbered("fr", 40, start=5, seed=1)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruptible: None) -> None:
     """The current folder, with two texts and MODEL, a `NumberEncoder`."""
     monkeypatch.chdir(tmp_path)
     write_lines(Path("en.txt"), SOURCE)
@@ -42,14 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(stages, "load_encoder", load)
     monkeypatch.setattr(stages, "SMALLEST_SHARD", 16)
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """A suite in the background of a shell ignores Ctrl-C, and so would its commands."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

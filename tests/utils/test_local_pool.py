@@ -39,7 +39,7 @@ def test_an_early_end_waits_for_no_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_ctrl_c_waits_for_no_task(tmp_path: Path) -> None:
+def test_ctrl_c_waits_for_no_task(tmp_path: Path, interruptible: None) -> None:
     start = perf_counter()
     finished = LocalPool(2).run(write_or_sleep, slow_tasks(tmp_path))
     next(finished)
