@@ -13,14 +13,14 @@ from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import BothWays
 from hf_xlsr.mining.thresholds import FEWEST, PrecisionCurve, pairs_at_least, require_enough, score_grid, wilson_shares
 
-BANDS = 25  # of the scores, at most
-PER_BAND = 12  # hidden sentences for each band, at least
+BANDS = 10  # of the scores, at most; each adds to what `PRIOR` takes off the estimate
+PER_BAND = 15  # hidden sentences for each band, at least
 GROUP = 0.05  # hidden sentences that are mined together, as a share of the text
 MOST_GROUPS = 50
 CHAINS = 32
 BURN_IN = 150  # steps of each chain that are left out
 STEPS = 100  # of each chain
-PRIOR = 0.2  # of each count: 0.04 left intervals too narrow, 1/3 made estimates 3 points too low
+PRIOR = 0.2  # of each count, as docs/results/thresholds.md was simulated
 COUNTS_TRIED = 128  # numbers of true pairs, in each draw
 
 
