@@ -30,6 +30,7 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
@@ -48,6 +49,8 @@ FRENCH = (
 ).split()
 
 torch.set_num_threads(1)
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow

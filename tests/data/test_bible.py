@@ -69,7 +69,7 @@ def test_cleaning_by_hand(version: str, stored: str, cleaned: str) -> None:
     assert clean_verse(stored, version) == cleaned
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(alphabet="aé1: .,*[]()#<>\u200e\t-神", max_size=40))
 def test_cleaning_only_removes(text: str) -> None:
     cleaned = clean_verse(text, "k")
@@ -79,7 +79,7 @@ def test_cleaning_only_removes(text: str) -> None:
     assert cleaned == "" or any(map(str.isalnum, cleaned))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     english=st.sets(st.sampled_from(VERSES)), french=st.sets(st.sampled_from(VERSES)), empty=st.sampled_from(VERSES)
 )

@@ -65,7 +65,7 @@ def test_normalize() -> None:
     assert cleaner.counts == {"normalize": {"in": 6, "out": 3, "changed": 2}}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.lists(PAIRS, max_size=40), on=st.sampled_from(["pair", "source", "target"]), batch=st.integers(1, 7))
 def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: int) -> None:
     columns = ("source", "target") if on == "pair" else (on,)
@@ -342,7 +342,7 @@ def make_steps() -> list[AnyStep]:
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.lists(PAIRS, max_size=60), batch=st.integers(1, 70))
 def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], batch: int) -> None:
     cleaner = Cleaner(make_steps())
@@ -357,7 +357,7 @@ def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], batch: int) -> No
         assert before["out"] == after["in"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.lists(PAIRS, max_size=60), limit=st.integers(1, 20))
 def test_a_limit_ends_rows_and_counts_at_the_last_row_that_is_kept(rows: list[dict[str, Any]], limit: int) -> None:
     steps = make_steps()

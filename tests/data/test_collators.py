@@ -82,7 +82,7 @@ def restored(ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.where(labels == IGNORE, ids, labels)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 8))
 def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
     ids, mask = pad_rows(rows, 0, multiple)
@@ -95,7 +95,7 @@ def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
     assert not ids[mask == 0].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 8))
 def test_truncated_row_keeps_its_last_id_and_fits(ids: list[int], limit: int, multiple: int) -> None:
     length = min(len(ids), limit)
@@ -265,7 +265,7 @@ def test_half_of_consecutive_sentences_are_swapped(tokenizer: Any) -> None:
     assert 900 < num_swapped < 1100
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=8), share=st.sampled_from([40 / 256, 80 / 256, 0.9]))
 def test_exact_share_of_each_sentence_is_masked(tokenizer: Any, lengths: list[int], share: float) -> None:
     rows = []
@@ -319,7 +319,7 @@ def test_single_sentence_is_paired_with_a_reordering(framed: Any) -> None:
     assert len(orders) == 20
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(8, 40))
 def test_joined_sides_lose_tokens_of_the_longer_side(left: int, right: int, limit: int) -> None:
     source = [0, *range(10, 10 + left), 2]

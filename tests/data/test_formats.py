@@ -50,7 +50,7 @@ FORMS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
     "form",
     [pytest.param(form, marks=pytest.mark.slow) if form == "parquet" else form for form in FORMS],  # a process each
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_rows_come_back(form: str, data: st.DataObject) -> None:
     texts, name, convert, options = FORMS[form]
@@ -63,7 +63,7 @@ def test_rows_come_back(form: str, data: st.DataObject) -> None:
         assert quarantine.total == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6))
 def test_line_aligned_files_come_back(pairs: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -145,7 +145,7 @@ def as_rows(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
     return [{"score": 1.5, "source": source, "target": target} for source, target in [*pairs, ("a word", "ein Wort")]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PAIRS)
 def test_what_we_write_is_read_by_us_and_by_pandas(pairs: list[tuple[str, str]]) -> None:
     rows = as_rows(pairs)

@@ -72,7 +72,7 @@ def test_unknown_method_is_named() -> None:
     own=st.floats(0, 1),
     others=st.lists(st.floats(0, 1), max_size=4),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_share_is_that_of_the_best_two(own: float, others: list[float]) -> None:
     probabilities = {"de": own, **{code: value for code, value in zip(("en", "fr", "nl", "ja"), others, strict=False)}}
     share = identification.Identifier("fixed", lambda text: probabilities).share("x", ("deu",))
@@ -108,7 +108,7 @@ def test_identifier_divides_the_share_of_a_script(monkeypatch: pytest.MonkeyPatc
 
 @needs_py3langid
 @given(text=st.text(), tags=st.permutations(["en", "fr", "zh", "ja", "ru", "gsw"]).map(lambda tags: tags[:2]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_shares_sum_to_one_in_any_order(text: str, tags: list[str]) -> None:
     first, second = tags
     share_first = share(text, first, second)

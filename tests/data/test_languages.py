@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hf_xlsr.data.languages import foreign_letters, scripts_of
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.text(st.sampled_from("abñß жЩ漢字あー한कि้ก١2,.ʼµ😀"), max_size=30), st.sampled_from(["en", "ru", "ja", "hi"])
 )

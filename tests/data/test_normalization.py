@@ -32,7 +32,7 @@ def test_match_key(text: str, key: str) -> None:
     assert match_key(text) == key
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TEXTS)
 def test_match_key_is_stable_and_sees_through_normalisation(text: str) -> None:
     key = match_key(text)
@@ -65,7 +65,7 @@ def test_normalize(text: str, clean: str) -> None:
     assert normalize_text(text) == clean
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=TEXTS, form=st.sampled_from(["letters", "NFKC", "NFC"]), lowercase=st.booleans())
 def test_normalize_is_idempotent_and_clean(text: str, form: Any, lowercase: bool) -> None:
     canonical: Any = "NFC" if form == "letters" else form

@@ -103,7 +103,7 @@ def test_verses_are_stored_once() -> None:
     assert (facts["documents"], facts["single"]) == (2, 0)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(documents=DOCUMENTS, form=st.sampled_from(["txt", "rows", "positions", "documents", "pairs"]))
 def test_pairs_are_the_neighbours_of_each_document(documents: list[list[str]], form: str, tmp_path: Path) -> None:
     lines = []
@@ -227,7 +227,7 @@ def packs_of(sentences: list[list[int]], max_length: int) -> list[list[int]]:
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(3, 16))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_packed_sentences_equal_naive_ones(documents: list[list[int]], max_length: int) -> None:
     """Documents of sentences by their number of tokens; sentences of 0 tokens are gaps."""
     tokenizer = word_tokenizer(WORDS)

@@ -92,7 +92,7 @@ def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: n
     return [batches[number].tolist() for number in rng.permutation(len(batches))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(20, 1500),
     st.integers(1, 4),
@@ -147,7 +147,7 @@ def test_every_batch_holds_every_stratum_in_its_share() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=6), MIXING)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_group_counts_add_up(sizes: list[int], mixing: str) -> None:
     counts = group_counts(sizes, mixing)
     assert sum(counts) == sum(sizes)
@@ -183,7 +183,7 @@ def keys_of(batch: list[TaskKey], task: str) -> list[Any]:
     return [key for name, key in batch if name == task]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SIZES, SIZES, st.integers(0, 4), st.data())
 def test_skipping_resumes_with_the_tail(main: int, other: int, epoch: int, data: st.DataObject) -> None:
     whole = keys_of_epoch(make(main, other), epoch)
@@ -195,7 +195,7 @@ def test_skipping_resumes_with_the_tail(main: int, other: int, epoch: int, data:
     assert keys_of_epoch(resumed, epoch + 1) == keys_of_epoch(make(main, other), epoch + 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SIZES, SIZES, st.lists(st.integers(0, 5), min_size=1, max_size=4))
 def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int]) -> None:
     """Whatever epochs were asked for before: the other task's batches are those of its own epochs in a row."""
@@ -240,7 +240,7 @@ def test_each_task_is_fetched_and_collated_separately() -> None:
     assert batch == {"texts": ["pair 3", "pair 2"], "nli_texts": ["nli 1"]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=st.integers(1, 300), batch_size=st.integers(1, 9), processes=st.integers(1, 3), groups=st.integers(1, 4))
 def test_without_contrast_every_row_is_in_an_epoch_once(
     rows: int, batch_size: int, processes: int, groups: int

@@ -12,7 +12,7 @@ from hf_xlsr.data.seen import SeenHashes, hash_keys
 KEYS = st.text("ab", max_size=3)  # 15 keys: repeats are the rule
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(calls=st.lists(st.lists(KEYS, max_size=8), max_size=25), limit=st.sampled_from([1, 3, 64]))
 def test_answers_equal_a_set(calls: list[list[str]], limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

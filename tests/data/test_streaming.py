@@ -70,7 +70,7 @@ def numbers(batches: Any, epoch: int = 0) -> list[list[int]]:
     return result
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(8, 60), st.integers(0, 40), st.integers(2, 8), st.integers(0, 2), st.booleans())
 def test_every_row_once_but_for_the_tail(first: int, second: int, size: int, epoch: int, homogeneous: bool) -> None:
     stream = StreamBatches(streamed(first, second), size, buffer_size=20, homogeneous=homogeneous)
@@ -87,7 +87,7 @@ def test_every_row_once_but_for_the_tail(first: int, second: int, size: int, epo
         assert len(batches) == (first + second) // size
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(16, 60), st.integers(1, 4), st.integers(2, 3), st.booleans())
 def test_processes_split_the_batches_of_one_process(rows: int, size: int, processes: int, homogeneous: bool) -> None:
     options: dict[str, Any] = {"seed": 5, "homogeneous": homogeneous, "buffer_size": 30}

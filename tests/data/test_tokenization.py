@@ -71,7 +71,7 @@ def test_punctuation_is_a_token_of_its_own(trained: Any) -> None:
     assert not is_punctuation[trained("cat")["input_ids"][-1]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     languages=st.lists(st.sampled_from("abcd"), min_size=1, max_size=200),
     exponent=st.floats(0, 1),
@@ -170,7 +170,7 @@ def text_of(tokenizer: Any, ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(words=st.lists(st.sampled_from(WORDS), min_size=1))
 def test_any_text_is_split_as_before(kind: str, words: list[str]) -> None:
     whole = WHOLE[kind]

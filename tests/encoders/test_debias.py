@@ -40,7 +40,7 @@ def matrices(draw: st.DrawFn) -> tuple[np.ndarray, int]:
     return vectors_of(count, width, draw(st.integers(0, 10_000))), components
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(matrices(), st.integers(1, 30))
 def test_streamed_fit_equals_svd(case: tuple[np.ndarray, int], batch: int) -> None:
     matrix, components = case
@@ -77,7 +77,7 @@ def test_matrix_is_not_centred() -> None:
     assert mean.removed == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(20, 60), st.integers(2, 9), st.integers(0, 10_000))
 def test_whitened_embeddings_have_no_mean_and_no_correlation(count: int, width: int, seed: int) -> None:
     matrix = vectors_of(count, width, seed)
@@ -97,7 +97,7 @@ def test_whitened_embeddings_have_no_mean_and_no_correlation(count: int, width: 
     np.testing.assert_allclose(white @ white.T, by_algorithm @ by_algorithm.T, atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(matrices(), st.integers(0, 10_000))
 def test_removal_equals_one_component_at_a_time(case: tuple[np.ndarray, int], seed: int) -> None:
     matrix, components = case

@@ -154,7 +154,7 @@ SCORES = st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-5
 @given(candidates=st.lists(st.tuples(SCORES, st.booleans()), max_size=30), missed=st.integers(0, 20))
 @example(candidates=[(1.0 + 2**-52, True), (1.0, False)], missed=0)  # the middle of neighbouring floats is one of them
 @example(candidates=[(1.0, False), (1.0, True), (0.5, True)], missed=1)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]], missed: int):
     scores = [score for score, _ in candidates]
     correct = [right for _, right in candidates]
@@ -243,7 +243,7 @@ def test_positions_give_no_hidden_pair_away():
     seed=st.integers(0, 3),
 )
 @example(links=[(0, 0), (1, 1), (0, 1)], share=1.0, seed=0)  # the third row makes one group of the first two
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
     rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
 

@@ -53,7 +53,7 @@ def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[
     return metrics
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     rows=st.integers(2, 12),
     count=st.integers(2, 4),

@@ -100,7 +100,7 @@ def language(texts: list[str], first: str, second: str) -> str:
 
 @needs_py3langid
 @given(share=st.integers(0, 12), order=st.randoms())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_two_thirds_of_the_texts_decide(share: int, order: Any):
     texts = (FRENCH * 2)[:share] + (ENGLISH * 2)[: 12 - share]
     order.shuffle(texts)

@@ -84,7 +84,7 @@ def test_sts_equals_scipy(coefficient: str, scipys: Any):
         assert metrics[f"X-sts/en/test/{coefficient}_{kind}"] == pytest.approx(value, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=3, max_size=30))
 def test_ties_equal_scipy(pairs: list[tuple[int, int]]):
     x, y = np.array(pairs, np.float64).T
@@ -191,7 +191,7 @@ def test_classification_equals_scikit_learn():
         assert metrics[f"cosine_{name}"] == pytest.approx(metric(labels, predicted))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1)), min_size=2, max_size=15))
 def test_with_ties_equals_scikit_learn_and_sentence_transformers(pairs: list[tuple[int, int]]):
     scores, labels = np.array(pairs).T

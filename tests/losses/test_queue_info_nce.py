@@ -43,7 +43,7 @@ def float32_rows(*sizes: int, width: int = 64) -> list[torch.Tensor]:
     return [unit_rows(size, width, seed, torch.float32) for seed, size in enumerate(sizes)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 10**6),
     batch_size=st.integers(1, 6),
@@ -194,7 +194,7 @@ def test_batch_times_queue_is_never_held() -> None:
     assert len(product_precisions(operations)) == queue_size / chunk_size
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     ids=st.lists(st.sampled_from([-(2**63), -5, 0, 1, 2, 65536, 65537, 2**40, 2**63 - 1]), max_size=8),
     queue_ids=st.lists(st.sampled_from([-(2**63), -5, 0, 1, 2, 3, 65536, 2**40, 2**63 - 1]), max_size=20),
@@ -321,7 +321,7 @@ def test_hand_worked_quantization() -> None:
     torch.testing.assert_close(quantized.dequantize()[1], torch.tensor([-0.127, 0.049, 0.05, 0.127]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 10**6), rows=st.integers(0, 8), width=st.integers(1, 40), exponent=st.integers(-30, 30))
 def test_no_entry_moves_by_more_than_half_a_step(seed: int, rows: int, width: int, exponent: int) -> None:
     (original,) = random_tensors((rows, width), seed=seed, dtype=torch.float32)

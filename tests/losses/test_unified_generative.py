@@ -109,7 +109,7 @@ def batches(draw: st.DrawFn) -> Batch:
     return Batch(pairs, masked, pad=draw(st.integers(0, MASK)), extra=draw(st.integers(0, 3)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batch=batches(), task=st.sampled_from(["ugt", "xtr", "smlm"]))
 def test_accumulate_equals_the_equations(batch: Batch, task: str) -> None:
     labels = batch.labels(task=task)
@@ -118,7 +118,7 @@ def test_accumulate_equals_the_equations(batch: Batch, task: str) -> None:
     assert (labels[:, MASK] == 0).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batch=batches())
 def test_set_equals_the_released_code(batch: Batch) -> None:
     torch.testing.assert_close(batch.labels(label_mode="set"), released_labels(batch), rtol=1e-6, atol=1e-7)

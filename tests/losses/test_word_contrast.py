@@ -69,7 +69,7 @@ def naive_bags(ids: torch.Tensor, mask: torch.Tensor, special: list[int]) -> lis
     return sorted(pairs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_bags_equal_python_sets(data: st.DataObject) -> None:
     rows = data.draw(st.integers(0, 4))
@@ -123,7 +123,7 @@ def test_several_draws_are_without_replacement() -> None:
     assert chisquare(observed, list(expected.values())).statistic < 20.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_draws_are_different_allowed_tokens(data: st.DataObject) -> None:
     vocabulary = data.draw(st.integers(6, 25))

@@ -92,7 +92,7 @@ def small_integers(rng: np.random.Generator, count: int) -> np.ndarray:
     return numbers
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     sources=st.integers(1, 40),

@@ -60,7 +60,7 @@ def assert_same(mined: MinedBitext, expected: list[Triple]) -> None:
     assert mined.score.dtype == np.float64
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(1, 12),
@@ -133,7 +133,7 @@ def tied_neighbours(rng: np.random.Generator, source_count: int, target_count: i
     return BothWays(*of_side(source_count, target_count), *of_side(target_count, source_count), "exact", 1.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     seed=st.integers(0, 10**6),
     source_count=st.integers(1, 40),

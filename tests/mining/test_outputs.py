@@ -57,7 +57,7 @@ def test_read_back(texts: list[str], format: str, tmp_path: Path):
     assert list(file.parent.iterdir()) == [file]
 
 
-@settings(max_examples=20, deadline=None)  # Parquet is read in a process each
+@settings(max_examples=20)  # Parquet is read in a process each
 @given(pair=st.tuples(TEXT, TEXT))
 def test_any_text(pair: tuple[str, str]):
     rows = [row(1.0, *pair), row(0.5, "after", "après")]

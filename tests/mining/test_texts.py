@@ -45,7 +45,7 @@ def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, d
     return TextStore(folder, "side"), counts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lines=st.lists(LINE, max_size=25),
     duplicates=st.sampled_from(["merge", "keep"]),
@@ -113,7 +113,7 @@ def test_torn_texts_are_refused(tmp_path: Path) -> None:
         TextStore(tmp_path, "side")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     texts=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30),
     block=st.sampled_from([1, 3, 100]),
@@ -131,7 +131,7 @@ def test_rows_of_lines(texts: list[str], block: int, classes: int) -> None:
         assert is_held.tolist() == ["a" in texts, False, "h" in texts, "a" in texts]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=25), rows=st.integers(1, 6), size=st.integers(1, 20))
 def test_shards_are_as_long_as_they_may_be(lengths: list[int], rows: int, size: int) -> None:
     texts = [f"{number:02}" + "x" * length for number, length in enumerate(lengths)]

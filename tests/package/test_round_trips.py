@@ -20,7 +20,7 @@ from hf_xlsr.mining.work_folder import load_arrays, save_arrays
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)  # tabs and line breaks, too
 VISIBLE = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-LIMITS = settings(max_examples=40, deadline=None)
+LIMITS = settings(max_examples=40)
 
 
 @LIMITS

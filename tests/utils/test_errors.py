@@ -22,7 +22,7 @@ def test_nearest(name: str, known: list[str], expected: str) -> None:
     assert did_you_mean(name, known) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(name=names, known=st.lists(names, min_size=1, max_size=6))
 def test_known_names_are_offered(name: str, known: list[str]) -> None:
     sentence = did_you_mean(name, known)

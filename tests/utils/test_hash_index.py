@@ -13,7 +13,7 @@ from hf_xlsr.utils.hash_index import HashIndex
 HASH = st.one_of(st.integers(0, 20), st.integers(0, 2**64 - 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     batches=st.lists(st.lists(HASH, max_size=30), max_size=8),
     queries=st.lists(HASH, max_size=20),

@@ -31,7 +31,7 @@ def tables(text: str) -> list[list[list[str]]]:
     return cells
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(st.sampled_from("ab1 |\\`*_{}[]<>#~$&;!()+-.:/\"'é你"), max_size=20))
 def test_text_in_a_cell(text: str):
     lines = markdown_table(["head", escape_markdown(text)], [[escape_markdown(text), "x"]])
