@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from hf_xlsr.evaluation.plots.common import COLOURS, save_figure, styled
 
@@ -17,7 +16,7 @@ SIZE = (6.4, 3.2)  # inches
 @styled
 def draw_scores(histogram: Mapping[str, Any], threshold: float | None, path: str | Path) -> None:
     """Draws how many pairs have which score, and the threshold as a line."""
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = _figure()
     axes = figure.subplots()
     axes.stairs(histogram["counts"], histogram["edges"], fill=True, color=COLOURS[0])
     if threshold is not None:
@@ -31,7 +30,7 @@ def draw_scores(histogram: Mapping[str, Any], threshold: float | None, path: str
 @styled
 def draw_curve(curve: Mapping[str, Any], threshold: float | None, path: str | Path) -> None:
     """Draws precision and, where it is known, recall by threshold, with their 95 % intervals."""
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = _figure()
     axes = figure.subplots()
     thresholds = _numbers(curve["threshold"])
     shares = {"precision": ("low", "high"), "recall": ("recall_low", "recall_high")}
@@ -47,6 +46,12 @@ def draw_curve(curve: Mapping[str, Any], threshold: float | None, path: str | Pa
     axes.set_ylim(0, 1.02)
     axes.legend()
     save_figure(figure, path)
+
+
+def _figure() -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=SIZE, layout="constrained")
 
 
 def _numbers(values: Any) -> np.ndarray:
