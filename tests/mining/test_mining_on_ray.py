@@ -41,7 +41,7 @@ stages.SMALLEST_SHARD = SHARD
 runner = RayRunner(address)
 mined = mine_bitext(folder / "en.txt", folder / "fr.txt", encoder=Slow(folder / "runs"), folder=folder / "work", k=3,
                     method=sys.argv[3], runner=runner)
-np.savez(folder / "mined.npz", **vars(mined))
+np.savez(folder / "mined.npz", source=mined.source, target=mined.target, score=mined.score)
 """
 
 
