@@ -57,10 +57,11 @@ def command(folder: Path, output: str, *words: str) -> list[str]:
 
 
 def results(output: Path) -> dict[str, Any]:
-    """The content of all results and tables, without times of writing."""
+    """The content of all results and tables, without times of writing and the versions of what a process has loaded."""
     contents: dict[str, Any] = {}
     for file in output.glob("*/*.json"):
-        contents[str(file.relative_to(output))] = json.loads(file.read_text("utf-8")) | {"created": ""}
+        content = json.loads(file.read_text("utf-8"))
+        contents[str(file.relative_to(output))] = content | {"created": "", "versions": ""}
     for file in output.glob("table.*"):
         contents[file.name] = file.read_bytes()
     return contents
