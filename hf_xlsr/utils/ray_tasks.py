@@ -106,7 +106,8 @@ def connect(address: str | None) -> None:
         if address and ":" in address:
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=CONNECTING).close()  # Ray would try for minutes
-        ray.init(address=address, **options)
+        # Without an address, Ray would join any cluster that runs here, or the one that RAY_ADDRESS names.
+        ray.init(address=address or "local", **options)
     except (OSError, RuntimeError, ValueError) as error:
         raise XlsrError(f"There is no Ray cluster at '{address}': {error}") from error
 

@@ -118,6 +118,24 @@ def test_node_with_another_version_is_refused(cluster: Any, tmp_path: Path, monk
         list(RayRunner(cluster.address).run(square, tasks_of(tmp_path / "version", 1)))
 
 
+CONNECTION = """
+import ray
+from hf_xlsr.utils.ray_tasks import connect
+connect(None)
+print(ray.get_runtime_context().gcs_address)
+"""
+
+
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", None])
+def test_without_an_address_no_other_cluster_is_joined(variable: str | None, cluster: Any) -> None:
+    environment = dict(os.environ)
+    if variable:
+        environment[variable] = cluster.address
+    command = [sys.executable, "-c", CONNECTION]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=300)
+    assert run.stdout.strip() != cluster.address
+
+
 KILLED = """
 import sys
 from pathlib import Path
