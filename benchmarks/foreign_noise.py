@@ -32,7 +32,7 @@ MENUS = {
     "ru": ("Читать далее | Поделиться | Печать", "Все права защищены.", "Главная » Новости » Архив"),
     "zh": ("阅读全文 | 分享 | 打印", "版权所有，保留所有权利。", "首页 » 新闻 » 存档"),
 }
-"""What web pages have beside their text."""
+"""Menu items and other boilerplate of web pages."""
 
 _CLAUSE = re.compile(r"(?<=[,;:，、；：])\s*(?=\S)")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -48,7 +48,7 @@ class Material:
         rows: Good pairs in the order of their documents: `source` in English, `target`, their languages, and `line`.
         nearest: Of each row, the number of another row whose source another encoder takes for the nearest.
         sisters: Of each row, its translation into a language near that of the target; None where there is none.
-        lexicon: English words, lower case -> a word of the target's language.
+        lexicon: The translation of each English word in lower case.
         names: What replaces names in English.
     """
 
@@ -124,7 +124,7 @@ def _clause_dropped(material: Material, number: int, generator: random.Random) -
 
 
 def _words_shuffled(material: Material, number: int, generator: random.Random) -> Row | None:
-    """The words of the target in random order; without spaces, pieces of two characters."""
+    """The words of the target in random order, or pieces of two characters where words have no spaces between them."""
     row = material.rows[number]
     words, space = _words(row)
     if not space:
@@ -282,7 +282,7 @@ def foreign_mixture(material: Material, seed: int) -> Mixture:
 
 
 def lexicon_of(pairs: Iterable[Row]) -> dict[str, str]:
-    """English words, lower case -> the word that most often stands in the same pairs, by Dice's coefficient.
+    """The translation of each English word in lower case: the word with the highest Dice coefficient in these pairs.
 
     Examples:
         >>> pairs = [("the house", "das Haus"), ("the dog", "der Hund"), ("a house", "ein Haus")]

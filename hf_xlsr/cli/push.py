@@ -82,7 +82,7 @@ class PushOptions:
         for field in fields(self):
             if field.name in OF_PAIRS and getattr(self, field.name):
                 option = field.name.replace("_", "-")
-                raise XlsrError(f"--{option} is for a file of pairs, but there is no file '{self.model}'.")
+                raise XlsrError(f"--{option} needs a file of pairs: there is no file '{self.model}'.")
 
     def metadata(self) -> "CorpusMetadata":
         """What the user states of pairs, checked."""

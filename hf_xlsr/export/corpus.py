@@ -51,7 +51,7 @@ def push_corpus(
             `MinedBitext.rows` gives.
         repo: OWNER/NAME; it is created if it is missing.
         metadata: Licence and sources.
-        facts: How the pairs were made, such as `MinedBitext.facts`; None: what is stored beside a file.
+        facts: How the pairs were made, such as `MinedBitext.facts`. By default those of `PAIRS.facts.json`, for a file.
         private: Make the repository private.
         exist_ok: Write to a repository that was not pushed from here.
         message: Of the commit.
@@ -166,7 +166,7 @@ def _plain_files(file: Path) -> tuple[Path, Path | None]:
 
 
 def _check_tokens(made: PairFacts, page: Path | None) -> None:
-    """Raises for an access token in what is sent beside the pairs as it is."""
+    """Raises an error if the facts or the report page, which are sent unchanged, contain an access token."""
     check_no_token(list(made.steps), f"What is stored of the pairs ({FACTS})")
     if page is not None:
         check_no_token(page.read_text("utf-8", "replace"), f"The report page '{page.name}'")

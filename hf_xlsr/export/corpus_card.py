@@ -41,7 +41,7 @@ class CorpusMetadata:
     Args:
         license: Licence of the pairs, as the Hub spells it.
         sources: Where the texts are from -> the licence or terms of that source, in any words.
-        languages: Source and target, where nothing beside the pairs says them.
+        languages: Source and target, if the facts do not name them.
         license_name: Name of the licence, if `license` is `other`.
         license_link: Its address, if `license` is `other`.
         title: Title of the card; by default the name of the repository.

@@ -20,7 +20,7 @@ def public_name(path: str | os.PathLike[str]) -> str:
     """The last name of a path; an id of the Hub stays whole.
 
     Examples:
-        >>> public_name("/home/someone/texts/en.txt"), public_name("owner/name"), public_name("a/news.{en,de}")
+        >>> public_name("~/texts/en.txt"), public_name("owner/name"), public_name("a/news.{en,de}")
         ('en.txt', 'owner/name', 'news.{en,de}')
     """
     text = os.fspath(path)
@@ -39,9 +39,9 @@ def without_folders(text: str) -> str:
     """A text in which paths have only their last names; addresses of the web stay.
 
     Examples:
-        >>> without_folders("language: {method: fasttext:/home/someone/lid.ftz}, length")
+        >>> without_folders("language: {method: fasttext:~/models/lid.ftz}, length")
         'language: {method: fasttext:lid.ftz}, length'
-        >>> without_folders("fasttext:/home/some one/lid.ftz, file:///home/someone/x")
+        >>> without_folders(r"fasttext:~/my models/lid.ftz, C:\\models\\x")
         'fasttext:lid.ftz, x'
         >>> without_folders("https://example.org/a or a/b")
         'https://example.org/a or a/b'

@@ -31,9 +31,9 @@ def test_names_of_outputs_are_no_ids_of_the_hub() -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        "language: {method: 'fasttext:/home/some one/lid.ftz'}",
+        "language: {method: 'fasttext:~/some one/lid.ftz'}",
         r"language: {method: \\server\someone\lid.ftz}",
-        "language: {method: file:///home/someone/lid.ftz}",
+        "language: {method: file:///mnt/someone/lid.ftz}",
     ],
 )
 def test_no_folder_of_a_step_is_left(step: str) -> None:

@@ -167,7 +167,7 @@ def test_command_is_that_of_the_call(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/home/someone/lid.ftz", "lid.ftz"),
+        ("~/someone/lid.ftz", "lid.ftz"),
         ("~/texts/en.txt", "en.txt"),
         ("../../someone/en.txt", "en.txt"),
         ("C:\\Users\\someone\\en.txt", "en.txt"),
