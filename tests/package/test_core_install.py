@@ -135,7 +135,11 @@ def test_core_trains_evaluates_exports_and_mines(core: Path, tmp_path: Path) -> 
 
 def test_core_names_missing_extras(core: Path, tmp_path: Path) -> None:
     extras = run(core, "-c", MISSED, folder=tmp_path).splitlines()
-    of_modules = ["hf_xlsr.evaluation.mteb mteb", "hf_xlsr.evaluation.plots plots"]
+    of_modules = [
+        "hf_xlsr.evaluation.mteb mteb",
+        "hf_xlsr.evaluation.plots plots",
+        "hf_xlsr.export.corpus_plots plots",
+    ]
     of_texts = ["text", "text", "text", "cleaning", "cleaning", "cleaning", "text"]
     assert extras == [
         *of_modules,
